@@ -1,0 +1,1 @@
+"""Find retry storms in access logs."""

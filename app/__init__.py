@@ -1,0 +1,1 @@
+"""tricklecast's server."""

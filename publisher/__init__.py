@@ -1,0 +1,1 @@
+"""Publish segments of a channel."""

@@ -1,0 +1,1 @@
+"""Subscribe to a channel."""

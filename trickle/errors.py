@@ -1,0 +1,270 @@
+"""The exceptions of tricklecast.
+
+::
+
+    TrickleError
+    ├── InvalidInput (also a ValueError)        what the caller passed is wrong; nothing was sent
+    │   ├── InvalidSeq
+    │   ├── InvalidChannelName
+    │   └── InvalidURL
+    ├── LocalProtocolError                      the caller broke an object's rules; nothing has changed
+    │   └── ClosedHere                          the object was closed by its own user
+    ├── ChannelEnded                            a normal end: the channel is over
+    └── BrokenByPeer                            the other side, or the way there, failed
+        ├── ChannelNotFound                     404
+        ├── SegmentMissing                      470
+        ├── Superseded                          409
+        ├── SegmentTooLarge                     413
+        ├── Refused                             403, 429, 503 and any other status that says no
+        ├── RemoteProtocolError                 the answer makes no sense
+        └── ConnectionLost                      no answer at all
+
+*Closed by me*, *ended normally* and *broken by the peer* are three families, so that ``except`` can tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from trickle import wire
+
+
+class TrickleError(Exception):
+    """Base of every error that tricklecast raises on purpose."""
+
+
+class InvalidInput(TrickleError, ValueError):
+    """An argument is wrong; nothing was sent or changed."""
+
+
+class InvalidSeq(InvalidInput):
+    """A seq does not follow ``-?[0-9]{1,15}``, or has a sign where none is allowed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"not a seq: {self.text[:40]!r}"
+
+
+class InvalidChannelName(InvalidInput):
+    """A path segment cannot name a channel."""
+
+    def __init__(self, raw: str, why: str) -> None:
+        super().__init__(raw, why)
+        self.raw = raw
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"not a channel name: {self.raw[:40]!r} ({self.why})"
+
+
+class InvalidURL(InvalidInput):
+    """A URL cannot be that of a tricklecast server or channel."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(url, why)
+        self.url = url
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"not a usable URL: {self.url!r}: {self.why}"
+
+
+class LocalProtocolError(TrickleError):
+    """An event that is not allowed in the present state; the state is what it was before."""
+
+
+class ClosedHere(LocalProtocolError):
+    """The publisher or subscriber was already closed by its own user."""
+
+
+class ChannelEnded(TrickleError):
+    """The channel ended, as channels do.
+
+    Attributes:
+        seq: the seq that was asked for when the end was seen, if any.
+    """
+
+    def __init__(self, seq: int | None = None) -> None:
+        super().__init__(seq)
+        self.seq = seq
+
+    def __str__(self) -> str:
+        return "the channel has ended"
+
+
+class BrokenByPeer(TrickleError):
+    """The server, or the way to it, failed this request.
+
+    Attributes:
+        status: the HTTP status, ``None`` where there was no answer.
+        seq: the seq that the request was about, if any.
+        detail: the first line of the answer's body, for people.
+    """
+
+    def __init__(self, status: int | None = None, *, seq: int | None = None, detail: str = "") -> None:
+        super().__init__(status, seq, detail)
+        self.status = status
+        self.seq = seq
+        self.detail = detail
+
+    what = "the server failed the request"
+
+    def __str__(self) -> str:
+        about = "" if self.seq is None else f" (seq {self.seq})"
+        status = "" if self.status is None else f" [{self.status}]"
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{self.what}{about}{status}{detail}"
+
+
+class ChannelNotFound(BrokenByPeer):
+    """404: there is no such channel, and this request may not create it."""
+
+    what = "channel not found"
+
+
+class SegmentMissing(BrokenByPeer):
+    """470: the channel exists, this segment does not.
+
+    Attributes:
+        latest: the head, one past the newest started segment.
+        earliest: the oldest segment that is still kept, if the server said so.
+        retry_after: seconds to wait before asking again, if the server said so.
+    """
+
+    what = "segment not available"
+
+    def __init__(
+        self,
+        status: int | None = wire.Status.SEQ_MISSING,
+        *,
+        seq: int | None = None,
+        detail: str = "",
+        latest: int | None = None,
+        earliest: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(status, seq=seq, detail=detail)
+        self.latest = latest
+        self.earliest = earliest
+        self.retry_after = retry_after
+
+
+class Superseded(BrokenByPeer):
+    """409: the segment is closed already, or another publisher has taken it over.
+
+    Attributes:
+        latest: the head, if the server said so.
+    """
+
+    what = "another publisher wrote this segment"
+
+    def __init__(
+        self,
+        status: int | None = wire.Status.CONFLICT,
+        *,
+        seq: int | None = None,
+        detail: str = "",
+        latest: int | None = None,
+    ) -> None:
+        super().__init__(status, seq=seq, detail=detail)
+        self.latest = latest
+
+
+class SegmentTooLarge(BrokenByPeer):
+    """413: the segment is larger than the server allows; what fitted was kept and marked as truncated."""
+
+    what = "segment too large"
+
+
+class Refused(BrokenByPeer):
+    """The server said no: by policy (403), for the moment (429, 503), or with any other error status.
+
+    Attributes:
+        retry_after: seconds to wait before asking again; ``None`` where the server gave none.
+    """
+
+    what = "refused by the server"
+
+    def __init__(
+        self,
+        status: int | None = None,
+        *,
+        seq: int | None = None,
+        detail: str = "",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(status, seq=seq, detail=detail)
+        self.retry_after = retry_after
+
+    @property
+    def temporary(self) -> bool:
+        """Whether asking again later can help (429 or 5xx)."""
+        return self.status == wire.Status.TOO_MANY_REQUESTS or (self.status or 0) >= 500
+
+
+class RemoteProtocolError(BrokenByPeer):
+    """The answer does not follow the protocol: most likely there is no trickle server at that URL."""
+
+    what = "the answer is not from a trickle server"
+
+
+class ConnectionLost(BrokenByPeer):
+    """No answer: the connection could not be made, or broke."""
+
+    what = "connection lost"
+
+
+def header_int(headers: Mapping[str, str], name: str) -> int | None:
+    """A header's value as an integer; ``None`` where it is missing or not one.
+
+    Args:
+        headers: a mapping that finds names in any case, as httpx's does.
+    """
+    value = headers.get(name, "").strip()
+    return int(value) if value.lstrip("-").isascii() and value.lstrip("-").isdigit() else None
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """``Retry-After`` in seconds; ``None`` where it is missing or a date (which needs a clock)."""
+    seconds = header_int(headers, wire.RETRY_AFTER)
+    return None if seconds is None else float(max(0, seconds))
+
+
+def error_for(status: int, headers: Mapping[str, str], *, seq: int | None = None, detail: str = "") -> TrickleError:
+    """The exception that an answer stands for. The one table of statuses, for both clients.
+
+    Args:
+        status: an HTTP status of 400 or above; below that only a ``Closed`` header makes an error.
+        headers: the response's headers, found in any case.
+        seq: the seq that was asked for.
+        detail: the first line of the body.
+    """
+    if headers.get(wire.CLOSED):
+        return ChannelEnded(seq)
+    if make := _BY_STATUS.get(status):
+        return make(status, headers, seq, detail)
+    if status < 400:
+        return RemoteProtocolError(status, seq=seq, detail=detail)
+    return Refused(status, seq=seq, detail=detail, retry_after=retry_after_s(headers))
+
+
+_Make = Callable[[int, Mapping[str, str], int | None, str], BrokenByPeer]
+
+_BY_STATUS: dict[int, _Make] = {
+    wire.Status.NOT_FOUND: lambda status, _, seq, detail: ChannelNotFound(status, seq=seq, detail=detail),
+    wire.Status.SEQ_MISSING: lambda status, headers, seq, detail: SegmentMissing(
+        status,
+        seq=seq,
+        detail=detail,
+        latest=header_int(headers, wire.LATEST),
+        earliest=header_int(headers, wire.EARLIEST),
+        retry_after=retry_after_s(headers),
+    ),
+    wire.Status.CONFLICT: lambda status, headers, seq, detail: Superseded(
+        status, seq=seq, detail=detail, latest=header_int(headers, wire.LATEST)
+    ),
+    wire.Status.TOO_LARGE: lambda status, _, seq, detail: SegmentTooLarge(status, seq=seq, detail=detail),
+}

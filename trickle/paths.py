@@ -1,0 +1,143 @@
+"""Channel names, seqs and the URLs made of them (docs/reference/protocol.md, "Routes")."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
+
+from trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
+
+MAX_NAME_BYTES: Final = 255
+"""Like a file name on every common file system, which an archive needs."""
+
+_SEQ = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def parse_seq(text: str) -> int:
+    """Read a seq as a GET may ask for it: ``-?[0-9]{1,15}``.
+
+    Raises:
+        InvalidSeq: the text does not follow the grammar.
+    """
+    if not _SEQ.fullmatch(text):
+        raise InvalidSeq(text)
+    return int(text)
+
+
+def parse_channel(raw: str) -> str:
+    """Percent-decode one path segment and check that it can name a channel.
+
+    Args:
+        raw: the path segment as it stands in the URL, still percent-encoded.
+
+    Returns:
+        The channel's name. Names that begin with ``_`` are valid: who may write to them is not decided here.
+
+    Raises:
+        InvalidChannelName: empty, longer than 255 bytes, not UTF-8, or containing ``/``, ``..`` or a
+            control character.
+    """
+    try:
+        data = unquote_to_bytes(raw)
+        name = data.decode("utf-8")
+    except ValueError:  # UnicodeError included: not UTF-8, or a lone surrogate
+        raise InvalidChannelName(raw, "not UTF-8") from None
+    if not data:
+        raise InvalidChannelName(raw, "empty")
+    if len(data) > MAX_NAME_BYTES:
+        raise InvalidChannelName(raw, f"longer than {MAX_NAME_BYTES} bytes")
+    if "/" in name or "\\" in name:
+        raise InvalidChannelName(raw, "contains a slash")
+    if name == "." or ".." in name:
+        raise InvalidChannelName(raw, "contains '..'" if ".." in name else "is '.'")
+    if _CONTROL.search(name):
+        raise InvalidChannelName(raw, "contains a control character")
+    return name
+
+
+def is_reserved(name: str) -> bool:
+    """Whether the name belongs to the server: readable by all, written by nobody else."""
+    return name.startswith("_")
+
+
+def normalize_base_path(base_path: str) -> str:
+    """Bring a configured base path into the form ``/a/b`` (``""`` for the root).
+
+    Raises:
+        InvalidURL: it holds a query, a fragment, white space or a ``..``.
+    """
+    parts = [part for part in base_path.split("/") if part]
+    if any(part in (".", "..") for part in parts) or re.search(r"[?#\s]", base_path):
+        raise InvalidURL(base_path, "a base path is a plain URL path such as /trickle")
+    return "".join(f"/{part}" for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelURL:
+    """Where a channel lives, taken apart.
+
+    Attributes:
+        root: scheme and authority, without a trailing slash (``http://host:2939``).
+        base_path: the server's base path (``/trickle``; ``""`` for the root).
+        channel: the channel's name, decoded.
+        query: kept and appended to every URL, for access tokens (``""`` if none).
+    """
+
+    root: str
+    base_path: str
+    channel: str
+    query: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> ChannelURL:
+        """Take ``http[s]://host[:port]/base/path/channel`` apart; the last path segment is the channel.
+
+        Raises:
+            InvalidURL: no http(s) scheme, no host, a bad port, or no channel in the path.
+            InvalidChannelName: the last path segment cannot name a channel.
+        """
+        root, path, query = _split(url)
+        base_path, _, last = path.rstrip("/").rpartition("/")
+        if not last:
+            raise InvalidURL(url, "it names no channel; expected http://host:port/trickle/CHANNEL")
+        return cls(root, normalize_base_path(base_path), parse_channel(last), query)
+
+    def __str__(self) -> str:
+        return self._url(quote(self.channel, safe=""))
+
+    def segment(self, seq: int) -> str:
+        """The URL of one segment; ``seq`` may be negative, as in a GET of ``-1``."""
+        return self._url(f"{quote(self.channel, safe='')}/{seq}")
+
+    def next(self) -> str:
+        """The URL that answers the head as text."""
+        return self._url(f"{quote(self.channel, safe='')}/next")
+
+    def _url(self, tail: str) -> str:
+        scheme, _, netloc = self.root.partition("://")
+        return urlunsplit((scheme, netloc, f"{self.base_path}/{tail}", self.query, ""))
+
+
+def parse_server_url(url: str) -> str:
+    """Reduce any URL on a server to its root, ``scheme://authority``: there the control plane lives.
+
+    Raises:
+        InvalidURL: no http(s) scheme, no host, or a bad port.
+    """
+    return _split(url)[0]
+
+
+def _split(url: str) -> tuple[str, str, str]:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise InvalidURL(url, str(error)) from None
+    if parts.scheme not in ("http", "https"):
+        raise InvalidURL(url, "it must begin with http:// or https://")
+    if not parts.hostname:
+        raise InvalidURL(url, "it has no host")
+    return f"{parts.scheme}://{parts.netloc}", parts.path, parts.query

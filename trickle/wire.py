@@ -1,0 +1,99 @@
+"""Names and numbers of the trickle wire protocol (docs/reference/protocol.md)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+DEFAULT_BASE_PATH: Final = "/trickle"
+DEFAULT_PORT: Final = 2939
+DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
+MPEG_TS: Final = "video/mp2t"
+
+CHANGEFEED: Final = "_changes"
+"""The server's own channel: one JSON object ``{"added": [...]}`` or ``{"removed": [...]}`` per segment."""
+
+NEXT_ROUTE: Final = "next"
+"""``GET /{channel}/next`` answers the head as text."""
+
+SEQ_NEXT: Final = -1
+"""Asked of a GET: the head. Asked of a POST: the first free seq at or after the head."""
+
+SEQ_CURRENT: Final = -2
+"""Asked of a GET: the newest segment that was started."""
+
+# Response headers.
+SEQ: Final = "Lp-Trickle-Seq"
+LATEST: Final = "Lp-Trickle-Latest"
+EARLIEST: Final = "Lp-Trickle-Earliest"
+SIZE: Final = "Lp-Trickle-Size"
+EPOCH: Final = "Lp-Trickle-Epoch"
+CLOSED: Final = "Lp-Trickle-Closed"
+TRUNCATED: Final = "Lp-Trickle-Truncated"
+RETRY_AFTER: Final = "Retry-After"
+
+# Request headers.
+RESET: Final = "Lp-Trickle-Reset"
+EXPECT_CONTENT: Final = "Expect-Content"
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+ATTEMPT: Final = "Trickle-Attempt"
+CLIENT: Final = "Trickle-Client"
+TRACEPARENT: Final = "traceparent"
+
+TERMINATED: Final = "terminated"
+"""The one value of ``Lp-Trickle-Closed``: the channel has ended."""
+
+EXPOSED_HEADERS: Final = (SEQ, LATEST, EARLIEST, SIZE, EPOCH, CLOSED, TRUNCATED, RETRY_AFTER)
+"""What a browser script may read (CORS)."""
+
+ALLOWED_REQUEST_HEADERS: Final = (
+    EXPECT_CONTENT,
+    "Content-Type",
+    RESET,
+    "Authorization",
+    IDEMPOTENCY_KEY,
+    ATTEMPT,
+    CLIENT,
+)
+"""What a browser script may send (CORS)."""
+
+
+class Status(IntEnum):
+    """Every status that a segment route answers with."""
+
+    OK = 200
+    NO_CONTENT = 204
+    BAD_REQUEST = 400
+    FORBIDDEN = 403
+    NOT_FOUND = 404
+    METHOD_NOT_ALLOWED = 405
+    CONFLICT = 409
+    TOO_LARGE = 413
+    URI_TOO_LONG = 414
+    TOO_MANY_REQUESTS = 429
+    HEADERS_TOO_LARGE = 431
+    SEQ_MISSING = 470
+    """The channel exists, the segment does not: ``Lp-Trickle-Latest`` says where the head is."""
+    SERVER_ERROR = 500
+    NOT_IMPLEMENTED = 501
+    UNAVAILABLE = 503
+
+
+PHRASES: Final[dict[int, str]] = {
+    Status.OK: "OK",
+    Status.NO_CONTENT: "No Content",
+    Status.BAD_REQUEST: "Bad Request",
+    Status.FORBIDDEN: "Forbidden",
+    Status.NOT_FOUND: "Not Found",
+    Status.METHOD_NOT_ALLOWED: "Method Not Allowed",
+    Status.CONFLICT: "Conflict",
+    Status.TOO_LARGE: "Content Too Large",
+    Status.URI_TOO_LONG: "URI Too Long",
+    Status.TOO_MANY_REQUESTS: "Too Many Requests",
+    Status.HEADERS_TOO_LARGE: "Request Header Fields Too Large",
+    Status.SEQ_MISSING: "Segment Not Found",
+    Status.SERVER_ERROR: "Internal Server Error",
+    Status.NOT_IMPLEMENTED: "Not Implemented",
+    Status.UNAVAILABLE: "Service Unavailable",
+}
+"""Reason phrases, including the one for 470, which HTTP itself does not know."""
