@@ -1,0 +1,205 @@
+"""The exception tree, and the one table from statuses to exceptions."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trickle import errors, wire
+from trickle.errors import (
+    BrokenByPeer,
+    ChannelEnded,
+    ChannelNotFound,
+    ClosedHere,
+    ConnectionLost,
+    InvalidChannelName,
+    InvalidInput,
+    InvalidSeq,
+    InvalidURL,
+    LocalProtocolError,
+    Refused,
+    RemoteProtocolError,
+    SegmentMissing,
+    SegmentTooLarge,
+    Superseded,
+    TrickleError,
+    error_for,
+    header_int,
+    retry_after_s,
+)
+
+_ALL = [error for _, error in inspect.getmembers(errors, inspect.isclass) if error.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("error", _ALL)
+def test_everything_raised_on_purpose_is_a_trickle_error(error: type[Exception]) -> None:
+    """One except clause catches all that the package raises on purpose."""
+    assert issubclass(error, TrickleError)
+
+
+@pytest.mark.parametrize("error", _ALL)
+def test_the_module_docstring_shows_the_whole_tree(error: type[Exception]) -> None:
+    """The tree in the docstring, which users read first, leaves out no class."""
+    assert error.__name__ in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize(("one", "other"), [(LocalProtocolError, BrokenByPeer), (ChannelEnded, BrokenByPeer)])
+def test_the_families_do_not_overlap(one: type[Exception], other: type[Exception]) -> None:
+    """Closed by me, ended normally and broken by the peer can be told apart by except clauses."""
+    assert not issubclass(one, other)
+    assert not issubclass(other, one)
+
+
+@pytest.mark.parametrize("error", [InvalidSeq("x"), InvalidChannelName("x", "empty"), InvalidURL("x", "why")])
+def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
+    """Callers who know nothing of the package may catch ValueError."""
+    assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (InvalidSeq("abc"), "not a seq: 'abc'"),
+        (InvalidSeq("9" * 100), f"not a seq: '{'9' * 40}'"),
+        (InvalidChannelName("a..b", "contains '..'"), "not a channel name: 'a..b' (contains '..')"),
+        (InvalidURL("ftp://x", "it must be http"), "not a usable URL: 'ftp://x': it must be http"),
+        (ChannelEnded(), "the channel has ended"),
+        (BrokenByPeer(), "the server failed the request"),
+        (ChannelNotFound(404, seq=3), "channel not found (seq 3) [404]"),
+        (SegmentMissing(seq=0, detail="Entry not found"), "segment not available (seq 0) [470]: Entry not found"),
+        (Superseded(detail="late"), "another publisher wrote this segment [409]: late"),
+        (SegmentTooLarge(413), "segment too large [413]"),
+        (Refused(503), "refused by the server [503]"),
+        (RemoteProtocolError(200), "the answer is not from a trickle server [200]"),
+        (ConnectionLost(detail="refused"), "connection lost: refused"),
+    ],
+)
+def test_texts_say_what_happened_in_one_line(error: TrickleError, text: str) -> None:
+    """The text names what failed, the seq, the status and the server's own words, each only where known."""
+    assert str(error) == text
+
+
+def test_attributes_of_invalid_input() -> None:
+    """What was wrong is kept as typed attributes, uncut."""
+    assert InvalidSeq("9" * 100).text == "9" * 100
+    name = InvalidChannelName("raw", "why")
+    assert (name.raw, name.why) == ("raw", "why")
+    url = InvalidURL("u", "w")
+    assert (url.url, url.why) == ("u", "w")
+
+
+def test_closed_here_is_the_users_own_doing() -> None:
+    """Using an object after closing it is a local protocol error."""
+    assert issubclass(ClosedHere, LocalProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("status", "temporary"), [(403, False), (429, True), (500, True), (503, True), (418, False), (None, False)]
+)
+def test_refused_tells_whether_waiting_helps(status: int | None, temporary: bool) -> None:
+    """429 and every 5xx are temporary; a policy's no, or no status at all, is not."""
+    assert Refused(status).temporary is temporary
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, Refused),
+        (403, Refused),
+        (404, ChannelNotFound),
+        (405, Refused),
+        (409, Superseded),
+        (413, SegmentTooLarge),
+        (429, Refused),
+        (470, SegmentMissing),
+        (500, Refused),
+        (503, Refused),
+        (200, RemoteProtocolError),
+        (302, RemoteProtocolError),
+    ],
+)
+def test_status_table(status: int, expected: type[TrickleError]) -> None:
+    """Each status has exactly one exception, which carries status, seq and the server's words."""
+    error = error_for(status, {}, seq=7, detail="words")
+    assert type(error) is expected
+    assert isinstance(error, BrokenByPeer)
+    assert (error.status, error.seq, error.detail) == (status, 7, "words")
+
+
+@pytest.mark.parametrize("status", [200, 404, 470, 503])
+def test_closed_wins_over_every_status(status: int) -> None:
+    """An answer that says the channel has ended means just that, whatever its status."""
+    error = error_for(status, {wire.CLOSED: wire.TERMINATED}, seq=4)
+    assert isinstance(error, ChannelEnded)
+    assert error.seq == 4
+
+
+def test_470_carries_where_to_go_on() -> None:
+    """The head, the oldest kept segment and the wait come out of the headers as numbers."""
+    headers = {wire.LATEST: "12", wire.EARLIEST: "3", wire.RETRY_AFTER: "2"}
+    error = error_for(470, headers, seq=99)
+    assert isinstance(error, SegmentMissing)
+    assert (error.latest, error.earliest, error.retry_after) == (12, 3, 2.0)
+
+
+def test_409_carries_the_head() -> None:
+    """A superseded publisher learns where the head is."""
+    error = error_for(409, {wire.LATEST: "12"})
+    assert isinstance(error, Superseded)
+    assert error.latest == 12
+
+
+def test_a_refusal_carries_the_wait() -> None:
+    """Retry-After of a refusal is at hand as seconds."""
+    error = error_for(503, {wire.RETRY_AFTER: "3"})
+    assert isinstance(error, Refused)
+    assert error.retry_after == 3.0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0", 0),
+        ("12", 12),
+        ("-1", -1),
+        (" 7 ", 7),
+        ("", None),
+        ("x", None),
+        ("1.5", None),
+        ("-", None),
+        ("\u0663", None),
+    ],
+)
+def test_header_int_reads_only_ascii_integers(value: str, expected: int | None) -> None:
+    """Anything but an ASCII integer counts as missing, since a header comes from outside."""
+    assert header_int({"X": value}, "X") == expected
+
+
+def test_header_int_of_a_missing_header() -> None:
+    """A header that is not there is no number."""
+    assert header_int({}, "X") is None
+
+
+@pytest.mark.xfail(raises=ValueError, reason="int() is asked for text that it refuses")
+@pytest.mark.parametrize("value", ["--1", "9" * 5000])
+def test_header_int_of_what_int_refuses(value: str) -> None:
+    """Digits that Python will not convert count as missing, too: a header must not be able to raise."""
+    assert header_int({"X": value}, "X") is None
+
+
+@given(st.text(st.characters(exclude_characters="-"), max_size=50))
+def test_header_int_never_fails(value: str) -> None:
+    """Whatever text a peer sends, reading it as a number gives that number or nothing."""
+    result = header_int({"X": value}, "X")
+    assert result is None or result == int(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("2", 2.0), ("0", 0.0), ("-3", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+)
+def test_retry_after_in_seconds(value: str, expected: float | None) -> None:
+    """Seconds are read, never below zero; a date would need a clock and counts as missing."""
+    assert retry_after_s({wire.RETRY_AFTER: value}) == expected

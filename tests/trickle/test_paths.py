@@ -1,0 +1,216 @@
+"""Channel names, seqs and URLs: what is accepted, what is refused, and that both ways agree."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
+from trickle.paths import (
+    MAX_NAME_BYTES,
+    ChannelURL,
+    is_reserved,
+    normalize_base_path,
+    parse_channel,
+    parse_seq,
+    parse_server_url,
+)
+
+_NAMES = (
+    st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="/\\"), min_size=1, max_size=60)
+    .filter(lambda name: ".." not in name and name != ".")
+    .filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)
+)
+
+
+@pytest.mark.parametrize(("text", "seq"), [("0", 0), ("007", 7), ("-1", -1), ("-2", -2), ("9" * 15, 10**15 - 1)])
+def test_seqs_that_follow_the_grammar(text: str, seq: int) -> None:
+    """One to fifteen ASCII digits with an optional minus are a seq."""
+    assert parse_seq(text) == seq
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-", "+1", "1.0", "1e3", "0x1", " 1", "1 ", "1\n", "--1", "1_0", "abc", "next", "9" * 16, "\u0661", "\uff11"],
+)
+def test_anything_else_is_not_a_seq(text: str) -> None:
+    """What Python's int() would generously read is still refused."""
+    with pytest.raises(InvalidSeq):
+        parse_seq(text)
+
+
+@given(st.text())
+def test_no_text_breaks_the_seq_parser(text: str) -> None:
+    """Any text is a seq within fifteen digits or InvalidSeq, nothing else."""
+    try:
+        seq = parse_seq(text)
+    except InvalidSeq:
+        return
+    assert abs(seq) < 10**15
+
+
+@pytest.mark.parametrize(
+    ("raw", "name"),
+    [
+        ("c", "c"),
+        ("%63", "c"),
+        ("a%20b", "a b"),
+        ("caf%C3%A9", "caf\u00e9"),
+        ("a+b", "a+b"),
+        (".hidden", ".hidden"),
+        ("a.b", "a.b"),
+        ("_changes", "_changes"),
+        ("100%", "100%"),
+        ("x" * 255, "x" * 255),
+        ("%C3%A9" * 127, "\u00e9" * 127),
+    ],
+)
+def test_names_are_percent_decoded(raw: str, name: str) -> None:
+    """A path segment names the channel that it decodes to."""
+    assert parse_channel(raw) == name
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ("", "empty"),
+        ("x" * 256, "longer"),
+        ("%C3%A9" * 128, "longer"),
+        ("a%2Fb", "slash"),
+        ("a%5Cb", "slash"),
+        ("..", r"contains '\.\.'"),
+        ("%2e%2e", r"contains '\.\.'"),
+        ("a..b", r"contains '\.\.'"),
+        (".", r"is '\.'"),
+        ("a%00b", "control"),
+        ("a%0Ab", "control"),
+        ("a%7F", "control"),
+        ("%C2%85", "control"),
+        ("%FF", "UTF-8"),
+        ("\ud800", "UTF-8"),
+    ],
+)
+def test_names_that_are_refused_say_why(raw: str, why: str) -> None:
+    """A name that could mean two things, or a path outside, is refused with the reason."""
+    with pytest.raises(InvalidChannelName, match=why) as caught:
+        parse_channel(raw)
+    assert caught.value.raw == raw
+
+
+@given(_NAMES)
+def test_every_valid_name_survives_encoding(name: str) -> None:
+    """Quoting a name and parsing it gives the name back."""
+    assert parse_channel(quote(name, safe="")) == name
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_the_name_parser(raw: str) -> None:
+    """Any text is a safe name or InvalidChannelName, nothing else."""
+    try:
+        name = parse_channel(raw)
+    except InvalidChannelName:
+        return
+    assert 1 <= len(name.encode()) <= MAX_NAME_BYTES
+    assert "/" not in name
+    assert ".." not in name
+    assert "\x00" not in name
+
+
+@pytest.mark.parametrize(("name", "reserved"), [("_changes", True), ("_x", True), ("x_", False), ("x", False)])
+def test_names_of_the_server(name: str, reserved: bool) -> None:
+    """A leading underscore, and nothing else, makes a name the server's."""
+    assert is_reserved(name) is reserved
+
+
+@pytest.mark.parametrize(
+    ("base_path", "normal"),
+    [("", ""), ("/", ""), ("//", ""), ("trickle", "/trickle"), ("/trickle/", "/trickle"), ("/a//b/", "/a/b")],
+)
+def test_base_paths_are_normalised(base_path: str, normal: str) -> None:
+    """However it is written, a base path begins with a slash and ends without one; the root is empty."""
+    assert normalize_base_path(base_path) == normal
+
+
+@pytest.mark.parametrize("base_path", ["/a/../b", "/.", "/a?b", "/a#b", "/a b", "/a\n"])
+def test_base_paths_that_are_refused(base_path: str) -> None:
+    """A base path with dots to resolve, a query, a fragment or white space is refused."""
+    with pytest.raises(InvalidURL, match="base path"):
+        normalize_base_path(base_path)
+
+
+@given(st.text(max_size=50))
+def test_normalising_twice_changes_nothing(base_path: str) -> None:
+    """The normal form is its own normal form."""
+    try:
+        once = normalize_base_path(base_path)
+    except InvalidURL:
+        return
+    assert normalize_base_path(once) == once
+
+
+def test_a_channel_url_is_taken_apart() -> None:
+    """Scheme and authority, base path, decoded name and query each find their place."""
+    url = ChannelURL.parse("https://host:1234/a//b/caf%C3%A9/?token=x")
+    assert url == ChannelURL("https://host:1234", "/a/b", "caf\u00e9", "token=x")
+
+
+def test_urls_of_a_channel() -> None:
+    """Segments, /next and the channel itself are built with the name encoded and the query kept."""
+    url = ChannelURL("http://h:1", "/trickle", "a b/c", "token=x")
+    assert str(url) == "http://h:1/trickle/a%20b%2Fc?token=x"
+    assert url.segment(-1) == "http://h:1/trickle/a%20b%2Fc/-1?token=x"
+    assert url.next() == "http://h:1/trickle/a%20b%2Fc/next?token=x"
+
+
+@pytest.mark.parametrize("url", ["http://h/c", "http://[::1]:2939/trickle/c", "https://u:p@h:1/a/b/c?q=1"])
+def test_a_plain_url_is_built_back_as_it_was(url: str) -> None:
+    """Parsing and building are inverses where nothing needed normalising."""
+    assert str(ChannelURL.parse(url)) == url
+
+
+@given(name=_NAMES, seq=st.integers(-(10**15) + 1, 10**15 - 1))
+def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
+    """Whatever the name, the URL built from it names the same channel again, at any seq."""
+    url = ChannelURL("http://h:1", "/trickle", name)
+    assert ChannelURL.parse(str(url)) == url
+    assert url.segment(seq).endswith(f"/{seq}")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("host/c", "must begin"),
+        ("ftp://host/c", "must begin"),
+        ("http:///c", "no host"),
+        ("http://host:99999/c", "[Pp]ort"),
+        ("http://[::1/c", "Invalid"),
+        ("http://host", "names no channel"),
+        ("http://host/", "names no channel"),
+    ],
+)
+def test_urls_that_are_refused_say_why(url: str, why: str) -> None:
+    """A URL that cannot be a channel's is refused before anything is sent."""
+    with pytest.raises(InvalidURL, match=why) as caught:
+        ChannelURL.parse(url)
+    assert caught.value.url == url
+
+
+def test_a_url_with_a_bad_name_is_refused_for_the_name() -> None:
+    """The error speaks of the name where only the name is wrong."""
+    with pytest.raises(InvalidChannelName):
+        ChannelURL.parse("http://host/trickle/a%00b")
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/trickle/c/0?x=1#f", "http://h:1/healthz"])
+def test_any_url_leads_to_its_server(url: str) -> None:
+    """Whatever page or channel it names, a URL reduces to scheme and authority."""
+    assert parse_server_url(url) == "http://h:1"
+
+
+def test_a_server_url_needs_a_host() -> None:
+    """Without a host there is no server to speak to."""
+    with pytest.raises(InvalidURL, match="no host"):
+        parse_server_url("http://")

@@ -1,0 +1,94 @@
+"""Names and numbers of the wire protocol: the values themselves are the contract, so they are spelled out here."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from trickle import wire
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (wire.SEQ, "Lp-Trickle-Seq"),
+        (wire.LATEST, "Lp-Trickle-Latest"),
+        (wire.EARLIEST, "Lp-Trickle-Earliest"),
+        (wire.SIZE, "Lp-Trickle-Size"),
+        (wire.EPOCH, "Lp-Trickle-Epoch"),
+        (wire.CLOSED, "Lp-Trickle-Closed"),
+        (wire.TRUNCATED, "Lp-Trickle-Truncated"),
+        (wire.RESET, "Lp-Trickle-Reset"),
+        (wire.EXPECT_CONTENT, "Expect-Content"),
+        (wire.IDEMPOTENCY_KEY, "Idempotency-Key"),
+        (wire.RETRY_AFTER, "Retry-After"),
+    ],
+)
+def test_header_names_are_those_of_the_wire(name: str, expected: str) -> None:
+    """A header keeps the name that clients in the field read and send."""
+    assert name == expected
+
+
+def test_the_closed_token_is_the_reference_one() -> None:
+    """Clients in the field compare the value of Closed with this word."""
+    assert wire.TERMINATED == "terminated"
+
+
+def test_seq_aliases_are_those_of_the_wire() -> None:
+    """-1 asks for the next segment and -2 for the current one."""
+    assert (wire.SEQ_NEXT, wire.SEQ_CURRENT) == (-1, -2)
+
+
+def test_the_changefeed_is_a_reserved_name() -> None:
+    """The server's own channel begins with the character that keeps others from writing to it."""
+    assert wire.CHANGEFEED.startswith("_")
+
+
+def test_470_says_that_the_segment_is_missing() -> None:
+    """The status that HTTP does not know has the number that the reference uses."""
+    assert int(wire.Status.SEQ_MISSING) == 470
+
+
+@pytest.mark.parametrize("status", list(wire.Status))
+def test_every_status_has_a_reason_phrase(status: wire.Status) -> None:
+    """Each status that the server answers with has a phrase that fits a status line."""
+    assert re.fullmatch(r"[A-Z][A-Za-z -]+", wire.PHRASES[status])
+
+
+def test_no_phrase_is_left_over() -> None:
+    """Each reason phrase belongs to a status that the server uses."""
+    assert set(wire.PHRASES) == set(wire.Status)
+
+
+def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
+    """Whatever response header the protocol defines is exposed to scripts, Retry-After included."""
+    defined = {
+        wire.SEQ,
+        wire.LATEST,
+        wire.EARLIEST,
+        wire.SIZE,
+        wire.EPOCH,
+        wire.CLOSED,
+        wire.TRUNCATED,
+        wire.RETRY_AFTER,
+    }
+    assert set(wire.EXPOSED_HEADERS) == defined
+
+
+def test_browsers_may_send_every_request_header_of_the_protocol() -> None:
+    """The request headers that the protocol lists for browsers are allowed."""
+    needed = {"Expect-Content", "Content-Type", "Lp-Trickle-Reset", "Authorization", "Idempotency-Key"}
+    assert needed <= set(wire.ALLOWED_REQUEST_HEADERS)
+
+
+@pytest.mark.parametrize("names", [wire.EXPOSED_HEADERS, wire.ALLOWED_REQUEST_HEADERS])
+def test_header_lists_hold_valid_and_distinct_names(names: tuple[str, ...]) -> None:
+    """Header names are HTTP tokens, and none is listed twice in any case."""
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name) for name in names)
+    assert len({name.lower() for name in names}) == len(names)
+
+
+def test_the_default_base_path_has_no_trailing_slash() -> None:
+    """A base path is joined with a slash, so it ends without one."""
+    assert wire.DEFAULT_BASE_PATH == "/trickle"
