@@ -1,0 +1,408 @@
+"""One epoch of one channel: its head, its window, who writes and who waits.
+
+Rules kept here (docs/reference/protocol.md, sections 1 to 5):
+
+- ``next_seq`` moves in :meth:`Channel._advance` only, and only upwards.
+- A segment closes in :meth:`Channel._close` only. Cursors and preempted writers hear of it when the whole change
+  is done, never in the middle of it.
+- A writer acts through its token; a stale token changes nothing.
+- No segment below the head waits for long: it is skipped at once, or after ``skip_grace`` if a preconnected
+  writer may still begin it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from app.core.deadlines import Deadlines
+from app.core.facts import EndReason, Journal
+from app.core.limits import Budget, Limits
+from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from app.core.segment import Cursor, Event, Segment, State, encode_frame, prefix
+from app.core.window import Window
+from app.core.writer import Outcome, Verdict, Writer, WriterOwner
+from trickle.wire import SEQ_NEXT
+
+
+class Channel:
+    """A named, ordered stream of segments, in one of its lives.
+
+    Attributes:
+        name, epoch: the name, and which life of it this is (1, 2, ...).
+        content_type: set once, ``""`` until then.
+        next_seq: the head: one past the newest segment that got its first byte or was closed.
+        floor: seqs below it are settled: evicted, or jumped over when a publisher resumed its numbering.
+        segments: by seq: kept, open and waiting ones.
+        window: the closed ones among them, kept for catching up.
+        ended: whether the channel is over; drain_until: when its name is then forgotten.
+        active_at: when something was last published.
+        readers, bytes_in, bytes_out: for statistics.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        content_type: str,
+        now: float,
+        *,
+        limits: Limits,
+        budget: Budget,
+        journal: Journal,
+        schedule: Callable[[Channel, float], None],
+    ) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.content_type = content_type
+        self.created_at = now
+        self.active_at = now
+        self.next_seq = 0
+        self.floor = 0
+        self.segments: dict[int, Segment] = {}
+        self.window = Window(limits, budget)
+        self.ended = False
+        self.drain_until: float | None = None
+        self.readers = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.scheduled_at: float | None = None
+        self._limits = limits
+        self._budget = budget
+        self._journal = journal
+        self._schedule = schedule
+        self._waiting: dict[int, Segment] = {}
+        self._open: dict[int, Segment] = {}
+        self._deadlines = Deadlines(lambda when: schedule(self, when))
+        self._woken: list[Segment] = []
+        self._preempted: list[Writer] = []
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.name!r}.{self.epoch} head {self.next_seq}{' ended' if self.ended else ''}>"
+
+    # Reading.
+
+    @property
+    def earliest(self) -> int:
+        """The oldest seq that can be read now; the head if there is none."""
+        kept = self.window.earliest
+        return min([*self._open, self.next_seq if kept is None else kept])
+
+    @property
+    def unclosed(self) -> list[Segment]:
+        """The waiting and the open segments."""
+        return [*self._waiting.values(), *self._open.values()]
+
+    def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
+        """Find what a GET of ``seq`` means now (section 4). May create the waiting segment at the head.
+
+        Args:
+            seq: N, -1 (the head), -2 (the newest started segment), -N (N - 1 before the head).
+        """
+        head = self.next_seq
+        if seq < 0:
+            back = -seq - 1
+            seq = head - back if back < 2 else max(head - back, self.earliest)
+            seq = max(seq, 0)
+        segment = self.segments.get(seq)
+        if segment is not None:
+            waiting = segment.state is State.WAITING
+            return Wait(self, segment, head) if waiting else Serve(self, segment, head)
+        if self.ended:
+            return Ended(self, seq, head) if seq >= head else Gone(self, seq, head, self.earliest)
+        if seq == head or (head == 0 and seq == 1):
+            return Wait(self, self._create(seq), head)
+        return (Ahead if seq > head else Gone)(self, seq, head, self.earliest)
+
+    def attach(self, cursor: Cursor, segment: Segment) -> None:
+        """Count a reader in; if the segment is not closed, wake it whenever there is more."""
+        self.readers += 1
+        if not segment.closed:
+            segment.cursors[cursor] = None
+
+    def detach(self, cursor: Cursor, segment: Segment) -> None:
+        """Count a reader out. For a closed segment this may be called from within the cursor's wake."""
+        self.readers -= 1
+        segment.cursors.pop(cursor, None)
+        self.release(segment)
+
+    def release(self, segment: Segment) -> None:
+        """Forget a waiting segment for which nobody waits any more."""
+        if segment.state is State.WAITING and segment.writer is None and not segment.cursors:
+            self._discard(segment)
+
+    # Writing.
+
+    def reserve(
+        self, seq: int, owner: WriterOwner, serial: int, now: float, *, reset: bool = False, key: str | None = None
+    ) -> Writer | AlreadyStored | Refusal:
+        """Give out the right to write a segment (section 3).
+
+        Args:
+            seq: N, or -1 for the first seq at or after the head that nobody has reserved.
+            owner: told if somebody else ends this writer's part.
+            serial: a number greater than that of every earlier writer.
+            reset: close all lower open segments first, and allow any seq at or after the head.
+            key: the ``Idempotency-Key``.
+        """
+        if seq == SEQ_NEXT:
+            seq = self._first_free()
+        segment = self.segments.get(seq)
+        if segment is None:
+            if seq < self.floor:
+                return Refusal(Why.CLOSED, self, seq)
+            if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
+                return Refusal(Why.AHEAD, self, seq)
+        elif segment.closed:
+            if key is not None and key == segment.key and segment.state is State.COMPLETE:
+                return AlreadyStored(self, segment)
+            return Refusal(Why.CLOSED, self, seq)
+        if reset:
+            self._truncate_open(seq, now, orphans_only=False)
+        if segment is None:
+            segment = self._create(seq)
+        elif segment.writer is not None:
+            self._preempt(segment, Verdict.SUPERSEDED)
+        writer = Writer(self, segment, serial, owner)
+        segment.writer = writer
+        segment.key = key if segment.size == 0 or segment.key == key else None
+        self._expect_begin(segment, now)
+        self._notify()
+        return writer
+
+    def append(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome | None:
+        """Store chunks and wake the readers.
+
+        Returns:
+            ``None`` if all is stored and the segment takes more; otherwise how the writer's part has ended (a
+            stale token: as it ended before).
+        """
+        if writer.outcome is not None:
+            return writer.outcome
+        refused = self._store(writer.segment, chunks, now)
+        if refused is not None:
+            return self._cut(writer, refused, now)
+        writer.segment.wake()
+        if self._woken:
+            self._notify()
+        return None
+
+    def finish(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome:
+        """The publisher's body ended, after these last chunks. A stale token changes nothing."""
+        if writer.outcome is not None:
+            return writer.outcome
+        segment = writer.segment
+        refused = self._store(segment, chunks, now) if chunks else None
+        if refused is not None:
+            return self._cut(writer, refused, now)
+        outcome = writer.settle(Verdict.COMPLETE if segment.size else Verdict.EMPTY)
+        self.active_at = now
+        self._close(segment, Event.FINISH, now)
+        if segment.size:
+            self._truncate_open(segment.seq, now, orphans_only=True)
+        self._notify()
+        return outcome
+
+    def abort(self, writer: Writer, now: float) -> None:
+        """The publisher's connection broke before its body ended. A stale token changes nothing.
+
+        A segment with bytes stays open for ``publisher_grace``, so that the publisher can resume it.
+        """
+        if writer.outcome is not None:
+            return
+        segment = writer.segment
+        self._withdraw(writer, Verdict.ABORTED, now)
+        if segment.state is State.OPEN:
+            if self.window.completed_after(segment.seq):
+                self._close(segment, Event.TRUNCATE, now)
+            else:
+                self._deadlines.set(segment, now + self._limits.publisher_grace_s)
+        self._notify()
+
+    def close_segment(self, seq: int, now: float) -> Refusal | None:
+        """Close one segment by request; closing a closed one changes nothing and is no error."""
+        segment = self.segments.get(seq)
+        if segment is None:
+            return Refusal(Why.NO_SEGMENT, self, seq)
+        if not segment.closed:
+            self.active_at = now
+            self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+            self._close(segment, Event.FINISH, now)
+            self._notify()
+        return None
+
+    # The end, and time.
+
+    def end(self, reason: EndReason, now: float) -> None:
+        """End the channel: everybody who waits or writes is told; what is kept stays readable for the drain."""
+        self.ended = True
+        self.drain_until = now + self._limits.channel_drain_s
+        for segment in self.unclosed:
+            self._preempt(segment, Verdict.TERMINATED)
+            if segment.state is State.OPEN:
+                self._close(segment, Event.TERMINATE, now)
+            else:
+                # It never moved the head; neither does its end, and there is nothing to keep.
+                self._discard(segment)
+                segment.close(Event.TERMINATE, now)
+                self._woken.append(segment)
+        self._journal.channel_ended(self.name, self.epoch, self.next_seq, reason)
+        self._schedule(self, self.drain_until)
+        self._notify()
+
+    def forget(self) -> None:
+        """Let go of all that is kept. Cursors in the middle of a segment keep what they read from."""
+        for segment in self.window.clear():
+            del self.segments[segment.seq]
+
+    def expire(self, now: float) -> None:
+        """Do what is due: truncate, skip and evict."""
+        for segment in self._deadlines.due(now):
+            if not segment.closed:
+                self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+                self._close(segment, Event.SKIP if segment.state is State.WAITING else Event.TRUNCATE, now)
+        self._settle(self.window.evict(now))
+        self._notify()
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`expire` has something to do next, as far as it can be told now."""
+        times = (self._deadlines.next, self.window.next_deadline, self.drain_until)
+        return min((when for when in times if when is not None), default=None)
+
+    def evict_oldest(self) -> int:
+        """Evict the oldest kept segment, unless it is the newest closed one; returns the bytes freed."""
+        segment = self.window.evict_oldest()
+        if segment is None:
+            return 0
+        self._settle([segment])
+        return segment.size
+
+    # Mechanics.
+
+    def _create(self, seq: int) -> Segment:
+        segment = self.segments[seq] = self._waiting[seq] = Segment(seq)
+        return segment
+
+    def _discard(self, segment: Segment) -> None:
+        del self.segments[segment.seq]
+        del self._waiting[segment.seq]
+        self._deadlines.clear(segment)
+
+    def _first_free(self) -> int:
+        seq = self.next_seq
+        while (segment := self.segments.get(seq)) is not None and segment.writer is not None:
+            seq += 1
+        return seq
+
+    def _expect_begin(self, segment: Segment, now: float) -> None:
+        """A writer has just reserved this segment: set when it must have begun."""
+        if segment.state is not State.WAITING:
+            self._deadlines.clear(segment)
+        elif segment.seq < self.next_seq:
+            self._deadlines.set(segment, now + self._limits.skip_grace_s)
+        elif (timeout := self._limits.first_byte_timeout_s) is not None:
+            self._deadlines.set(segment, now + timeout)
+
+    def _store(self, segment: Segment, chunks: Sequence[bytes], now: float) -> Verdict | None:
+        """Put chunks into the segment without waking anybody.
+
+        Returns:
+            ``None`` if all are in; otherwise which limit stopped them, with as many bytes stored as there was
+            room for.
+        """
+        refused = None
+        size = sum(map(len, chunks))
+        room = self._limits.segment_bytes - segment.size
+        if size > room:
+            chunks, size, refused = prefix(chunks, room), room, Verdict.TOO_LARGE
+        if not self._budget.take(size):
+            return Verdict.OVER_BUDGET
+        self.active_at = now
+        self.bytes_in += size
+        if size:
+            first = segment.state is State.WAITING
+            segment.store(encode_frame(chunks), size)
+            if first:
+                self._begin(segment, now)
+        return refused
+
+    def _cut(self, writer: Writer, refused: Verdict, now: float) -> Outcome:
+        """A limit ends the writer's part: what is there is truncated; where nothing is, nothing changes."""
+        segment = writer.segment
+        outcome = self._withdraw(writer, refused, now)
+        if segment.state is State.OPEN:
+            self._close(segment, Event.TRUNCATE, now)
+        self._notify()
+        return outcome
+
+    def _withdraw(self, writer: Writer, verdict: Verdict, now: float) -> Outcome:
+        """The writer's part ends; a segment with bytes stays, one without is of no use any more."""
+        segment = writer.segment
+        segment.writer = None
+        self._deadlines.clear(segment)
+        if segment.state is State.WAITING and segment.seq < self.next_seq:
+            self._close(segment, Event.SKIP, now)
+        self.release(segment)
+        return writer.settle(verdict)
+
+    def _begin(self, segment: Segment, now: float) -> None:
+        """A segment got its first byte."""
+        del self._waiting[segment.seq]
+        self._open[segment.seq] = segment
+        self._deadlines.clear(segment)
+        self._journal.segment_opened(self.name, self.epoch, segment.seq)
+        self._advance(segment.seq, now)
+
+    def _advance(self, seq: int, now: float) -> None:
+        """The one place that moves the head (section 1): never down. What it passes by is skipped."""
+        if seq > self.next_seq + 1:
+            self.floor = max(self.floor, seq)
+        self.next_seq = max(self.next_seq, seq + 1)
+        for segment in [segment for segment in self._waiting.values() if segment.seq < self.next_seq]:
+            if segment.writer is not None:
+                self._deadlines.set(segment, now + self._limits.skip_grace_s)
+            elif not segment.closed:
+                self._close(segment, Event.SKIP, now)
+
+    def _close(self, segment: Segment, event: Event, now: float) -> None:
+        """The one place that closes a segment and keeps it; its readers hear of it in :meth:`_notify`."""
+        segment.close(event, now)
+        self._waiting.pop(segment.seq, None)
+        self._open.pop(segment.seq, None)
+        self._deadlines.clear(segment)
+        self._woken.append(segment)
+        self._journal.segment_closed(self.name, self.epoch, segment.seq, segment.state, segment.size)
+        self._advance(segment.seq, now)
+        self.window.keep(segment)
+        self._settle(self.window.evict(now))
+        if (when := self.window.next_deadline) is not None:
+            self._schedule(self, when)
+
+    def _settle(self, evicted: list[Segment]) -> None:
+        """Evicted segments are gone for good: a late POST for one of them is a POST for a closed segment."""
+        for segment in evicted:
+            del self.segments[segment.seq]
+            self.floor = max(self.floor, segment.seq + 1)
+
+    def _truncate_open(self, below: int, now: float, *, orphans_only: bool) -> None:
+        """Close the open segments below a seq as truncated: all of them, or those whose publisher has gone."""
+        for segment in list(self._open.values()):
+            if segment.seq < below and not (orphans_only and segment.writer):
+                self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+                self._close(segment, Event.TRUNCATE, now)
+
+    def _preempt(self, segment: Segment, verdict: Verdict) -> None:
+        """Take the segment away from its writer, if it has one; the writer hears of it in :meth:`_notify`."""
+        if (writer := segment.writer) is not None:
+            segment.writer = None
+            writer.settle(verdict)
+            self._preempted.append(writer)
+
+    def _notify(self) -> None:
+        """The change is done: tell those whom it concerns."""
+        woken, self._woken = self._woken, []
+        preempted, self._preempted = self._preempted, []
+        for segment in woken:
+            segment.wake()
+        for writer in preempted:
+            assert writer.outcome is not None, "a preempted writer is settled"
+            writer.owner.preempted(writer.outcome)

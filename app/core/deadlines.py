@@ -1,0 +1,44 @@
+"""When segments change by themselves: graces and time-outs, as times to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.core.segment import Segment
+
+
+class Deadlines:
+    """The segments of one channel that have a deadline.
+
+    Args:
+        schedule: told of each new deadline, so that somebody looks at the channel then.
+    """
+
+    __slots__ = ("_schedule", "_segments")
+
+    def __init__(self, schedule: Callable[[float], None]) -> None:
+        self._schedule = schedule
+        self._segments: dict[Segment, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def next(self) -> float | None:
+        """The earliest one."""
+        return min((when for segment in self._segments if (when := segment.deadline) is not None), default=None)
+
+    def set(self, segment: Segment, when: float) -> None:
+        """Something is due for this segment at ``when``, or at its present deadline if that is earlier."""
+        segment.deadline = when if segment.deadline is None else min(segment.deadline, when)
+        self._segments[segment] = None
+        self._schedule(segment.deadline)
+
+    def clear(self, segment: Segment) -> None:
+        """Nothing is due for this segment any more."""
+        segment.deadline = None
+        self._segments.pop(segment, None)
+
+    def due(self, now: float) -> list[Segment]:
+        """The segments whose time has come."""
+        return [segment for segment in self._segments if segment.deadline is not None and segment.deadline <= now]

@@ -1,0 +1,74 @@
+"""What must always be true of the core, stated in code: tests call this after every step."""
+
+from __future__ import annotations
+
+from app.core.channel import Channel
+from app.core.registry import Registry
+from app.core.segment import State, decode_frame
+
+
+def check_registry(registry: Registry) -> None:
+    """Check every channel and the sums over them.
+
+    Raises:
+        AssertionError: an invariant does not hold.
+    """
+    held = 0
+    for name, channel in registry.channels.items():
+        assert channel.name == name, "a channel is filed under its own name"
+        check_channel(channel)
+        held += sum(segment.size for segment in channel.segments.values())
+    assert registry.budget.used == held, "the budget counts just the bytes that are held"
+    assert held <= registry.limits.total_bytes, "the budget holds"
+    assert len(registry.channels) <= registry.limits.channels, "the limit of channels holds"
+    assert 0 <= registry.readers <= registry.limits.readers, "the limit of readers holds"
+    assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
+
+
+def check_channel(channel: Channel) -> None:
+    """Check one channel.
+
+    Raises:
+        AssertionError: an invariant does not hold.
+    """
+    limits = channel._limits
+    segments = channel.segments
+    closed = [segment for segment in segments.values() if segment.closed]
+    assert len(channel.window) == len(closed), "the window holds all closed segments and no others"
+    assert channel.window.bytes == sum(segment.size for segment in closed), "the window counts its bytes"
+    assert len(closed) <= limits.window_segments, "the window's count holds"
+    assert len(closed) == 1 or channel.window.bytes <= limits.window_bytes, "the window's bytes hold"
+    assert set(channel._waiting) | set(channel._open) == set(segments) - {segment.seq for segment in closed}
+    assert not (channel._woken or channel._preempted), "everybody was told"
+    for seq, segment in segments.items():
+        assert segment.seq == seq, "a segment is filed under its own seq"
+        _check_segment(channel, seq)
+    if channel.ended:
+        assert len(closed) == len(segments), "nothing waits or is written in an ended channel"
+
+
+def _check_segment(channel: Channel, seq: int) -> None:
+    segment = channel.segments[seq]
+    size = sum(len(chunk) for frame in segment.frames for chunk in decode_frame(frame))
+    assert segment.size == size <= channel._limits.segment_bytes, "size counts what the frames hold"
+    if segment.writer is not None:
+        assert not segment.closed, "nobody writes to a closed segment"
+        assert segment.writer.outcome is None, "the writer of a segment is valid"
+        assert segment.writer.segment is segment, "a writer writes to its own segment"
+    match segment.state:
+        case State.WAITING:
+            assert size == 0, "a waiting segment has no byte"
+            assert segment.writer or segment.cursors, "somebody waits for a waiting segment"
+            if seq < channel.next_seq:
+                assert segment.writer, "no reader waits on a dead segment"
+                assert segment.deadline is not None, "an overtaken writer has a deadline"
+        case State.OPEN:
+            assert size > 0, "an open segment has its first byte"
+            assert seq < channel.next_seq, "the head is past every started segment"
+            assert segment.writer or segment.deadline is not None, "an orphan has a deadline"
+        case _:
+            assert seq < channel.next_seq, "the head is past every closed segment"
+            assert segment.closed_at is not None, "closing leaves its time"
+            assert not segment.cursors, "cursors of a closed segment were let go"
+            assert segment.state is not State.EMPTY or size == 0, "an empty segment has no byte"
+            assert segment.state is not State.COMPLETE or size, "a complete segment has bytes"

@@ -1,0 +1,74 @@
+"""The limits of the core and the one memory budget over all windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MiB = 1 << 20
+GiB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What may be held, and for how long. Bytes, counts and seconds.
+
+    Attributes:
+        segment_bytes: body bytes of one segment.
+        window_segments, window_bytes, window_age_s: closed segments kept per channel for catching up; whichever
+            is smallest rules, and the newest closed segment is always kept.
+        total_bytes: body bytes over all channels.
+        channels: channels that exist at a time, those in their drain included.
+        readers: readers at a time, waiting ones included.
+        publisher_grace_s: how long a segment whose publisher disconnected stays open for it to resume.
+        skip_grace_s: how long a preconnected writer that was overtaken by a later seq may still begin.
+        first_byte_timeout_s: how long a preconnect may wait for its first byte (``None``: for ever).
+        channel_drain_s: how long an ended channel's segments stay readable.
+        idle_timeout_s: a channel to which nothing was published for so long ends.
+        tombstone_s, tombstones: how long, and of how many channels, it is remembered that they have ended.
+    """
+
+    segment_bytes: int = 64 * MiB
+    window_segments: int = 256
+    window_bytes: int = 64 * MiB
+    window_age_s: float = 60.0
+    total_bytes: int = GiB
+    channels: int = 10_000
+    readers: int = 50_000
+    publisher_grace_s: float = 5.0
+    skip_grace_s: float = 2.0
+    first_byte_timeout_s: float | None = None
+    channel_drain_s: float = 10.0
+    idle_timeout_s: float = 300.0
+    tombstone_s: float = 300.0
+    tombstones: int = 10_000
+
+
+class Budget:
+    """Body bytes held over all channels.
+
+    Args:
+        limit: bytes.
+        reclaim: asked to free so many bytes (at least) by evicting; it may free fewer.
+    """
+
+    __slots__ = ("_reclaim", "limit", "used")
+
+    def __init__(self, limit: int, reclaim: Callable[[int], None]) -> None:
+        self.limit = limit
+        self.used = 0
+        self._reclaim = reclaim
+
+    def take(self, size: int) -> bool:
+        """Account for ``size`` more bytes; ``False`` (and nothing accounted for) if there is no room to be made."""
+        self.used += size
+        if self.used > self.limit:
+            self._reclaim(self.used - self.limit)
+            if self.used > self.limit:
+                self.used -= size
+                return False
+        return True
+
+    def give_back(self, size: int) -> None:
+        """``size`` bytes are no longer held."""
+        self.used -= size

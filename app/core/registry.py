@@ -1,0 +1,258 @@
+"""All channels by name and epoch: created, ended, drained, forgotten. The one way into the core."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+from app.core.channel import Channel
+from app.core.facts import EndReason, FactListener, Journal
+from app.core.limits import Budget, Limits
+from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
+from app.core.segment import Cursor, Segment
+from app.core.statistics import RegistryStatistics, channel_statistics
+from app.core.writer import Writer, WriterOwner
+from trickle.paths import is_reserved
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A channel was here: its last epoch, and when it is forgotten that it has ended."""
+
+    epoch: int
+    until: float
+
+
+class Registry:
+    """Every channel of a server.
+
+    Args:
+        limits: what may be held, and for how long.
+        autocreate: whether a POST may create a channel.
+        listener: told of every fact as it happens.
+
+    Attributes:
+        shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
+    """
+
+    def __init__(self, limits: Limits, *, autocreate: bool, listener: FactListener) -> None:
+        self.limits = limits
+        self.autocreate = autocreate
+        self.shutting_down = False
+        self.channels: dict[str, Channel] = {}
+        self.readers = 0
+        self.budget = Budget(limits.total_bytes, self._reclaim)
+        self.journal = Journal(listener)
+        self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
+        self._serials = count(1)
+        self._deadlines: list[tuple[float, int, Channel]] = []
+        self._tie_breaker = count()
+
+    # Channels.
+
+    def create(self, name: str, content_type: str, now: float, *, force: bool = False) -> Channel | Refusal:
+        """Create a channel, or find it: idempotent, and an existing content type never changes.
+
+        Args:
+            force: create even where ``autocreate`` is off, and names that belong to the server.
+        """
+        if is_reserved(name) and not force:
+            return Refusal(Why.RESERVED)
+        channel = self.channels.get(name)
+        if channel is not None and not channel.ended:
+            channel.content_type = channel.content_type or content_type
+            return channel
+        if not (self.autocreate or force):
+            return self._missing(name)
+        if self.shutting_down:
+            return Refusal(Why.SHUTDOWN)
+        if channel is None and len(self.channels) >= self.limits.channels:
+            return Refusal(Why.LIMIT, limit="channels")
+        return self._create(name, content_type, now)
+
+    def end(
+        self, name: str, now: float, reason: EndReason = EndReason.DELETED, *, force: bool = False
+    ) -> Refusal | None:
+        """End a channel. One that is missing, or has ended already, is a refusal."""
+        if is_reserved(name) and not force:
+            return Refusal(Why.RESERVED)
+        channel = self.live(name)
+        if channel is None:
+            return self._missing(name)
+        channel.end(reason, now)
+        if self.limits.channel_drain_s <= 0:
+            self._bury(channel, now)
+        return None
+
+    def live(self, name: str) -> Channel | None:
+        """The channel of that name, unless it has ended."""
+        channel = self.channels.get(name)
+        return None if channel is None or channel.ended else channel
+
+    def close_segment(self, name: str, seq: int, now: float) -> Refusal | None:
+        """Close one segment; closing a closed one changes nothing."""
+        if is_reserved(name):
+            return Refusal(Why.RESERVED)
+        channel = self.live(name)
+        return self._missing(name) if channel is None else channel.close_segment(seq, now)
+
+    # Reading.
+
+    def find(self, name: str) -> Channel | Refusal:
+        """The channel of that name, an ended one in its drain included."""
+        return self.channels.get(name) or self._missing(name)
+
+    def resolve(self, name: str, seq: int) -> Resolution:
+        """What a GET of ``seq`` means now (docs/reference/protocol.md, section 4)."""
+        channel = self.channels.get(name)
+        if channel is None:
+            return self._missing(name)
+        if self.readers >= self.limits.readers:
+            return Refusal(Why.LIMIT, channel, limit="readers")
+        resolution = channel.resolve(seq)
+        if self.shutting_down and isinstance(resolution, Wait):
+            channel.release(resolution.segment)
+            return Refusal(Why.SHUTDOWN, channel, resolution.segment.seq)
+        return resolution
+
+    def attach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
+        """Count a reader in; it is woken as long as the segment is not closed."""
+        self.readers += 1
+        channel.attach(cursor, segment)
+
+    def detach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
+        """Count a reader out, exactly once for each attach."""
+        self.readers -= 1
+        channel.detach(cursor, segment)
+
+    # Writing.
+
+    def reserve(
+        self,
+        name: str,
+        seq: int,
+        owner: WriterOwner,
+        now: float,
+        *,
+        content_type: str = "",
+        reset: bool = False,
+        key: str | None = None,
+    ) -> Writer | AlreadyStored | Refusal:
+        """Give out the right to write a segment, creating the channel where that is allowed.
+
+        During the drain of an ended channel only a *beginning* starts its next epoch: seq 0, or a reset. Any
+        other POST is a latecomer of the ended life (docs/reference/protocol.md, section 5).
+        """
+        if self.shutting_down:
+            return Refusal(Why.SHUTDOWN)
+        channel = self.channels.get(name)
+        if channel is not None and channel.ended and seq != 0 and not reset:
+            return Refusal(Why.ENDED, channel, seq, recently_ended=True)
+        found = self.create(name, content_type, now)
+        if isinstance(found, Refusal):
+            return found
+        return found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key)
+
+    # Time.
+
+    def next_deadline(self) -> float | None:
+        """When :meth:`expire` has something to do next; it may turn out to be nothing."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now: float) -> None:
+        """Do all that is due: skips, truncations, evictions, idle channels, drains, tombstones."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            when, _, channel = heappop(self._deadlines)
+            if channel.scheduled_at != when:
+                continue
+            channel.scheduled_at = None
+            if self.channels.get(channel.name) is channel:
+                self._expire_channel(channel, now)
+        while self._tombstones:
+            name, tombstone = next(iter(self._tombstones.items()))
+            if tombstone.until > now and len(self._tombstones) <= self.limits.tombstones:
+                break
+            del self._tombstones[name]
+
+    def statistics(self) -> RegistryStatistics:
+        """A frozen picture of everything, for the control plane, metrics and tests."""
+        return RegistryStatistics(
+            channels=tuple(channel_statistics(channel) for channel in self.channels.values()),
+            readers=self.readers,
+            bytes_held=self.budget.used,
+            journal_index=self.journal.index,
+            shutting_down=self.shutting_down,
+        )
+
+    # Mechanics.
+
+    def _create(self, name: str, content_type: str, now: float) -> Channel:
+        before = self.channels.get(name)
+        if before is not None:
+            before.forget()
+        tombstone = self._tombstones.pop(name, None)
+        last = before.epoch if before else tombstone.epoch if tombstone else 0
+        channel = Channel(
+            name,
+            last + 1,
+            content_type,
+            now,
+            limits=self.limits,
+            budget=self.budget,
+            journal=self.journal,
+            schedule=self._schedule,
+        )
+        self.channels[name] = channel
+        self.journal.channel_created(name, channel.epoch, content_type)
+        self._schedule_next(channel)
+        return channel
+
+    def _bury(self, channel: Channel, now: float) -> None:
+        """The drain is over: the name is free again."""
+        channel.forget()
+        del self.channels[channel.name]
+        self._tombstones[channel.name] = Tombstone(channel.epoch, now + self.limits.tombstone_s)
+        if len(self._tombstones) > self.limits.tombstones:
+            self._tombstones.popitem(last=False)
+
+    def _missing(self, name: str) -> Refusal:
+        channel = self.channels.get(name)
+        return Refusal(Why.NOT_FOUND, channel, recently_ended=channel is not None or name in self._tombstones)
+
+    def _expire_channel(self, channel: Channel, now: float) -> None:
+        if channel.drain_until is not None and channel.drain_until <= now:
+            self._bury(channel, now)
+            return
+        channel.expire(now)
+        if (idle_at := self._idle_at(channel)) is not None and idle_at <= now:
+            self.end(channel.name, now, EndReason.IDLE)
+        if self.channels.get(channel.name) is channel:
+            self._schedule_next(channel)
+
+    def _idle_at(self, channel: Channel) -> float | None:
+        exempt = channel.ended or is_reserved(channel.name)
+        return None if exempt else channel.active_at + self.limits.idle_timeout_s
+
+    def _schedule_next(self, channel: Channel) -> None:
+        times = [when for when in (channel.next_deadline(), self._idle_at(channel)) if when is not None]
+        if times:
+            self._schedule(channel, min(times))
+
+    def _schedule(self, channel: Channel, when: float) -> None:
+        """Look at a channel at ``when``; an earlier appointment already made for it stands."""
+        if channel.scheduled_at is None or when < channel.scheduled_at:
+            channel.scheduled_at = when
+            heappush(self._deadlines, (when, next(self._tie_breaker), channel))
+
+    def _reclaim(self, size: int) -> None:
+        """Free at least ``size`` bytes: the oldest closed segments of the largest windows go first.
+
+        A sixteenth of the budget is freed beyond that, so that a full server does not search on every chunk.
+        """
+        size += self.limits.total_bytes >> 4
+        largest = sorted(self.channels.values(), key=lambda channel: channel.window.bytes, reverse=True)
+        for channel in largest:
+            while size > 0 and (freed := channel.evict_oldest()):
+                size -= freed

@@ -1,0 +1,117 @@
+"""What the core answers when somebody wants to read or to write: sum types, to be matched exhaustively."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.core.channel import Channel
+    from app.core.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """The segment has bytes or is closed: answer now.
+
+    Attributes:
+        head: ``next_seq`` at this moment, for ``Lp-Trickle-Latest``.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The segment is next: attach a cursor and answer when it gets its first byte or closes.
+
+    A caller that does not attach a cursor must ``release`` the segment.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The channel exists, but this seq lies too far beyond its head."""
+
+    channel: Channel
+    seq: int
+    head: int
+    earliest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The channel exists, but this seq is no longer (or never was) in its window."""
+
+    channel: Channel
+    seq: int
+    head: int
+    earliest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The channel is over, and this seq lies at or past its head: there will be nothing more."""
+
+    channel: Channel
+    seq: int
+    head: int
+
+
+class Why(Enum):
+    """Why a request was refused."""
+
+    NOT_FOUND = auto()
+    """There is no such channel, and this request may not create it."""
+    ENDED = auto()
+    """A latecomer of a channel's ended life; it resurrects nothing."""
+    AHEAD = auto()
+    """The seq lies beyond head + 1."""
+    CLOSED = auto()
+    """The segment is closed already."""
+    NO_SEGMENT = auto()
+    """There is no such segment to close."""
+    RESERVED = auto()
+    """The name belongs to the server."""
+    LIMIT = auto()
+    """A limit is reached; ``limit`` names it."""
+    SHUTDOWN = auto()
+    """The server is going away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No, and nothing has changed.
+
+    Attributes:
+        why: the reason.
+        channel: the channel as far as there is one.
+        seq: the seq in question, resolved, if there is one.
+        recently_ended: the channel existed not long ago, so that the client may be told that it is over.
+        limit: which limit, for :attr:`Why.LIMIT`.
+    """
+
+    why: Why
+    channel: Channel | None = None
+    seq: int | None = None
+    recently_ended: bool = False
+    limit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyStored:
+    """The same ``Idempotency-Key`` wrote this segment complete: the retry has nothing left to do."""
+
+    channel: Channel
+    segment: Segment
+
+
+Resolution = Serve | Wait | Ahead | Gone | Ended | Refusal
+"""What a reader is told."""

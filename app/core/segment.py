@@ -1,0 +1,178 @@
+"""One segment: its state, its bytes as frames, and the cursors that wait on it.
+
+The states and what leads from one to the next are a table. An event that the table does not know for the present
+state raises :class:`~trickle.errors.LocalProtocolError`, and nothing has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, StrEnum, auto
+from typing import TYPE_CHECKING, Final, Protocol
+
+from trickle.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from app.core.writer import Writer
+
+
+class State(StrEnum):
+    """Where a segment stands. All but ``WAITING`` and ``OPEN`` are ways of being closed, and final."""
+
+    WAITING = "waiting"
+    OPEN = "open"
+    COMPLETE = "complete"
+    EMPTY = "empty"
+    TRUNCATED = "truncated"
+    SKIPPED = "skipped"
+    TERMINATED = "terminated"
+
+
+class Event(Enum):
+    """What can happen to a segment."""
+
+    BYTES = auto()
+    FINISH = auto()
+    TRUNCATE = auto()
+    SKIP = auto()
+    TERMINATE = auto()
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.WAITING, Event.BYTES): State.OPEN,
+    (State.WAITING, Event.FINISH): State.EMPTY,
+    (State.WAITING, Event.SKIP): State.SKIPPED,
+    (State.WAITING, Event.TERMINATE): State.TERMINATED,
+    (State.OPEN, Event.BYTES): State.OPEN,
+    (State.OPEN, Event.FINISH): State.COMPLETE,
+    (State.OPEN, Event.TRUNCATE): State.TRUNCATED,
+    (State.OPEN, Event.TERMINATE): State.TERMINATED,
+}
+"""State x event -> state (docs/reference/protocol.md, section 1)."""
+
+
+class Cursor(Protocol):
+    """A reader's position in one segment. The segment wakes it; it pulls what it has not seen."""
+
+    def wake(self) -> None:
+        """There is more to read, or the segment has closed.
+
+        Called in the middle of a change: the cursor may write to its own socket, but must not call back into
+        the registry from here.
+        """
+
+
+def encode_frame(chunks: Iterable[bytes]) -> bytes:
+    """Encode chunks for the wire, once for all readers: one HTTP/1.1 chunk each (RFC 9112, section 7.1).
+
+    Args:
+        chunks: the chunks as published; none of them empty (an empty one would end the message).
+    """
+    return b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
+
+
+def decode_frame(frame: bytes) -> list[bytes]:
+    """The chunks that :func:`encode_frame` was given."""
+    chunks = []
+    at = 0
+    while at < len(frame):
+        start = frame.index(b"\r\n", at) + 2
+        end = start + int(frame[at : start - 2], 16)
+        chunks.append(frame[start:end])
+        at = end + 2
+    return chunks
+
+
+def prefix(chunks: Iterable[bytes], size: int) -> list[bytes]:
+    """The first ``size`` bytes of chunks, as chunks that are not empty."""
+    first = []
+    for chunk in chunks:
+        if size <= 0:
+            break
+        first.append(chunk[:size])
+        size -= len(chunk)
+    return first
+
+
+class Segment:
+    """Bytes under one seq.
+
+    Attributes:
+        seq: its number.
+        state: see :class:`State`.
+        closed: whether the state is final (kept beside ``state`` because every cursor asks on every wake).
+        frames: what was published, encoded; one entry per arrival from the publisher, never changed afterwards.
+        size: body bytes stored.
+        cursors: who waits for more, in order of arrival (a dict for its order and its O(1) removal).
+        writer: the token that may write, or ``None``.
+        deadline: when the present state ends by itself (``skip_grace``, ``publisher_grace``, first byte), or ``None``.
+        closed_at: when it closed; counted from then for the window's age.
+        key: the ``Idempotency-Key`` that wrote it, if any.
+    """
+
+    __slots__ = ("closed", "closed_at", "cursors", "deadline", "frames", "key", "seq", "size", "state", "writer")
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        self.state = State.WAITING
+        self.closed = False
+        self.frames: list[bytes] = []
+        self.size = 0
+        self.cursors: dict[Cursor, None] = {}
+        self.writer: Writer | None = None
+        self.deadline: float | None = None
+        self.closed_at: float | None = None
+        self.key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.seq} {self.state} {self.size} B>"
+
+    @property
+    def complete(self) -> bool:
+        """Whether it closed as its publisher wanted, with bytes."""
+        return self.state is State.COMPLETE
+
+    def store(self, frame: bytes, size: int) -> None:
+        """Add a frame of ``size`` body bytes. The caller wakes the cursors when all of its change is done.
+
+        Raises:
+            LocalProtocolError: the segment is closed.
+        """
+        if self.state is not State.OPEN:
+            self.state = self._after(Event.BYTES)
+        self.frames.append(frame)
+        self.size += size
+
+    def close(self, event: Event, now: float) -> None:
+        """Enter the final state that ``event`` leads to. The caller wakes the cursors.
+
+        Raises:
+            LocalProtocolError: the segment is closed, or the event does not close it from this state.
+        """
+        state = self._after(event)
+        if state is State.OPEN:
+            raise LocalProtocolError(f"{event.name} does not close a segment")
+        self.state = state
+        self.closed = True
+        self.closed_at = now
+        self.writer = None
+        self.deadline = None
+
+    def wake(self) -> None:
+        """Tell every cursor that there is more, or that this was all.
+
+        A cursor of a closed segment gets no further call: it is let go here, after its wake.
+        """
+        if not self.closed:
+            for cursor in self.cursors:
+                cursor.wake()
+            return
+        cursors, self.cursors = self.cursors, {}
+        for cursor in cursors:
+            cursor.wake()
+
+    def _after(self, event: Event) -> State:
+        try:
+            return TRANSITIONS[self.state, event]
+        except KeyError:
+            raise LocalProtocolError(f"segment {self.seq} is {self.state}: no {event.name} now") from None

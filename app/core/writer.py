@@ -1,0 +1,89 @@
+"""The right to write one segment: a token that turns stale, and what it is answered.
+
+A publisher's exchange holds a :class:`Writer`. Everything it does to its segment goes through the token; once the
+segment closed or another exchange took it over, the token is stale and changes nothing any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from app.core.channel import Channel
+    from app.core.segment import Segment
+
+
+class Verdict(Enum):
+    """What has become of a writer's segment."""
+
+    COMPLETE = auto()
+    """It ended with at least one byte."""
+    EMPTY = auto()
+    """It ended without a byte; the head has moved past it all the same."""
+    CLOSED_BY_OTHER = auto()
+    """DELETE, a reset or a skip closed it first."""
+    TERMINATED = auto()
+    """The channel ended."""
+    SUPERSEDED = auto()
+    """Another writer took it over."""
+    TOO_LARGE = auto()
+    """It has reached the limit for one segment and was truncated."""
+    OVER_BUDGET = auto()
+    """All windows together hold as much as the server may; what it had stored was truncated."""
+    ABORTED = auto()
+    """The publisher's connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a writer.
+
+    Attributes:
+        verdict: see :class:`Verdict`.
+        size: bytes that the segment holds now.
+    """
+
+    verdict: Verdict
+    size: int
+
+
+class WriterOwner(Protocol):
+    """Who holds a token."""
+
+    def preempted(self, outcome: Outcome) -> None:
+        """Somebody else ended this writer's part; answer the publisher at once and drop its later bytes.
+
+        Called in the middle of a change: it may write to its own socket, but must not call back into the
+        registry from here.
+        """
+
+
+class Writer:
+    """A token (epoch, seq, serial).
+
+    Attributes:
+        channel, segment: what it writes to; the channel object is one epoch of a name.
+        serial: counts the writers of the server; of two tokens for one segment the higher is the valid one.
+        owner: told when the token turns stale through somebody else.
+        outcome: how its part ended; ``None`` while the token is valid.
+    """
+
+    __slots__ = ("channel", "outcome", "owner", "segment", "serial")
+
+    def __init__(self, channel: Channel, segment: Segment, serial: int, owner: WriterOwner) -> None:
+        self.channel = channel
+        self.segment = segment
+        self.serial = serial
+        self.owner = owner
+        self.outcome: Outcome | None = None
+
+    def __repr__(self) -> str:
+        state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
+        return f"<Writer {self.channel.name!r}.{self.channel.epoch}/{self.segment.seq} #{self.serial} {state}>"
+
+    def settle(self, verdict: Verdict) -> Outcome:
+        """Make the token stale and record how its part ended. Only the channel calls this."""
+        self.outcome = Outcome(verdict, self.segment.size)
+        return self.outcome
