@@ -1,0 +1,333 @@
+"""Which GET to make next, and what its answer means: the subscriber's decisions, without sockets, clock or dice.
+
+A :class:`Cursor` stands on one seq. The caller makes the GET that :meth:`Cursor.ask` names, reports what came of it,
+and obeys the verdict. The rules (docs/reference/protocol.md, sections 4 to 6):
+
+- A start such as *next* is resolved once; from then on only concrete seqs are asked for, so that a wait that is
+  given up and asked again cannot skip a segment that began in between.
+- A 200 without a body is an empty segment, not an end. The end is the ``Closed`` header, and nothing else.
+- 404 means that there is no such channel. It is waited for only where that was wished for (``wait_for_channel_s``),
+  or for a few seconds after a lost connection, since a restarted server has its publishers back a little later.
+- 470 means another seq. No failure is followed by the same request at once, and all that is not a first step
+  forward costs a token of the retry budget: an arbitrary server cannot make a cursor hammer it.
+- Going back within the numbering happens only if the server's head is behind what was already read.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
+from trickle import wire
+from trickle.backoff import Backoff, RetryBudget
+from trickle.errors import RemoteProtocolError, TrickleError
+from trickle.paths import parse_seq
+
+REFRESH_S: Final = 20.0
+"""Idle waits are asked again after this long, like Go's subscriber does; common proxies cut them at 30 s or 60 s."""
+
+REFRESH_SPREAD: Final = 0.2
+"""Share of the refresh time that is random, so that subscribers of one channel do not come back in step."""
+
+MIN_PAUSE_S: Final = 0.05
+"""Full jitter may draw 0; the same request is never made at once all the same."""
+
+PATIENCE_S: Final = 300.0
+"""A ``Retry-After`` beyond this is taken for a no."""
+
+REJOIN_WAIT_S: Final = 10.0
+"""How long a 404 is waited for after a lost connection: one backoff cap, in which publishers come back."""
+
+JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
+"""While waiting for a channel to begin; short, since what is published meanwhile is what is waited for."""
+
+
+def start_seq(start: int | str) -> int:
+    """Read where a subscription is to begin.
+
+    Args:
+        start: ``"next"``, ``"current"``, or a seq as a GET takes it: N, or -N for the N-th from the head.
+
+    Raises:
+        InvalidSeq: none of these.
+    """
+    match start:
+        case "next":
+            return wire.SEQ_NEXT
+        case "current":
+            return wire.SEQ_CURRENT
+    return parse_seq(str(start))
+
+
+class Cursor:
+    """A subscriber's place in a channel.
+
+    Args:
+        start: the first seq; -1 for the next segment to begin, -2 for the newest one that has, -N for the N-th
+            from the head.
+        on_lag: where to go on when a segment has left the window.
+        wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds.
+        refresh_s: how long a GET waits before it is asked again, in seconds; up to 20 % more is added at random.
+        backoff: delays after failures.
+        budget: pays for retries; earned back by segments that arrive whole.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_attempt",
+        "_backoff",
+        "_before_birth",
+        "_budget",
+        "_epoch",
+        "_expected",
+        "_failures",
+        "_hold",
+        "_joined",
+        "_lost",
+        "_met",
+        "_misses",
+        "_missing_since",
+        "_on_lag",
+        "_refresh_s",
+        "_restarted",
+        "_wait_s",
+    )
+
+    def __init__(
+        self,
+        start: int = wire.SEQ_NEXT,
+        *,
+        on_lag: OnLag = OnLag.LIVE,
+        wait_for_channel_s: float = 0.0,
+        refresh_s: float = REFRESH_S,
+        backoff: Backoff | None = None,
+        budget: RetryBudget | None = None,
+    ) -> None:
+        self._asked: int | None = None if start == wire.SEQ_NEXT else start
+        self._on_lag = on_lag
+        self._wait_s = wait_for_channel_s
+        self._refresh_s = refresh_s
+        self._backoff = backoff or Backoff()
+        self._budget = budget or RetryBudget()
+        self._attempt = 1
+        self._failures = 0
+        self._hold = False
+        self._expected = start if start >= 0 else None
+        self._epoch: int | None = None
+        self._restarted = False
+        self._met = False
+        self._joined = False
+        self._lost = False
+        self._before_birth = False
+        self._missing_since: float | None = None
+        self._misses = 0
+
+    def ask(self) -> Ask:
+        """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
+        return Ask(self._asked, self._attempt)
+
+    def refresh_after(self, rng: Random) -> float:
+        """Seconds after which a GET without an answer is to be given up and reported as :meth:`refreshed`."""
+        return self._refresh_s * (1.0 + rng.uniform(0.0, REFRESH_SPREAD))
+
+    def refreshed(self) -> None:
+        """The GET waited for its whole time. It was no failure: make the one that :meth:`ask` names, at once."""
+        self._met = True
+        self._lost = False
+        if self._asked is not None and self._asked < wire.SEQ_NEXT:
+            # All that is relative to the head is answered at once unless nothing was ever written; then it is seq 0.
+            self._asked = 0
+
+    def finished(self, *, empty: bool = False) -> None:
+        """A segment's body was read to its end, or its user left it. Nothing is to be done.
+
+        Args:
+            empty: the segment held nothing. Such a segment is no proof of health: a dead one is answered like that.
+        """
+        if not empty:
+            self._failures = 0
+            self._budget.earn()
+
+    def broken(self, error: TrickleError) -> Stop | None:
+        """A segment's body was cut. Nothing is to be done, or the verdict is to be obeyed.
+
+        The segment is lost, since its beginning has been handed on and a second GET would begin at its start again.
+        The cursor stays where it is, one further; the GET after the next :class:`Advance` is held back.
+
+        Args:
+            error: what happened, for the case that this was once too often.
+        """
+        self._failures += 1
+        self._hold = True
+        self._lost = True
+        return None if self._budget.spend() else Stop(error)
+
+    def lost(self, error: TrickleError, now: float, rng: Random) -> Verdict:
+        """The GET got no answer: the connection could not be made, or broke.
+
+        Args:
+            error: what happened; it becomes the final one when there is nothing left to try. A
+                ``RemoteProtocolError`` is final at once: what is there does not speak the protocol.
+            now: seconds on a monotonic clock.
+            rng: where jitter comes from.
+        """
+        if isinstance(error, RemoteProtocolError):
+            return Stop(error)
+        if not self._met:
+            return self._wait(error, self._wait_s, now, rng)
+        self._lost = True
+        return self._retry(error, None, rng)
+
+    def answered(self, answer: Answer, now: float, rng: Random) -> Verdict:
+        """The GET that :meth:`ask` named was answered.
+
+        Args:
+            answer: the head of the response.
+            now: seconds on a monotonic clock.
+            rng: where jitter comes from.
+        """
+        self._met = True
+        error = answer.error(self._asked)
+        if answer.closed:
+            return self._closed(answer, now, rng)
+        match answer.status:
+            case wire.Status.OK:
+                return self._begun(answer, rng)
+            case wire.Status.NOT_FOUND:
+                return self._missing(error, now, rng)
+            case wire.Status.SEQ_MISSING:
+                return self._moved(answer, error, rng)
+            case wire.Status.BAD_REQUEST if self._asked is None:
+                return self._without_next_route(rng, error)
+            case wire.Status.TOO_MANY_REQUESTS:
+                return self._retry(error, answer.retry_after_s, rng)
+            case status if status >= wire.Status.SERVER_ERROR:
+                return self._retry(error, answer.retry_after_s, rng)
+        return Stop(error)
+
+    def _begun(self, answer: Answer, rng: Random) -> Verdict:
+        self._missing_since, self._misses, self._lost = None, 0, False
+        if self._asked is None:
+            head = answer.natural(wire.LATEST)
+            if head is None:
+                return Stop(RemoteProtocolError(answer.status, detail=f"no {wire.LATEST} header"))
+            return Resolved(self._go_to(head))
+        seq = answer.natural(wire.SEQ)
+        if seq is None or (self._asked >= 0 and seq != self._asked):
+            told = answer.headers.get(wire.SEQ)
+            detail = f"no {wire.SEQ} header" if told is None else f"it answered with seq {told}"
+            return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
+        return self._advance(seq, answer, rng)
+
+    def _advance(self, seq: int, answer: Answer, rng: Random) -> Advance:
+        epoch = answer.natural(wire.EPOCH)
+        reborn = epoch is not None and self._epoch is not None and epoch != self._epoch
+        delay_s = self._delay(None, rng) if self._hold else 0.0
+        verdict = Advance(
+            seq,
+            epoch=epoch,
+            gap=0 if self._expected is None else max(0, seq - self._expected),
+            restarted=self._restarted or (self._joined and reborn),
+            content_type=answer.content_type,
+            size_at_start=answer.natural(wire.SIZE),
+            truncated=answer.headers.get(wire.TRUNCATED),
+            empty=answer.empty,
+            delay_s=delay_s,
+        )
+        self._epoch = self._epoch if epoch is None else epoch
+        self._joined, self._restarted, self._hold, self._before_birth = True, False, False, False
+        self._expected = self._go_to(seq + 1)
+        return verdict
+
+    def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
+        if not self._joined and self._wait_s > 0:
+            verdict = self._missing(answer.error(self._asked), now, rng)
+            return verdict if isinstance(verdict, RetryAfter) else End()
+        latest = answer.natural(wire.LATEST)
+        missed = 0 if latest is None or self._expected is None else latest - self._expected
+        return End(max(0, missed))
+
+    def _missing(self, error: TrickleError, now: float, rng: Random) -> Verdict:
+        if self._lost:
+            return self._wait(error, max(self._wait_s, REJOIN_WAIT_S), now, rng)
+        if self._joined:
+            return Stop(error)
+        verdict = self._wait(error, self._wait_s, now, rng)
+        if self._expected is None:
+            # The channel did not exist when it was asked for, so all that it will ever hold is new.
+            self._before_birth = True
+            self._asked = 0
+        return verdict
+
+    def _moved(self, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
+        latest, asked = answer.natural(wire.LATEST), self._asked
+        if latest is None or asked is None or latest == asked:
+            return self._retry(error, answer.retry_after_s, rng)
+        if self._on_lag is OnLag.FAIL and not self._before_birth:
+            return Stop(error)
+        earliest = answer.natural(wire.EARLIEST)
+        if latest > asked >= 0:
+            return self._forward(asked, latest, earliest, error, rng)
+        return self._back(latest, earliest, answer, error, rng)
+
+    def _forward(self, asked: int, latest: int, earliest: int | None, error: TrickleError, rng: Random) -> Verdict:
+        from_earliest = self._before_birth or self._on_lag is OnLag.EARLIEST
+        oldest = earliest or 0
+        live_edge = latest - 1
+        seq = min(max(oldest if from_earliest else live_edge, asked + 1, oldest), latest)
+        if self._failures == 0:
+            # A step forward after a healthy segment: another request, not a retry, so nothing is to be waited for.
+            self._failures = 1
+            return Resync(self._go_to(seq), 0.0, error)
+        if not self._budget.spend():
+            return Stop(error)
+        self._failures += 1
+        return Resync(self._go_to(seq), self._delay(None, rng), error)
+
+    def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
+        """The head is behind what was asked for: the server has forgotten the channel's past, or counts wrongly.
+
+        The head itself is the one seq at which nothing is read twice, whichever it is.
+        """
+        retry = self._retry(error, answer.retry_after_s, rng)
+        if isinstance(retry, Stop):
+            return retry
+        kept = latest if earliest is None else min(earliest, latest)
+        seq = kept if self._on_lag is OnLag.EARLIEST else latest
+        self._restarted = self._joined
+        if self._expected is not None:
+            self._expected = kept if self._joined else seq
+        self._epoch = None
+        return Resync(self._go_to(seq), retry.delay_s, error)
+
+    def _without_next_route(self, rng: Random, error: TrickleError) -> Verdict:
+        # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
+        retry = self._retry(error, None, rng)
+        if isinstance(retry, Stop):
+            return retry
+        return Resync(self._go_to(wire.SEQ_NEXT), retry.delay_s, error)
+
+    def _wait(self, error: TrickleError, patience_s: float, now: float, rng: Random) -> RetryAfter | Stop:
+        """Wait for a channel or a server that is not there: bounded by time, not by the budget."""
+        self._missing_since = now if self._missing_since is None else self._missing_since
+        left_s = self._missing_since + patience_s - now
+        if left_s <= 0:
+            return Stop(error)
+        self._misses += 1
+        self._attempt += 1
+        return RetryAfter(JOIN_BACKOFF.delay(self._misses, rng, floor_s=MIN_PAUSE_S), error)
+
+    def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
+        if (floor_s or 0.0) > PATIENCE_S or not self._budget.spend():
+            return Stop(error)
+        self._failures += 1
+        self._attempt += 1
+        return RetryAfter(self._delay(floor_s, rng), error)
+
+    def _delay(self, floor_s: float | None, rng: Random) -> float:
+        return self._backoff.delay(max(1, self._failures), rng, floor_s=max(floor_s or 0.0, MIN_PAUSE_S))
+
+    def _go_to(self, seq: int) -> int:
+        self._asked, self._attempt = seq, 1
+        return seq

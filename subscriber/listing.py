@@ -1,0 +1,116 @@
+"""What ``tricklecast channels`` does: ask the control plane, print a table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Final
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from subscriber.recording import size
+from subscriber.verdicts import first_line
+from trickle.errors import ConnectionLost, RemoteProtocolError, error_for
+from trickle.paths import parse_server_url
+
+ROUTE: Final = "/api/v1/channels"
+TIMEOUT_S: Final = 10.0
+COLUMNS: Final = ("CHANNEL", "STATE", "NEXT", "SEGMENTS", "BYTES", "READERS", "PUBLISHER", "IN", "OUT", "TYPE")
+
+
+async def fetch_channels(url: str, transport: httpx.AsyncBaseTransport | None = None) -> dict[str, Any]:
+    """Ask a server for its channels.
+
+    Args:
+        url: any URL on the server.
+        transport: for tests.
+
+    Returns:
+        The JSON object of the answer; ``"channels"`` is a list of objects.
+
+    Raises:
+        InvalidURL: that is no URL of a server.
+        ConnectionLost: nobody answers there.
+        Refused: the server says no.
+        RemoteProtocolError: what answers is not a tricklecast server.
+    """
+    root = parse_server_url(url)
+    try:
+        async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S) as client:
+            response = await client.get(root + ROUTE)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise ConnectionLost(detail=f"{root}: {error or type(error).__name__}") from error
+    if response.status_code == 404 or response.status_code < 400:
+        return _checked(response, root)
+    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+
+
+def _checked(response: httpx.Response, root: str) -> dict[str, Any]:
+    if response.status_code != 200:
+        raise RemoteProtocolError(response.status_code, detail=f"{root} has no {ROUTE}")
+    try:
+        answer = response.json()
+    except ValueError:
+        raise RemoteProtocolError(response.status_code, detail=f"{root}{ROUTE} is not JSON") from None
+    channels = answer.get("channels") if isinstance(answer, dict) else None
+    if not isinstance(channels, list) or not all(isinstance(channel, dict) for channel in channels):
+        raise RemoteProtocolError(response.status_code, detail=f"{root}{ROUTE} holds no list of channels")
+    return dict(answer)
+
+
+def print_channels(answer: dict[str, Any], *, as_json: bool = False, console: Console | None = None) -> None:
+    """Print channels to standard output: JSON, a table on a terminal, tab-separated columns in a pipe."""
+    if as_json:
+        json.dump(answer, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
+        return
+    rows = [_row(channel) for channel in answer["channels"]]
+    console = console or Console()
+    if not console.is_terminal:
+        for row in [COLUMNS, *rows]:
+            sys.stdout.write("\t".join(row) + "\n")
+        return
+    if not rows:
+        console.print("no channels")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in COLUMNS:
+        right = column in ("NEXT", "SEGMENTS", "BYTES", "READERS", "IN", "OUT")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+
+
+def _row(channel: dict[str, Any]) -> tuple[str, ...]:
+    """One channel; what an older or newer server does not say is shown as ``-``."""
+    window = _object(channel.get("window"))
+    publisher = _object(channel.get("publisher"))
+    return (
+        _text(channel.get("name")),
+        _text(channel.get("state")),
+        _text(channel.get("next_seq")),
+        _text(window.get("segments")),
+        _size(window.get("bytes")),
+        _text(channel.get("readers")),
+        "connected" if publisher.get("connected") else "-",
+        _size(channel.get("bytes_in")),
+        _size(channel.get("bytes_out")),
+        _text(channel.get("content_type")),
+    )
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    text = "-" if value is None or value == "" else str(value)
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _size(value: object) -> str:
+    return size(value) if isinstance(value, int | float) else "-"

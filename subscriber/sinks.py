@@ -1,0 +1,171 @@
+"""Where received bytes go: a file, or standard output.
+
+Bytes are written as they come and in order, never held back for later: what is in the file is what was received, and
+:attr:`Sink.written` says how much that is. Memory stays bounded, since each write is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+import aiofiles
+import anyio
+from aiofiles.threadpool.binary import AsyncBufferedIOBase
+
+from trickle.errors import InvalidInput, TrickleError
+
+PIPE_BUF: Final = 4096
+"""A pipe that poll() calls writable takes this many bytes without blocking (POSIX, Linux)."""
+
+
+class SinkFailed(TrickleError):
+    """The bytes cannot be written: disk full, file gone, ..."""
+
+
+class SinkClosed(TrickleError):
+    """Whoever read the pipe has gone: a normal end, as for every program in a pipe."""
+
+
+class Sink(Protocol):
+    """Takes bytes. An async context manager."""
+
+    written: int
+    """Bytes written so far."""
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            SinkFailed: it cannot be written.
+            SinkClosed: the other end of the pipe is closed.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Hand what is buffered to the operating system; called at the end of a segment."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+
+def open_sink(target: str) -> Sink:
+    """The sink that ``target`` names.
+
+    Args:
+        target: a path, or ``-`` for standard output.
+
+    Raises:
+        InvalidInput: nothing can be written to that path.
+    """
+    if target != "-":
+        return FileSink(Path(target))
+    descriptor = sys.stdout.fileno()
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return PipeSink(descriptor)
+    return FileSink(descriptor)
+
+
+class FileSink:
+    """Writes to a file, through a thread, since a disk may take its time.
+
+    A path is opened, and what was there is replaced, with the first byte: a channel that cannot be read
+    destroys nothing.
+
+    Args:
+        target: a path, or a descriptor, which is left open at the end.
+
+    Raises:
+        InvalidInput: the path is a folder, or its folder is missing or not writable.
+    """
+
+    def __init__(self, target: Path | int) -> None:
+        self.written = 0
+        self._target = target
+        self._file: AsyncBufferedIOBase | None = None
+        if isinstance(target, Path):
+            _check(target)
+
+    async def write(self, data: bytes) -> None:
+        try:
+            if self._file is None:
+                self._file = await aiofiles.open(self._target, "wb", closefd=not isinstance(self._target, int))
+            await self._file.write(data)
+        except BrokenPipeError:
+            raise SinkClosed("the reader of the output is gone") from None
+        except OSError as error:
+            raise self._failed(error) from error
+        self.written += len(data)
+
+    async def flush(self) -> None:
+        if self._file is not None:
+            try:
+                await self._file.flush()
+            except OSError as error:
+                raise self._failed(error) from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                with anyio.CancelScope(shield=True):
+                    await file.close()
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> SinkFailed:
+        name = "standard output" if isinstance(self._target, int) else str(self._target)
+        return SinkFailed(f"cannot write to {name} after {self.written} bytes: {error.strerror or error}")
+
+
+class PipeSink:
+    """Writes to a pipe without a thread: a thread stuck in a full pipe could not be interrupted.
+
+    The descriptor stays in blocking mode, since that mode is shared with every other program that holds the pipe.
+
+    Args:
+        descriptor: the pipe; left open at the end.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.written = 0
+        self._descriptor = descriptor
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                await anyio.wait_writable(self._descriptor)
+                size = os.write(self._descriptor, view[:PIPE_BUF])
+            except BrokenPipeError:
+                raise SinkClosed("the reader of the output is gone") from None
+            except OSError as error:
+                raise SinkFailed(f"cannot write to standard output: {error.strerror or error}") from error
+            self.written += size
+            view = view[size:]
+
+    async def flush(self) -> None:
+        """Nothing is buffered."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+
+def _check(path: Path) -> None:
+    if path.is_dir():
+        raise InvalidInput(f"cannot write to {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"cannot write to {path}: its folder does not exist")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidInput(f"cannot write to {path}: permission denied")
