@@ -1,0 +1,87 @@
+"""The three requests of a publisher: HTTP on one side, outcomes on the other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import httpx
+
+from publisher.body import Body
+from publisher.core import Answered, Lost, Outcome, Ticket
+from trickle import __version__, wire
+from trickle.errors import ConnectionLost, RemoteProtocolError
+from trickle.paths import ChannelURL
+
+USER_AGENT: Final = f"tricklecast/{__version__}"
+
+TIMEOUT: Final = httpx.Timeout(connect=10.0, write=30.0, read=30.0, pool=None)
+"""Seconds for a connection, for a write to make progress, and from the end of a body to its answer."""
+
+_DETAIL_BYTES: Final = 1024
+
+
+class Exchanges:
+    """Makes requests about one channel.
+
+    Args:
+        http: an httpx client; its transport must read while it writes.
+        url: the channel.
+        content_type: the media type of its segments.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str) -> None:
+        self._http = http
+        self._url = url
+        self._content_type = content_type
+
+    async def post(self, ticket: Ticket, body: Body) -> Outcome:
+        """Publish a segment. Returns early if the server answers early."""
+        headers = {"Content-Type": self._content_type}
+        if ticket.reset:
+            headers[wire.RESET] = "1"
+        url = self._url.segment(ticket.seq)
+        request = self._http.build_request("POST", url, content=body, headers=headers | _attempt(ticket.attempt))
+        return await self._send(request, ticket.seq)
+
+    async def next(self, attempt: int) -> Outcome:
+        """Ask where the head is."""
+        return await self._send(self._http.build_request("GET", self._url.next(), headers=_attempt(attempt)))
+
+    async def delete(self, attempt: int) -> Outcome:
+        """End the channel."""
+        return await self._send(self._http.build_request("DELETE", str(self._url), headers=_attempt(attempt)))
+
+    async def _send(self, request: httpx.Request, seq: int | None = None) -> Outcome:
+        try:
+            response = await self._http.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            return Lost(ConnectionLost(seq=seq, detail=_reason(error)), connected=False)
+        except httpx.RemoteProtocolError as error:
+            return Lost(RemoteProtocolError(seq=seq, detail=_reason(error)))
+        except httpx.TransportError as error:
+            return Lost(ConnectionLost(seq=seq, detail=_reason(error)))
+        return Answered(response.status_code, response.headers, await _first_line(response))
+
+
+def _attempt(number: int) -> dict[str, str]:
+    return {wire.ATTEMPT: str(number)} if number > 1 else {}
+
+
+async def _first_line(response: httpx.Response) -> str:
+    """The first line of a body, for people. The status counts even if the body breaks off."""
+    data = b""
+    try:
+        async for part in response.aiter_bytes():
+            data += part
+            if len(data) >= _DETAIL_BYTES:
+                break
+    except (httpx.TransportError, httpx.DecodingError):
+        pass
+    finally:
+        await response.aclose()
+    lines = data[:_DETAIL_BYTES].decode("utf-8", "replace").splitlines()
+    return "".join(char for char in lines[0] if char.isprintable()).strip() if lines else ""
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
