@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import anyio
+import anyio.lowlevel
 import httpx
 import pytest
 
@@ -25,7 +26,7 @@ async def endless(chunk: bytes = b"x" * 1000) -> AsyncIterator[bytes]:
     """A body that never ends."""
     while True:
         yield chunk
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
 
 
 class Silent(httpx.AsyncByteStream):
