@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
+from heapq import heapify, heappop, heappush
+from itertools import chain, count, islice
+from typing import Final
 
 from app.core.channel import Channel
 from app.core.facts import EndReason, FactListener, Journal
@@ -13,8 +14,12 @@ from app.core.limits import Budget, Limits
 from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
 from app.core.segment import Cursor, Segment
 from app.core.statistics import RegistryStatistics, channel_statistics
-from app.core.writer import Writer, WriterOwner
+from app.core.writer import Outcome, Writer, WriterOwner
 from trickle.paths import is_reserved
+from trickle.wire import SEQ_NEXT
+
+STALE_DEADLINES: Final = 64
+"""So many overtaken appointments, and twice the number of channels, may lie in the heap before it is cleaned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,12 @@ class Tombstone:
 
     epoch: int
     until: float
+
+
+class _Nobody:
+    """The owner of a segment that the server publishes in one step: there is no one to be told."""
+
+    def preempted(self, outcome: Outcome) -> None: ...
 
 
 class Registry:
@@ -150,16 +161,34 @@ class Registry:
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
             return Refusal(Why.ENDED, channel, seq, recently_ended=True)
-        found = self.create(name, content_type, now)
+        found = self.create(name, "" if self.live(name) else content_type, now)
         if isinstance(found, Refusal):
             return found
-        return found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key)
+        answer = found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key)
+        if isinstance(answer, Writer):
+            found.content_type = found.content_type or content_type
+        return answer
+
+    def publish_own(self, name: str, content_type: str, chunk: bytes, now: float) -> Outcome | None:
+        """Publish one segment of one chunk to a channel of the server's own.
+
+        Returns:
+            How the segment closed; ``None`` if the server is shutting down or at a limit.
+        """
+        channel = self.create(name, content_type, now, force=True)
+        if isinstance(channel, Refusal):
+            return None
+        writer = channel.reserve(SEQ_NEXT, _Nobody(), next(self._serials), now)
+        assert isinstance(writer, Writer), "the first free seq can be reserved"
+        return channel.finish(writer, (chunk,), now)
 
     # Time.
 
     def next_deadline(self) -> float | None:
         """When :meth:`expire` has something to do next; it may turn out to be nothing."""
-        return self._deadlines[0][0] if self._deadlines else None
+        channels = (when for when, _, _ in self._deadlines[:1])
+        tombstones = (tombstone.until for tombstone in islice(self._tombstones.values(), 1))
+        return min(chain(channels, tombstones), default=None)
 
     def expire(self, now: float) -> None:
         """Do all that is due: skips, truncations, evictions, idle channels, drains, tombstones."""
@@ -245,6 +274,17 @@ class Registry:
         if channel.scheduled_at is None or when < channel.scheduled_at:
             channel.scheduled_at = when
             heappush(self._deadlines, (when, next(self._tie_breaker), channel))
+            if len(self._deadlines) > 2 * len(self.channels) + STALE_DEADLINES:
+                self._drop_stale_deadlines()
+
+    def _drop_stale_deadlines(self) -> None:
+        """Forget overtaken appointments, which would keep forgotten channels in memory until their time."""
+        self._deadlines = [
+            (channel.scheduled_at, next(self._tie_breaker), channel)
+            for channel in self.channels.values()
+            if channel.scheduled_at is not None
+        ]
+        heapify(self._deadlines)
 
     def _reclaim(self, size: int) -> None:
         """Free at least ``size`` bytes: the oldest closed segments of the largest windows go first.

@@ -1,0 +1,5 @@
+"""`python -m app` is `tricklecast`."""
+
+from app.cli import main
+
+main()

@@ -1,0 +1,141 @@
+"""The access log: one JSON line per exchange at its end, and one per lifecycle event.
+
+Records are only queued where they arise. One background task turns them into lines and writes and rotates the file;
+the hot path never waits for a disk. What does not fit into the queue is counted and reported as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import aiofiles
+import aiofiles.os
+import orjson
+
+from trickle.errors import TrickleError
+from trickle.records import AccessRecord, Event, Kind
+
+BATCH: Final = 1000
+"""Records encoded in one go: about 2 ms, so that encoding never holds up the readers for long."""
+
+GATHER_S: Final = 0.1
+"""How long the task lets records gather before it writes again."""
+
+
+class AccessLogError(TrickleError):
+    """The log cannot be written."""
+
+
+class AccessLog:
+    """Writes access records to a file.
+
+    Args:
+        path: the file; rotated ones lie beside it as ``name-<time>.suffix``.
+        node: this server's name, for events.
+        max_bytes, max_age_s: rotate when the file reaches this size or age.
+        files: rotated files kept; older ones are removed.
+        queue: records that may wait to be written.
+    """
+
+    def __init__(
+        self, path: Path, *, node: str | None, max_bytes: int, max_age_s: float, files: int, queue: int
+    ) -> None:
+        self._path = path
+        self._node = node
+        self._max_bytes = max_bytes
+        self._max_age_s = max_age_s
+        self._files = files
+        self._limit = queue
+        self._queue: deque[AccessRecord] = deque()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._opened_at = 0.0
+        self._size = 0
+        self._rotations = 0
+        self._unreported = 0
+        self.dropped = 0
+        self.written = 0
+
+    def put(self, record: AccessRecord) -> None:
+        """Queue a record; never blocks."""
+        if len(self._queue) >= self._limit:
+            self.dropped += 1
+            self._unreported += 1
+            return
+        self._queue.append(record)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def event(self, event: Event, **fields: Any) -> None:
+        """Queue a lifecycle event; ``fields`` are those of :class:`~trickle.records.AccessRecord`."""
+        now_us = time.time_ns() // 1000
+        self.put(AccessRecord(now_us, kind=Kind.EVENT, event=event, node=self._node, **fields))
+
+    def close(self) -> None:
+        """No more records will come: :meth:`run` ends when all are written."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write until closed.
+
+        Raises:
+            AccessLogError: the file cannot be opened or written.
+        """
+        try:
+            await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
+            while not self._closing:
+                await self._write_file()
+        except OSError as error:
+            raise AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}") from error
+
+    async def _write_file(self) -> None:
+        """Write one file until it is due for rotation, or the log is closed."""
+        async with aiofiles.open(self._path, "ab") as file:
+            self._size = await file.tell()
+            self._opened_at = time.monotonic()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._drain(file)
+                if self._closing:
+                    return
+                if self._due():
+                    break
+                await asyncio.sleep(GATHER_S)
+        await self._rotate()
+
+    async def _drain(self, file: Any) -> None:
+        while self._queue or self._unreported:
+            if self._unreported and len(self._queue) < self._limit:
+                dropped, self._unreported = self._unreported, 0
+                self.event(Event.LOG_DROPPED, detail=f"{dropped} records")
+            batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            lines = b"".join([orjson.dumps(record.as_dict(), option=orjson.OPT_APPEND_NEWLINE) for record in batch])
+            await file.write(lines)
+            await file.flush()
+            self._size += len(lines)
+            self.written += len(batch)
+            if self._due():
+                return
+
+    def _due(self) -> bool:
+        old = time.monotonic() - self._opened_at >= self._max_age_s
+        due = self._size >= self._max_bytes or (old and self._size > 0)
+        if due and self._queue:
+            self._wake.set()
+        return due
+
+    async def _rotate(self) -> None:
+        self._rotations += 1
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        name = f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}"
+        await aiofiles.os.rename(self._path, self._path.with_name(name))
+        rotated = sorted(self._path.parent.glob(f"{self._path.stem}-*{self._path.suffix}"))
+        for old in rotated[: -self._files]:
+            await aiofiles.os.remove(old)

@@ -1,0 +1,116 @@
+"""The `tricklecast` command: mounts the sub-commands of all packages, and loads each only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from trickle import __version__
+from trickle.errors import TrickleError
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Where a sub-command lives.
+
+    Attributes:
+        module, function: its function, whose docstring is its help.
+        summary: its line in the list of commands, known without loading it.
+        extra: the optional dependency that it needs, and that dependency's import name.
+    """
+
+    module: str
+    function: str
+    summary: str
+    extra: tuple[str, str] | None = None
+
+
+COMMANDS: Final = {
+    "serve": Mount("app.serve_cli", "serve", "Run a server."),
+    "publish": Mount("publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."),
+    "subscribe": Mount("subscriber.cli", "subscribe", "Receive a channel into a file or a pipe."),
+    "channels": Mount("subscriber.cli", "channels", "List a server's channels."),
+    "storms": Mount("analytics.cli", "storms", "Find retry storms in access logs.", ("analytics", "pyspark")),
+    "conformance": Mount("app.conformance.cli", "conformance", "Check a server against the wire protocol."),
+    "demo": Mount("app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are listed from a table, and loaded when they are called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        mount = COMMANDS.get(cmd_name)
+        return None if mount is None else TyperCommand(cmd_name, help=mount.summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, (load(name) if command is not None and name is not None else command), rest
+
+
+def load(name: str) -> Any:
+    """Load a sub-command.
+
+    Raises:
+        TrickleError: a package that it needs is not installed.
+    """
+    mount = COMMANDS[name]
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
+        if mount.extra is not None:
+            importlib.import_module(mount.extra[1])
+    except ModuleNotFoundError as error:
+        raise _missing(name, mount, error) from None
+    single = typer.Typer(add_completion=False)
+    single.command(name)(function)
+    return typer.main.get_command(single)
+
+
+def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
+    package = (error.name or "").partition(".")[0]
+    if mount.extra is None or package in ("app", "publisher", "subscriber", "analytics", "trickle"):
+        return error
+    return TrickleError(f'{name} needs {package}: pip install "tricklecast[{mount.extra[0]}]"')
+
+
+cli = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Segmented HTTP pub/sub for live media: publish numbered segments, and read them while they are written.",
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"tricklecast {__version__}")
+        raise typer.Exit
+
+
+@cli.callback()
+def root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line: errors of ours are one line on standard error, and exit code 1."""
+    try:
+        cli()
+    except TrickleError as error:
+        sys.stderr.write(f"tricklecast: {error}\n")
+        sys.exit(getattr(error, "exit_code", 1))
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell. Keep the interpreter from trying again at exit.
+        sys.stdout = None
+        sys.exit(141)

@@ -1,0 +1,1 @@
+"""What lies outside the base path: management, health, metrics. FastAPI; nothing here is hot."""

@@ -1,0 +1,89 @@
+"""Channels over the control plane: list, describe, create, end."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Path, Response
+
+from app.control_plane.models import ChannelModel, ChannelsModel, NewChannelModel, ProblemModel, channel_model
+from app.core.resolution import Refusal, Why
+from app.core.statistics import channel_statistics
+from app.data_plane.plane import DataPlane
+from trickle.errors import InvalidChannelName
+from trickle.paths import is_reserved, parse_channel
+
+STATUS_OF_REFUSAL = {Why.NOT_FOUND: 404, Why.ENDED: 404, Why.RESERVED: 403, Why.LIMIT: 503, Why.SHUTDOWN: 503}
+
+# Starlette has decoded the path already; parse_channel decodes once more, which a percent sign in a name would not
+# survive. So it is encoded again first.
+ChannelName = Annotated[str, Path(description="The channel's name.")]
+
+
+def channels_router(plane: DataPlane) -> APIRouter:
+    """The routes below ``/api/v1/channels``."""
+    router = APIRouter(prefix="/api/v1/channels", tags=["channels"])
+    registry = plane.registry
+
+    def to_wall(at: float) -> float:
+        return time.time() - (plane.clock() - at)
+
+    @router.get("", summary="List all channels")
+    async def list_channels() -> ChannelsModel:
+        statistics = registry.statistics()
+        return ChannelsModel(
+            channels=[channel_model(channel, to_wall) for channel in statistics.channels],
+            readers=statistics.readers,
+            bytes_held=statistics.bytes_held,
+        )
+
+    @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
+    async def describe_channel(name: ChannelName) -> ChannelModel:
+        channel = registry.channels.get(_checked(name))
+        if channel is None:
+            raise HTTPException(404, "no such channel")
+        return channel_model(channel_statistics(channel), to_wall)
+
+    @router.post(
+        "",
+        summary="Create a channel",
+        status_code=201,
+        responses={200: {"model": ChannelModel, "description": "It exists already"}, 400: {"model": ProblemModel}},
+    )
+    async def create_channel(new: NewChannelModel, response: Response) -> ChannelModel:
+        name = _checked(new.name)
+        existed = registry.live(name) is not None
+        channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
+        if isinstance(channel, Refusal):
+            raise _refused(channel)
+        response.status_code = 200 if existed else 201
+        return channel_model(channel_statistics(channel), to_wall)
+
+    @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
+    async def end_channel(name: ChannelName) -> ChannelModel:
+        channel = registry.channels.get(_checked(name))
+        refusal = registry.end(name, plane.clock())
+        if refusal is not None:
+            raise _refused(refusal)
+        assert channel is not None, "what could be ended was there"
+        return channel_model(channel_statistics(channel), to_wall)
+
+    return router
+
+
+def _checked(name: str) -> str:
+    try:
+        return parse_channel(name.replace("%", "%25"))
+    except InvalidChannelName as error:
+        raise HTTPException(400, str(error)) from None
+
+
+def _refused(refusal: Refusal) -> HTTPException:
+    detail = {
+        Why.RESERVED: "names that begin with _ belong to the server",
+        Why.LIMIT: f"limit reached: {refusal.limit}",
+        Why.SHUTDOWN: "the server is shutting down",
+    }.get(refusal.why, "no such channel")
+    headers = {"Retry-After": "2"} if refusal.why in (Why.LIMIT, Why.SHUTDOWN) else None
+    return HTTPException(STATUS_OF_REFUSAL[refusal.why], detail, headers)

@@ -1,0 +1,96 @@
+"""What the control plane says, as models: the source of its OpenAPI description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.statistics import ChannelStatistics
+
+
+class WindowModel(BaseModel):
+    """Closed segments kept for catching up."""
+
+    segments: int = Field(description="How many.")
+    bytes: int = Field(description="Their body bytes.")
+    earliest: int = Field(description="The oldest seq that can be read now.")
+
+
+class PublisherModel(BaseModel):
+    """Who writes at present."""
+
+    connected: bool = Field(description="Whether a publisher is writing or has preconnected.")
+    writing: list[int] = Field(description="Seqs being written by a connected publisher.")
+    preconnected: list[int] = Field(description="Seqs whose publisher is connected but has not begun.")
+    orphaned: list[int] = Field(description="Open seqs whose publisher has disconnected and may resume.")
+
+
+class ChannelModel(BaseModel):
+    """One channel."""
+
+    name: str
+    state: Literal["live", "draining"] = Field(description="draining: ended, and readable for a little longer.")
+    epoch: int = Field(description="Which life of the name this is.")
+    content_type: str
+    next_seq: int = Field(description="The head: one past the newest started segment.")
+    window: WindowModel
+    readers: int = Field(description="Exchanges reading from it, waiting ones included.")
+    bytes_in: int = Field(description="Body bytes published in this epoch.")
+    bytes_out: int = Field(description="Body bytes delivered by reads that have ended.")
+    publisher: PublisherModel
+    created_at: datetime
+    active_at: datetime = Field(description="When something was last published.")
+
+
+class ChannelsModel(BaseModel):
+    """All channels."""
+
+    channels: list[ChannelModel]
+    readers: int
+    bytes_held: int = Field(description="Body bytes held over all channels.")
+
+
+class NewChannelModel(BaseModel):
+    """A channel to be created."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    content_type: str = Field("", max_length=256, pattern=r"^[\x20-\x7e]*$", examples=["video/mp2t"])
+
+
+class ProblemModel(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], float]) -> ChannelModel:
+    """Describe a channel.
+
+    Args:
+        to_wall: turns the registry's clock into seconds since the epoch.
+    """
+    writing, preconnected = statistics.writing_seqs, statistics.preconnected_seqs
+    return ChannelModel(
+        name=statistics.name,
+        state="draining" if statistics.ended else "live",
+        epoch=statistics.epoch,
+        content_type=statistics.content_type,
+        next_seq=statistics.next_seq,
+        window=WindowModel(segments=statistics.segments, bytes=statistics.bytes, earliest=statistics.earliest),
+        readers=statistics.readers,
+        bytes_in=statistics.bytes_in,
+        bytes_out=statistics.bytes_out,
+        publisher=PublisherModel(
+            connected=bool(writing or preconnected),
+            writing=list(writing),
+            preconnected=list(preconnected),
+            orphaned=[seq for seq in statistics.open_seqs if seq not in writing],
+        ),
+        created_at=datetime.fromtimestamp(to_wall(statistics.created_at), UTC),
+        active_at=datetime.fromtimestamp(to_wall(statistics.active_at), UTC),
+    )

@@ -1,0 +1,56 @@
+"""Access records for the control plane: op ``api``."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.data_plane.plane import DataPlane
+from trickle.records import AccessRecord, Op, Reason
+
+
+class RecordRequests:
+    """ASGI middleware that ends every request with an access record.
+
+    Args:
+        app: the application inside. plane: where records go.
+    """
+
+    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
+        self._app = app
+        self._plane = plane
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter_ns()
+        client = scope.get("client")
+        record = AccessRecord(
+            self._plane.wall_us(),
+            node=self._plane.node,
+            op=Op.API,
+            method=scope["method"],
+            path=scope["path"][:512],
+            ip=client[0] if client else None,
+            bytes_out=0,
+            reason=Reason.COMPLETE,
+        )
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                record.wait_us = (time.perf_counter_ns() - begun) // 1000
+            else:
+                record.bytes_out = (record.bytes_out or 0) + len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception:
+            record.status, record.reason = 500, Reason.ERROR
+            raise
+        finally:
+            record.dur_us = (time.perf_counter_ns() - begun) // 1000
+            self._plane.ended(record)

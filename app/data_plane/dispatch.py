@@ -1,0 +1,149 @@
+"""A request on a segment route: ask the core, and answer or begin to relay."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from app.core.registry import Registry
+from app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
+from app.data_plane.answers import (
+    head_reply,
+    next_reply,
+    path_reply,
+    read_reply,
+    refusal_reply,
+    stored_reply,
+)
+from app.data_plane.exchange import Exchange
+from app.data_plane.publish import Publish
+from app.data_plane.reader import Reader
+from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
+from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, MAX_TEXT, RESET, Request
+from app.data_plane.routes import Route, parse_route
+from trickle import wire
+from trickle.records import AccessRecord, Op, Reason
+from trickle.wire import Status
+
+if TYPE_CHECKING:
+    from app.data_plane.protocol import TrickleProtocol
+
+_PRINTABLE: Final = re.compile(r"[\x20-\x7e]*", re.ASCII)
+
+
+def begin(connection: TrickleProtocol, request: Request) -> None:
+    """Begin the exchange of a request whose head has arrived; its body may follow."""
+    plane = connection.plane
+    route = parse_route(request.method, request.parts)
+    record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=connection.peer, conn=connection.number)
+    if route.op in (Op.READ, Op.CHANGES) and not route.error:
+        _read(connection, request, route, record)
+    elif route.op is Op.PUBLISH and not route.error:
+        _publish(connection, request, route, record)
+    else:
+        reply = PREFLIGHT if request.method == b"OPTIONS" else path_reply(route)
+        exchange = Exchange(connection, request, record)
+        connection.exchange = exchange
+        exchange.answer(reply or _manage(plane.registry, exchange, request, route))
+
+
+def _read(connection: TrickleProtocol, request: Request, route: Route, record: AccessRecord) -> None:
+    plane = connection.plane
+    assert route.seq is not None, "a read names a seq"
+    resolution = plane.registry.resolve(route.channel, route.seq)
+    answer = read_reply(resolution, route, plane.jitter)
+    if isinstance(answer, Serve | Wait):
+        if request.method != b"HEAD":
+            reader = Reader(connection, request, record, answer)
+            connection.exchange = reader
+            reader.begin()
+            return
+        answer.channel.release(answer.segment)
+        answer = head_reply(answer)
+    match resolution:
+        case Serve() | Wait():
+            record.rseq = resolution.segment.seq
+        case Ended():
+            record.rseq = resolution.seq
+    exchange = Exchange(connection, request, record)
+    connection.exchange = exchange
+    _place(exchange, plane.registry, route)
+    exchange.answer(answer)
+
+
+def _publish(connection: TrickleProtocol, request: Request, route: Route, record: AccessRecord) -> None:
+    plane = connection.plane
+    registry = plane.registry
+    publish = Publish(connection, request, record)
+    connection.exchange = publish
+    reply = _unacceptable(request, route, registry.limits.segment_bytes)
+    if reply is None:
+        assert route.seq is not None, "a publish names a seq"
+        reserved = registry.reserve(
+            route.channel,
+            route.seq,
+            publish,
+            plane.clock(),
+            content_type=request.text(CONTENT_TYPE),
+            reset=bool(request.text(RESET)),
+            key=request.text(IDEMPOTENCY_KEY) or None,
+        )
+        match reserved:
+            case Refusal():
+                reply = refusal_reply(reserved, route, plane.jitter)
+            case AlreadyStored():
+                reply = stored_reply(reserved)
+            case _:
+                request.publish = publish
+                publish.begin(reserved)
+                if request.headers.get(b"expect", b"").lower() == b"100-continue" and not request.http10:
+                    connection.send(CONTINUE)
+                return
+    _place(publish, registry, route)
+    publish.answer(reply)
+
+
+def _unacceptable(request: Request, route: Route, segment_bytes: int) -> Reply | None:
+    """The answer to a POST whose head is already wrong; ``None`` if it may go to the core."""
+    for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
+        text = request.text(name)
+        if len(text) > MAX_TEXT or not _PRINTABLE.fullmatch(text):
+            return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
+    size = request.content_length()
+    if size is not None and size > segment_bytes:
+        headers = () if route.seq is None or route.seq < 0 else ((wire.SEQ, route.seq),)
+        return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)
+    return None
+
+
+def _manage(registry: Registry, exchange: Exchange, request: Request, route: Route) -> Reply:
+    """Create, end, close, and tell the head."""
+    plane = exchange.plane
+    now = plane.clock()
+    outcome: object
+    match route.op:
+        case Op.CREATE:
+            content_type = request.text(EXPECT_CONTENT)
+            if len(content_type) > MAX_TEXT or not _PRINTABLE.fullmatch(content_type):
+                return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=b"Invalid Expect-Content")
+            outcome = registry.create(route.channel, content_type, now)
+        case Op.DELETE:
+            outcome = registry.end(route.channel, now)
+        case Op.CLOSE_SEGMENT:
+            assert route.seq is not None, "closing names a seq"
+            outcome = registry.close_segment(route.channel, route.seq, now)
+        case _:
+            found = registry.find(route.channel)
+            outcome = found if isinstance(found, Refusal) else next_reply(found)
+    _place(exchange, registry, route)
+    if isinstance(outcome, Refusal):
+        return refusal_reply(outcome, route, plane.jitter)
+    return outcome if isinstance(outcome, Reply) else Reply(Status.OK, Reason.COMPLETE)
+
+
+def _place(exchange: Exchange, registry: Registry, route: Route) -> None:
+    """Note in the record which life of the channel it was about, and where its head stood."""
+    channel = registry.channels.get(route.channel)
+    if channel is not None:
+        exchange.record.epoch = channel.epoch
+        exchange.record.next_seq = channel.next_seq

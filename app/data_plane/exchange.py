@@ -1,0 +1,86 @@
+"""What every exchange has in common: its connection, its record, and how it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.data_plane.replies import Reply
+from trickle.records import AccessRecord, Reason
+
+if TYPE_CHECKING:
+    from app.data_plane.plane import DataPlane
+    from app.data_plane.protocol import TrickleProtocol
+    from app.data_plane.request import Request
+
+
+class Exchange:
+    """One request with its response, on one connection.
+
+    Attributes:
+        record: the access record, filled in as the exchange goes on.
+        arrived: when the request's head was complete, on the plane's clock.
+        keep_alive, http10, cors, head_only: of the request.
+    """
+
+    __slots__ = ("arrived", "connection", "cors", "head_only", "http10", "keep_alive", "plane", "record")
+
+    def __init__(self, connection: TrickleProtocol, request: Request, record: AccessRecord) -> None:
+        self.connection = connection
+        self.plane: DataPlane = connection.plane
+        self.record = record
+        self.arrived = self.plane.clock()
+        self.keep_alive = request.keep_alive
+        self.http10 = request.http10
+        self.cors = request.cors
+        self.head_only = request.method == b"HEAD"
+
+    @property
+    def idle(self) -> bool:
+        """Whether it only waits: nothing was sent, and nothing of a body received."""
+        return False
+
+    @property
+    def answerable(self) -> bool:
+        """Whether nothing of the response is out yet."""
+        return True
+
+    def answer(self, reply: Reply) -> None:
+        """Send a whole answer, and be done."""
+        connection = self.connection
+        record = self.record
+        common = self.plane.common(connection.server_state.default_headers)
+        connection.send(reply.encode(common, keep_alive=self.keep_alive, cors=self.cors, head_only=self.head_only))
+        record.status = reply.status
+        record.eos = reply.eos or None
+        if reply.retry_after_s is not None:
+            record.retry_after_ms = reply.retry_after_s * 1000
+        if record.wait_us is None:
+            record.wait_us = self.elapsed_us()
+        if record.bytes_out is None:
+            record.bytes_out = 0 if self.head_only else len(reply.body)
+        self.end(reply.reason)
+        connection.complete(close=reply.close or not self.keep_alive)
+
+    def withdraw(self) -> None:
+        """Leave the core: what this exchange read or wrote is no longer its business."""
+
+    def send_away(self, reply: Reply) -> None:
+        """End an exchange that has not sent anything yet with an answer from outside."""
+        self.withdraw()
+        self.answer(reply)
+
+    def end(self, reason: str) -> None:
+        """Finish the access record: the exchange is over, one way or another."""
+        record = self.record
+        record.reason = reason
+        record.dur_us = self.elapsed_us()
+        self.plane.ended(record)
+
+    def lost(self, reason: Reason = Reason.CLIENT_GONE) -> None:
+        """The connection broke before the exchange was over."""
+        self.withdraw()
+        self.end(reason)
+
+    def elapsed_us(self) -> int:
+        """Microseconds since the request arrived."""
+        return int((self.plane.clock() - self.arrived) * 1_000_000)

@@ -1,0 +1,148 @@
+"""What all connections share: the registry, the clock, who waits, and what is counted."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from app.core.registry import Registry
+from app.data_plane.replies import CONTINUE
+from app.data_plane.routes import Router
+from trickle.records import AccessRecord
+
+if TYPE_CHECKING:
+    from app.data_plane.protocol import TrickleProtocol
+    from app.data_plane.publish import Publish
+
+RecordSink = Callable[[AccessRecord], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of the data plane. Bytes and seconds.
+
+    Attributes:
+        base_path: below which segment routes live, ``""`` for the root.
+        interim_interval_s: how often an idle preconnect is sent ``100 Continue``.
+        reader_lag_bytes, reader_lag_s: how far a reader may fall behind before it is cut off.
+        shutdown_drain_s: over how long waiting clients are sent away when the server stops.
+        linger_s: how long a connection that was answered early is still read from before it is closed: closing
+            with unread data would make the kernel reset it, and the client might lose the answer.
+        url_bytes, header_bytes: limits of one request's head.
+    """
+
+    base_path: str = "/trickle"
+    interim_interval_s: float = 10.0
+    reader_lag_bytes: int = 16 << 20
+    reader_lag_s: float = 10.0
+    shutdown_drain_s: float = 5.0
+    linger_s: float = 1.0
+    url_bytes: int = 8 << 10
+    header_bytes: int = 64 << 10
+
+
+@dataclass(slots=True)
+class Stall:
+    """A connection whose peer does not read: since when, and how much was unsent when it was last looked at."""
+
+    since: float
+    unsent: int
+
+
+class DataPlane:
+    """The shared part of the data plane.
+
+    Args:
+        registry: the core.
+        options: see :class:`Options`.
+        sink: takes the access record of each exchange when it ended; ``None`` if there is no access log.
+        node: this server's name in the records.
+        rng: where jitter comes from.
+
+    Attributes:
+        preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
+        stalled: connections with unsent bytes.
+        exchanges: ended ones, counted by (op, status, reason).
+        bytes_in, bytes_out: body bytes of segment routes.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        options: Options,
+        *,
+        sink: RecordSink | None = None,
+        node: str | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.registry = registry
+        self.options = options
+        self.sink = sink
+        self.node = node
+        self.rng = rng or random.Random()
+        self.clock = time.monotonic
+        self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
+        self.router = Router(options.base_path)
+        self.connection_numbers: Iterator[int] = count(1)
+        self.connections: set[TrickleProtocol] = set()
+        self.preconnects: dict[Publish, float] = {}
+        self.stalled: dict[TrickleProtocol, Stall] = {}
+        self.exchanges: Counter[tuple[str, int, str]] = Counter()
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._common: tuple[object, bytes] = (None, b"")
+
+    def jitter(self, low: int, high: int) -> int:
+        """A whole number of seconds between two bounds, both included."""
+        return self.rng.randint(low, high)
+
+    def common(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
+        """``date`` and ``server`` as header lines; uvicorn makes a new list of them every second."""
+        source, lines = self._common
+        if source is not default_headers:
+            lines = b"".join([b"%b: %b\r\n" % header for header in default_headers])
+            self._common = (default_headers, lines)
+        return lines
+
+    def ended(self, record: AccessRecord) -> None:
+        """An exchange ended: count it, and log it."""
+        self.exchanges[record.op or "none", record.status or 0, record.reason or ""] += 1
+        self.bytes_in += record.bytes_in or 0
+        self.bytes_out += record.bytes_out or 0
+        if self.sink is not None:
+            self.sink(record)
+
+    def tick(self, now: float) -> None:
+        """Do what is due. Called by the sweeper a few times a second."""
+        self.registry.expire(now)
+        self._send_interim(now)
+        self._cut_off_stalled(now)
+
+    def abort_all(self) -> None:
+        """Break every connection that is left: the time to finish is over."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _send_interim(self, now: float) -> None:
+        due = []
+        for exchange, when in self.preconnects.items():
+            if when > now:
+                break
+            due.append(exchange)
+        for exchange in due:
+            del self.preconnects[exchange]
+            self.preconnects[exchange] = now + self.options.interim_interval_s
+            exchange.connection.send(CONTINUE)
+
+    def _cut_off_stalled(self, now: float) -> None:
+        for connection, stall in list(self.stalled.items()):
+            unsent = connection.transport.get_write_buffer_size()
+            if unsent < stall.unsent:
+                stall.since, stall.unsent = now, unsent
+            if now - stall.since >= self.options.reader_lag_s or connection.lag() > self.options.reader_lag_bytes:
+                connection.cut_off()

@@ -1,0 +1,404 @@
+"""One connection: which of its requests are ours, their bodies in, and its lifetime.
+
+A subclass of uvicorn's httptools protocol, given to uvicorn by its public ``http=`` option. Requests below the base
+path are served here; every other request goes to ``super()`` and so to FastAPI, untouched. TLS, keep-alive, parsing
+and graceful shutdown stay uvicorn's. What is relied upon is pinned by tests/app/data_plane/test_uvicorn_contract.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app.data_plane.answers import shutdown_reply
+from app.data_plane.dispatch import begin
+from app.data_plane.exchange import Exchange
+from app.data_plane.plane import DataPlane, Stall
+from app.data_plane.reader import Reader
+from app.data_plane.replies import Reply
+from app.data_plane.request import Request
+from app.data_plane.routes import Route
+from trickle.records import Reason
+from trickle.wire import Status
+
+UNSPLIT: Final = 32 << 10
+"""A published chunk of at most this many bytes reaches readers as one chunk (docs/reference/protocol.md, section 4)."""
+
+QUEUE_REQUESTS: Final = 64
+QUEUE_BYTES: Final = 64 << 10
+"""How much may be pipelined behind an unfinished exchange before reading from the connection pauses."""
+
+TLS_HIGH_WATER: Final = 64 << 10
+_HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
+
+
+class TrickleProtocol(HttpToolsProtocol):
+    """A connection of the data plane.
+
+    Attributes:
+        plane: what all connections share.
+        exchange: the exchange in progress on a segment route, if any.
+        write_paused: the transport holds bytes that the peer has not taken.
+        fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.plane = plane
+        self.exchange: Exchange | None = None
+        self.write_paused = False
+        self.fd = -1
+        self.number = next(plane.connection_numbers)
+        self._request: Request | None = None
+        self._queue: deque[Request] | None = None
+        self._queued_bytes = 0
+        self._head_bytes = 0
+        self._partial: list[bytes] = []
+        self._partial_size = 0
+        self._chunked = False
+        self._ours = False
+        self._deaf = False
+        self._mid_message = False
+        self._upgrade: list[bytes] | None = None
+
+    # The connection.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.plane.connections.add(self)
+        if transport.get_extra_info("sslcontext") is None:
+            self.fd = transport.get_extra_info("socket").fileno()
+            # Pause as soon as the kernel's buffer is full, and resume when ours is empty: `write_paused` then means
+            # "the transport holds bytes", and a slow reader costs its position instead of a copy.
+            transport.set_write_buffer_limits(high=0)
+        else:
+            transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.plane.connections.discard(self)
+        self.plane.stalled.pop(self, None)
+        self._deaf = True
+        self.fd = -1
+        self._queue = None
+        if (request := self._request) is not None and self._partial:
+            self._flush_partial()
+            self._deliver(request)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.lost()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.write_paused = True
+        self.plane.stalled[self] = Stall(self.plane.clock(), self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.write_paused = False
+        self.plane.stalled.pop(self, None)
+        if isinstance(self.exchange, Reader):
+            self.exchange.wake()
+
+    def shutdown(self) -> None:
+        """The server goes away: an idle exchange is sent away within the drain, an active one may finish."""
+        if self.exchange is None:
+            super().shutdown()
+            return
+        self.exchange.keep_alive = False
+        if self.exchange.idle:
+            delay = self.plane.rng.uniform(0.0, self.plane.options.shutdown_drain_s)
+            self.loop.call_later(delay, self._send_away, self.exchange)
+
+    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
+        """Break the connection; an exchange on it ends with ``reason``."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.lost(reason)
+        self._deaf = True
+        self.transport.abort()
+
+    def cut_off(self) -> None:
+        """The peer does not read: cut it off without a final chunk, so that it cannot take the part for the whole."""
+        self.abort(Reason.EVICTED)
+
+    def lag(self) -> int:
+        """How many body bytes the reader on this connection is behind."""
+        return self.exchange.lag() if isinstance(self.exchange, Reader) else 0
+
+    # Writing.
+
+    def send(self, data: bytes) -> None:
+        """Write, straight to the socket while the transport holds nothing."""
+        if self.fd >= 0 and not self.write_paused:
+            try:
+                written = os.write(self.fd, data)
+            except OSError as error:
+                written = self.write_failed(error)
+            if written == len(data):
+                return
+            data = data[written:]
+        self.transport.write(data)
+
+    def send_many(self, buffers: list[bytes]) -> None:
+        """Write several buffers at once."""
+        if self.fd >= 0 and not self.write_paused:
+            try:
+                written = os.writev(self.fd, buffers)
+            except OSError as error:
+                written = self.write_failed(error)
+            if written == sum(map(len, buffers)):
+                return
+            self.transport.write(memoryview(b"".join(buffers))[written:])
+        else:
+            self.transport.writelines(buffers)
+
+    def write_failed(self, error: OSError) -> int:
+        """A write to the socket failed: nothing was written; anything but a full buffer breaks the connection."""
+        if not isinstance(error, BlockingIOError):
+            self.transport.abort()
+        return 0
+
+    def complete(self, *, close: bool) -> None:
+        """The exchange is over: go on with the next request, or close."""
+        self.exchange = None
+        if close or self._deaf:
+            self._close()
+        else:
+            self.on_response_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._queue:
+            self._limit_queue()
+            self.loop.call_soon(self._next)
+
+    # Parsing.
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgraded(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self._reject(Status.BAD_REQUEST, "Malformed request")
+            return
+        if (request := self._request) is not None and request.chunks:
+            self._deliver(request)
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self._head_bytes = 0
+        self._ours = False
+        self._chunked = False
+        self._mid_message = True
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        if len(self.url) > self.plane.options.url_bytes:
+            self._reject(Status.URI_TOO_LONG, "URL too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes <= self.plane.options.header_bytes:
+            self.headers.append((name.lower(), value))
+        else:
+            self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+
+    def on_headers_complete(self) -> None:
+        if self._deaf:
+            return
+        parts = self.plane.router.match(self.url)
+        if parts is None:
+            self._delegate()
+            return
+        self._ours = True
+        parser = self.parser
+        if parser.should_upgrade():
+            # The parser takes all that follows for another protocol: see _upgraded().
+            self._upgrade = [b"%b %b HTTP/1.1" % (parser.get_method(), self.url)]
+            self._upgrade += [b"%b: %b" % header for header in self.headers if header[0] not in _HOP_BY_HOP]
+            return
+        http10 = parser.get_http_version() == "1.0"
+        request = Request(
+            parser.get_method(),
+            self.url,
+            parts,
+            dict(self.headers),
+            http10=http10,
+            keep_alive=parser.should_keep_alive() and not http10,
+        )
+        self._request = request
+        if self.exchange is not None or self._queue or self._asgi_in_progress():
+            self._enqueue(request)
+        else:
+            begin(self, request)
+
+    def on_chunk_header(self) -> None:
+        self._chunked = True
+
+    def on_body(self, body: bytes) -> None:
+        if not self._ours:
+            if not self._deaf:
+                super().on_body(body)
+            return
+        request = self._request
+        if request is None or self._deaf:
+            return
+        if not self._chunked:
+            request.chunks.append(body)
+            return
+        self._partial.append(body)
+        self._partial_size += len(body)
+        if self._partial_size > UNSPLIT:
+            self._flush_partial()
+
+    def on_chunk_complete(self) -> None:
+        self._flush_partial()
+
+    def on_message_complete(self) -> None:
+        self._mid_message = False
+        if not self._ours:
+            if not self._deaf:
+                super().on_message_complete()
+            return
+        request, self._request = self._request, None
+        if request is not None and not self._deaf:
+            request.complete = True
+            self._deliver(request)
+
+    # Mechanics.
+
+    def _delegate(self) -> None:
+        """Hand the request to uvicorn, and so to FastAPI."""
+        if self.exchange is not None or self._queue:
+            # Behind an unfinished exchange of ours it cannot be answered in order: the connection closes after that
+            # exchange, and the client sends it again (RFC 9112, section 9.3.2).
+            self._deaf = True
+            return
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        super().on_headers_complete()
+
+    def _asgi_in_progress(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _enqueue(self, request: Request) -> None:
+        if self._queue is None:
+            self._queue = deque()
+        request.queued = True
+        self._queue.append(request)
+        self._limit_queue()
+
+    def _limit_queue(self) -> None:
+        if self._queue and (len(self._queue) > QUEUE_REQUESTS or self._queued_bytes > QUEUE_BYTES):
+            self.flow.pause_reading()
+
+    def _next(self) -> None:
+        """Begin the request that was pipelined behind the one that is now over."""
+        if self._queue and self.exchange is None and not self._asgi_in_progress():
+            self._unset_keepalive_if_required()
+            request = self._queue.popleft()
+            request.queued = False
+            if not self._queue:
+                self._queued_bytes = 0
+            begin(self, request)
+            if request.chunks or request.complete:
+                self._deliver(request)
+
+    def _deliver(self, request: Request) -> None:
+        """Give the body that has arrived to the exchange that takes it, if it is its turn already."""
+        if (publish := request.publish) is not None:
+            chunks, request.chunks = request.chunks, []
+            if self.exchange is not publish:
+                return
+            if request.complete:
+                publish.body_ended(chunks)
+            elif chunks:
+                publish.data(chunks)
+        elif request.queued:
+            self._queued_bytes += sum(map(len, request.chunks))
+            self._limit_queue()
+        else:
+            request.chunks.clear()
+
+    def _flush_partial(self) -> None:
+        """What has arrived of a chunk goes on as it is."""
+        if self._partial and (request := self._request) is not None:
+            request.chunks.append(self._partial[0] if len(self._partial) == 1 else b"".join(self._partial))
+        self._partial = []
+        self._partial_size = 0
+
+    def _upgraded(self, rest: bytes) -> None:
+        """Serve a request that offered another protocol (h2c, say) as plain HTTP/1.1, body included."""
+        if self._upgrade is None:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            return
+        head, self._upgrade = self._upgrade, None
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"\r\n".join([*head, b"", rest]))
+
+    def _reject(self, status: Status, text: str) -> None:
+        """What came is no request that can be answered otherwise: say so, and close."""
+        if self._deaf:
+            return
+        self._deaf = True
+        exchange, self.exchange = self.exchange, None
+        reply = Reply(status, Reason.BAD_REQUEST, body=text.encode("ascii"), close=True)
+        if exchange is not None:
+            if exchange.answerable:
+                exchange.send_away(reply)
+            else:
+                exchange.lost(Reason.BAD_REQUEST)
+                self.transport.abort()
+            return
+        if self._asgi_in_progress():
+            self.transport.close()
+            return
+        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
+        record = request.record(
+            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
+        )
+        Exchange(self, request, record).answer(reply)
+
+    @property
+    def peer(self) -> str | None:
+        """The client's address."""
+        return self.client[0] if self.client else None
+
+    def _send_away(self, exchange: Exchange) -> None:
+        if self.exchange is exchange and exchange.idle:
+            exchange.send_away(shutdown_reply(self.plane.jitter))
+
+    def _close(self) -> None:
+        """Close when all is written. A peer that may still be sending is read from for a moment longer."""
+        self._deaf = True
+        if not self._mid_message:
+            self.transport.close()
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(self.plane.options.linger_s, self.transport.close)

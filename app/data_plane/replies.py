@@ -1,0 +1,137 @@
+"""Response heads as bytes: what every answer of a segment route looks like on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from trickle import wire
+from trickle.wire import PHRASES, Status
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+TEXT: Final = "text/plain; charset=utf-8"
+
+_STATUS_LINES: Final = {
+    status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
+}
+_CORS: Final = (
+    f"access-control-allow-origin: *\r\naccess-control-expose-headers: {', '.join(wire.EXPOSED_HEADERS)}\r\n"
+).encode("ascii")
+_NO_STORE: Final = b"cache-control: no-store\r\n"
+_CLOSE: Final = b"connection: close\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer that needs nothing but itself.
+
+    Attributes:
+        status: the HTTP status.
+        reason: how the exchange ended, for the access log.
+        headers: name and value pairs beside those that every answer carries.
+        body: the body; for a HEAD its length is announced and it is left out.
+        content_type: of the body, or of the channel.
+        close: whether the connection closes after it.
+        eos: whether it says that the channel has ended.
+        retry_after_s: how long the client is told to wait.
+    """
+
+    status: int
+    reason: str
+    headers: tuple[tuple[str, str | int], ...] = ()
+    body: bytes = b""
+    content_type: str = TEXT
+    close: bool = False
+    eos: bool = False
+    retry_after_s: int | None = None
+
+    def encode(self, common: bytes, *, keep_alive: bool, cors: bool, head_only: bool = False) -> bytes:
+        """The answer on the wire.
+
+        Args:
+            common: ``date`` and ``server``, as header lines.
+            keep_alive: whether the client wants the connection to stay.
+            cors: whether the request came from a browser page of another origin.
+            head_only: leave the body out (HEAD).
+        """
+        headers = list(self.headers)
+        if self.eos:
+            headers.append((wire.CLOSED, wire.TERMINATED))
+        if self.retry_after_s is not None:
+            headers.append((wire.RETRY_AFTER, self.retry_after_s))
+        if self.status != Status.NO_CONTENT:
+            if self.body or not head_only:
+                headers.append(("content-length", len(self.body)))
+            if self.content_type:
+                headers.append(("content-type", self.content_type))
+        lines = [_STATUS_LINES[self.status], common, _NO_STORE, header_lines(headers)]
+        if self.close or not keep_alive:
+            lines.append(_CLOSE)
+        if cors:
+            lines.append(_CORS)
+        lines.append(b"\r\n")
+        if not head_only:
+            lines.append(self.body)
+        return b"".join(lines)
+
+
+def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
+    """Header lines as they go on the wire."""
+    return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1")
+
+
+@lru_cache(maxsize=4096)
+def segment_head(
+    common: bytes,
+    content_type: str,
+    seq: int,
+    latest: int | None,
+    epoch: int,
+    size: int,
+    truncated: str,
+    *,
+    keep_alive: bool,
+    cors: bool,
+    http10: bool,
+) -> bytes:
+    """The head of a 200 that carries a segment. Cached: all readers of a new segment get the same one.
+
+    Args:
+        latest: the head as it was when the request came; ``None`` where it equals ``seq``.
+        size: bytes available now.
+        truncated: why the segment is not whole, if that is known already.
+        http10: the client knows no chunks: the end of the connection is the end of the body.
+    """
+    headers: list[tuple[str, str | int]] = [("content-type", content_type), (wire.SEQ, seq)]
+    if latest is not None:
+        headers.append((wire.LATEST, latest))
+    headers += [(wire.SIZE, size), (wire.EPOCH, epoch)]
+    if truncated:
+        headers.append((wire.TRUNCATED, truncated))
+    if not http10:
+        headers.append(("transfer-encoding", "chunked"))
+    lines = [_STATUS_LINES[Status.OK], common, _NO_STORE, header_lines(headers)]
+    if http10 or not keep_alive:
+        lines.append(_CLOSE)
+    if cors:
+        lines.append(_CORS)
+    return b"".join([*lines, b"\r\n"])
+
+
+def truncated_end(why: str) -> bytes:
+    """The last chunk of a segment that was cut short while it was being read, which says so in a trailer."""
+    return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
+
+
+PREFLIGHT: Final = Reply(
+    Status.NO_CONTENT,
+    "complete",
+    headers=(
+        ("access-control-allow-methods", "GET, HEAD, POST, DELETE, OPTIONS"),
+        ("access-control-allow-headers", ", ".join(wire.ALLOWED_REQUEST_HEADERS)),
+        ("access-control-max-age", "86400"),
+    ),
+)

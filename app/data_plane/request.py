@@ -1,0 +1,135 @@
+"""One request as it was parsed, and the access record that begins with it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from app.data_plane.routes import Route
+from trickle import wire
+from trickle.records import AccessRecord
+
+if TYPE_CHECKING:
+    from app.data_plane.publish import Publish
+
+MAX_TEXT: Final = 256
+"""Characters kept of a client's free text (user agent, path, key): a log line must not be as long as a client likes."""
+
+CONTENT_TYPE: Final = b"content-type"
+EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
+RESET: Final = wire.RESET.lower().encode()
+IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
+_ATTEMPT: Final = wire.ATTEMPT.lower().encode()
+_CLIENT: Final = wire.CLIENT.lower().encode()
+_TRACEPARENT: Final = wire.TRACEPARENT.encode()
+
+
+class Request:
+    """A request on a segment route.
+
+    Attributes:
+        method, target: as on the wire.
+        parts: the path segments below the base path, still percent-encoded.
+        headers: by lower-case name; of a repeated one the last.
+        http10: the client speaks HTTP/1.0. keep_alive: it wants the connection to stay.
+        chunks: body that has arrived and was not taken yet, as the publisher's chunks.
+        complete: whether the body has ended.
+        publish: the exchange that takes the body, once there is one.
+        queued: whether it waits behind an unfinished exchange of its connection.
+    """
+
+    __slots__ = (
+        "chunks",
+        "complete",
+        "headers",
+        "http10",
+        "keep_alive",
+        "method",
+        "parts",
+        "publish",
+        "queued",
+        "target",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        parts: tuple[bytes, ...],
+        headers: dict[bytes, bytes],
+        *,
+        http10: bool,
+        keep_alive: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.parts = parts
+        self.headers = headers
+        self.http10 = http10
+        self.keep_alive = keep_alive
+        self.chunks: list[bytes] = []
+        self.complete = False
+        self.publish: Publish | None = None
+        self.queued = False
+
+    @property
+    def cors(self) -> bool:
+        """Whether a browser page of another origin asks."""
+        return b"origin" in self.headers
+
+    def text(self, name: bytes) -> str:
+        """A header's value as text; ``""`` if it is missing."""
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    def content_length(self) -> int | None:
+        """The announced size of the body in bytes; ``None`` if it is not announced."""
+        value = self.headers.get(b"content-length")
+        return int(value) if value is not None and value.isdigit() else None
+
+    def record(self, route: Route, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
+        """Begin the access record of this request."""
+        headers = self.headers
+        ua, release = _user_agent(headers.get(b"user-agent", b""))
+        client = headers.get(_CLIENT)
+        return AccessRecord(
+            ts_us,
+            node=node,
+            op=route.op,
+            method=self.method.decode("latin-1"),
+            path=self.target.partition(b"?")[0].decode("latin-1")[: 2 * MAX_TEXT],
+            channel=route.channel or None,
+            seq=route.seq,
+            client=client.decode("latin-1")[:MAX_TEXT] if client else _client_key(ip or "", ua),
+            ip=ip,
+            conn=conn,
+            ua=ua,
+            release=release,
+            attempt=_attempt(headers.get(_ATTEMPT)),
+            trace=_trace(headers.get(_TRACEPARENT)),
+        )
+
+
+def _attempt(value: bytes | None) -> int:
+    return int(value) if value is not None and value.isdigit() and len(value) < 7 else 1
+
+
+def _trace(value: bytes | None) -> str | None:
+    """The trace id of a ``traceparent`` (W3C Trace Context, section 3.2)."""
+    if value is None:
+        return None
+    fields = value.split(b"-")
+    return fields[1].decode("latin-1") if len(fields) >= 4 and len(fields[1]) == 32 else None
+
+
+@lru_cache(maxsize=4096)
+def _user_agent(value: bytes) -> tuple[str | None, str | None]:
+    """A user agent, cut, and its first ``product/version``."""
+    text = value.decode("latin-1")[:MAX_TEXT]
+    return text or None, text.split(" ", 1)[0][:64] or None
+
+
+@lru_cache(maxsize=65536)
+def _client_key(ip: str, ua: str | None) -> str:
+    """A stable key for a client that gave none: not secret, only short and the same each time."""
+    return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()

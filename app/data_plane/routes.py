@@ -1,0 +1,106 @@
+"""Which requests are ours, and what they ask for (docs/reference/protocol.md, section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
+from trickle.paths import parse_channel, parse_seq
+from trickle.records import Op
+from trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
+
+CONTROL_PLANE: Final = frozenset(
+    {"api", "metrics", "healthz", "readyz", "docs", "redoc", "openapi.json", "dashboard", "static", "favicon.ico"}
+)
+"""First path segments of the control plane. With base path ``/`` they win, and cannot name a channel."""
+
+CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
+SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
+NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a request asks for.
+
+    Attributes:
+        op: ``None`` if the method is not one of this path's.
+        channel: the channel's name, decoded.
+        seq: the seq as asked for; ``None`` for a route without one.
+        allow: the methods that this path knows.
+        error: what is wrong with the path, as one line; then nothing else counts.
+        not_found: whether there is no such route at all.
+    """
+
+    op: Op | None
+    channel: str = ""
+    seq: int | None = None
+    allow: str = ""
+    error: str = ""
+    not_found: bool = False
+
+
+class Router:
+    """Finds out which requests belong to the data plane.
+
+    Args:
+        base_path: ``/trickle``, or ``""`` for the root.
+    """
+
+    def __init__(self, base_path: str) -> None:
+        self._base = tuple(part.encode("ascii") for part in base_path.split("/") if part)
+
+    def match(self, target: bytes) -> tuple[bytes, ...] | None:
+        """The path segments of a request target below the base path; ``None`` if it is not ours.
+
+        Runs of slashes count as one: ``//c/0`` is served as ``/c/0``, since a redirect would kill a streaming
+        POST. The query is ignored.
+        """
+        path = target.partition(b"?")[0]
+        if not path.startswith(b"/"):
+            # The absolute form that proxies send: http://host/path (RFC 9112, section 3.2.2).
+            _, found, rest = path.partition(b"://")
+            path = b"/" + rest.partition(b"/")[2] if found else path
+        parts = tuple([part for part in path.split(b"/") if part])
+        depth = len(self._base)
+        if parts[:depth] != self._base or len(parts) == depth:
+            return None
+        below = parts[depth:]
+        if not depth and below[0].decode("latin-1") in CONTROL_PLANE:
+            return None
+        return below
+
+
+@lru_cache(maxsize=8192)
+def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
+    """What a request asks for, given its path segments below the base path."""
+    try:
+        channel = parse_channel(parts[0].decode("utf-8", "surrogateescape"))
+    except InvalidChannelName as error:
+        return Route(None, error=f"Invalid channel name: {error.why}")
+    if len(parts) == 1:
+        return Route(CHANNEL_METHODS.get(method), channel, allow="POST, DELETE, OPTIONS")
+    if len(parts) > 2:
+        return Route(None, channel, error="Not found", not_found=True)
+    tail = parts[1].decode("latin-1")
+    if tail == NEXT_ROUTE:
+        return Route(NEXT_METHODS.get(method), channel, allow="GET, HEAD, OPTIONS")
+    op = SEGMENT_METHODS.get(method)
+    try:
+        seq = _seq_for(op, tail)
+    except InvalidInput:
+        return Route(op, channel, error="Invalid idx", allow="GET, HEAD, POST, DELETE, OPTIONS")
+    if channel == CHANGEFEED and op is Op.READ:
+        op = Op.CHANGES
+    return Route(op, channel, seq, allow="GET, HEAD, POST, DELETE, OPTIONS")
+
+
+def _seq_for(op: Op | None, text: str) -> int:
+    """A seq as this op may ask for it: any for reading, -1 or N for publishing, N for closing."""
+    seq = parse_seq(text)
+    lowest = {Op.PUBLISH: SEQ_NEXT, Op.CLOSE_SEGMENT: 0}.get(op, seq) if op else seq
+    if seq < lowest:
+        raise InvalidSeq(text)
+    return seq

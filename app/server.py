@@ -1,0 +1,226 @@
+"""The composition root: the one place that wires the parts together and runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+
+from app.access_log import AccessLog
+from app.changefeed import Changefeed
+from app.control_plane.api import channels_router
+from app.control_plane.health import health_router
+from app.control_plane.records import RecordRequests
+from app.core.facts import ChannelCreated, ChannelEnded, Fact
+from app.core.registry import Registry
+from app.data_plane.plane import DataPlane
+from app.data_plane.protocol import TrickleProtocol
+from app.metrics import metrics_router
+from app.settings import Settings
+from app.sweeper import sweep
+from trickle import __version__
+from trickle.errors import TrickleError
+from trickle.records import Event
+
+
+class CannotServe(TrickleError):
+    """The server cannot start as it is configured."""
+
+
+def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+    """Run a server until it is told to stop (SIGTERM, SIGINT); a second signal stops it at once.
+
+    Args:
+        announce: told the address of the base path as soon as the server really listens.
+
+    Raises:
+        CannotServe: the address, or the certificate, cannot be used.
+        AccessLogError: the access log cannot be written.
+    """
+    listener = _listen(settings)
+    # uvicorn raises the signals it caught once more after its shutdown; stopping on request is a success here.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        uvloop.run(_serve(settings, listener, announce))
+    except* TrickleError as group:
+        raise group.exceptions[0] from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        listener.close()
+
+
+async def _serve(settings: Settings, listener: socket.socket, announce: Callable[[str], None]) -> None:
+    node = settings.node or socket.gethostname()
+    log = _access_log(settings, node)
+    loop = asyncio.get_running_loop()
+    changefeed = Changefeed(loop.call_soon, loop.time)
+
+    def on_fact(fact: Fact) -> None:
+        if log is not None:
+            _log_fact(log, fact)
+        if settings.changefeed:
+            changefeed.note(fact)
+
+    registry = Registry(settings.limits(), autocreate=settings.autocreate, listener=on_fact)
+    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node)
+    if log is not None:
+        log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
+        log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
+    if settings.changefeed:
+        changefeed.start(registry)
+    server = Server(_uvicorn_config(settings, plane, log), plane, log, announce, settings)
+    async with asyncio.TaskGroup() as group:
+        writing = group.create_task(log.run()) if log else None
+        if writing is not None:
+            # A log that cannot be written stops the server: running without it would hide what it is there for.
+            writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
+        sweeping = group.create_task(sweep(plane))
+        await server.serve(sockets=[listener])
+        sweeping.cancel()
+        if log is not None:
+            log.event(Event.SERVER_STOP)
+            log.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with our beginning and end."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        plane: DataPlane,
+        log: AccessLog | None,
+        announce: Callable[[str], None],
+        settings: Settings,
+    ) -> None:
+        super().__init__(config)
+        self._plane = plane
+        self._log = log
+        self._announce = announce
+        self._settings = settings
+
+    def stop(self) -> None:
+        """Begin to shut down."""
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A first signal drains; a second one of any kind stops now."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # on_tick makes the first date header only after this; the data plane answers from now on.
+        await self.on_tick(0)
+        if self._log is not None:
+            self._log.event(Event.SERVER_READY)
+        self._announce(_address(self._settings, self.servers[0].sockets[0]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._plane.registry.shutting_down = True
+        if self._log is not None:
+            self._log.event(Event.DRAIN)
+        await super().shutdown(sockets)
+        self._plane.abort_all()
+
+
+def _uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        control_plane(plane, log),
+        http=cast(Any, partial(TrickleProtocol, plane)),
+        loop="none",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        headers=[("server", f"tricklecast/{__version__}")],
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.shutdown_deadline_s,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise CannotServe(f"cannot use the TLS certificate or key: {error}") from None
+    return config
+
+
+def control_plane(plane: DataPlane, log: AccessLog | None) -> FastAPI:
+    """The FastAPI application for everything outside the base path."""
+    api = FastAPI(
+        title="tricklecast",
+        version=__version__,
+        summary="Control plane of a segmented HTTP pub/sub server for live media.",
+        redoc_url=None,
+    )
+    api.include_router(channels_router(plane))
+    api.include_router(health_router(plane.registry))
+    api.include_router(metrics_router(plane, log))
+    api.add_middleware(RecordRequests, plane=plane)
+    return api
+
+
+def _access_log(settings: Settings, node: str) -> AccessLog | None:
+    if settings.access_log is None:
+        return None
+    return AccessLog(
+        settings.access_log,
+        node=node,
+        max_bytes=settings.access_log_max_bytes,
+        max_age_s=settings.access_log_max_age_s,
+        files=settings.access_log_files,
+        queue=settings.access_log_queue,
+    )
+
+
+def _log_fact(log: AccessLog, fact: Fact) -> None:
+    """Channels' beginnings and ends are the triggers that storms are joined to."""
+    match fact:
+        case ChannelCreated():
+            log.event(Event.CHANNEL_CREATE, channel=fact.channel, epoch=fact.epoch)
+        case ChannelEnded():
+            log.event(
+                Event.CHANNEL_END,
+                channel=fact.channel,
+                epoch=fact.epoch,
+                next_seq=fact.next_seq,
+                detail=fact.reason,
+            )
+
+
+def _listen(settings: Settings) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
+        where = f"{settings.host}:{settings.port}"
+        raise CannotServe(f"cannot listen on {where}: {error.strerror or error}{hint}") from None
+
+
+def _address(settings: Settings, listener: Any) -> str:
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.base_path}"
+
+
+def announce_on_stdout(address: str) -> None:
+    """Say on standard output that the server listens: one line, at once."""
+    sys.stdout.write(f"tricklecast is listening on {address}\n")
+    sys.stdout.flush()

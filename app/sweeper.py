@@ -1,0 +1,18 @@
+"""The one timer: everything that happens because time has passed, happens here."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from app.data_plane.plane import DataPlane
+
+TICK_S: Final = 0.25
+"""Precision of all graces, drains and time-outs; four wake-ups a second cost nothing that could be measured."""
+
+
+async def sweep(plane: DataPlane) -> None:
+    """Let the plane do what is due, for ever."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        plane.tick(plane.clock())
