@@ -1,0 +1,77 @@
+"""Kinds of answer, and how finely each is rolled up.
+
+A storm is the same kind of answer, given to the same client, again and again. So the kind is the first thing that is
+told about a line, and the only thing besides time that the roll-up knows about it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Answer(StrEnum):
+    """What a line says about one exchange; the last two are no exchanges."""
+
+    OVERLOAD = "overload"
+    """429 or 503: come back later."""
+    SERVER_ERROR = "server_error"
+    """Any other 5xx."""
+    NOT_FOUND = "not_found"
+    """404: no such channel, or not any more."""
+    SEQ_MISSING = "seq_missing"
+    """470: the channel exists, this segment does not."""
+    ENDED = "ended"
+    """A GET answered 200 with no bytes and ``Lp-Trickle-Closed``: the channel is over (protocol, sections 4 and 5)."""
+    ZERO_BYTE = "zero_byte"
+    """A GET answered 200 with no bytes and without ``Lp-Trickle-Closed``: an empty segment."""
+    POST = "post"
+    """A segment published, or refused because it was published before."""
+    SERVED = "served"
+    """A GET answered with bytes."""
+    OK = "ok"
+    """Everything else: nothing that anybody would repeat in a loop."""
+    EVENT = "event"
+    """A lifecycle event."""
+    UNPARSABLE = "unparsable"
+    """A line that is no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """How finely a kind of answer is rolled up.
+
+    Attributes:
+        bucket_s: width of its time bucket, seconds.
+        by_client: whether the client is part of the key. It is what makes a roll-up large: only where it is needed.
+    """
+
+    bucket_s: int
+    by_client: bool
+
+
+_SIGNAL: Final = Grain(bucket_s=1, by_client=True)
+
+GRAINS: Final[dict[Answer, Grain]] = {
+    Answer.OVERLOAD: _SIGNAL,
+    Answer.SERVER_ERROR: _SIGNAL,
+    Answer.NOT_FOUND: _SIGNAL,
+    Answer.SEQ_MISSING: _SIGNAL,
+    Answer.ENDED: _SIGNAL,
+    Answer.ZERO_BYTE: _SIGNAL,
+    Answer.POST: Grain(bucket_s=10, by_client=True),
+    Answer.SERVED: Grain(bucket_s=60, by_client=True),
+    Answer.OK: Grain(bucket_s=60, by_client=False),
+    Answer.EVENT: Grain(bucket_s=1, by_client=False),
+    Answer.UNPARSABLE: Grain(bucket_s=60, by_client=False),
+}
+
+FAILURES: Final = (Answer.OVERLOAD, Answer.SERVER_ERROR, Answer.NOT_FOUND, Answer.SEQ_MISSING)
+"""Answers that say no: every one of them counts, whatever seq it was about."""
+
+REPEATABLE: Final = (Answer.POST, Answer.SERVED)
+"""Answers that are right once per seq: only what exceeds that counts, and it is told within one bucket."""
+
+WATCHED: Final = (*FAILURES, Answer.ENDED, Answer.ZERO_BYTE, *REPEATABLE)
+"""Kinds of answer that can be a storm."""

@@ -1,0 +1,35 @@
+"""What can stop a report. Each carries the command's exit code, so that scripts can tell the reasons apart."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trickle.errors import TrickleError
+
+
+class AnalyticsError(TrickleError):
+    """No report could be made, or not one to be trusted.
+
+    Attributes:
+        exit_code: what ``tricklecast storms`` exits with.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class BadInput(AnalyticsError):
+    """There are no logs, they cannot be read, or too many of their lines cannot be parsed."""
+
+    exit_code = 3
+
+
+class SparkUnavailable(AnalyticsError):
+    """Spark or Java is missing, too old, or did not start; the message says what to install."""
+
+    exit_code = 4
+
+
+class SparkFailed(AnalyticsError):
+    """Spark started and then failed at the job."""
+
+    exit_code = 4

@@ -1,0 +1,71 @@
+"""Every number that decides what a storm is, with its unit, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StormParams:
+    """Thresholds of the report.
+
+    A count alone is a poor judge: patient clients reach any count in time. Hence two axes: a burst that is short and
+    fast, *or* one that goes on for long.
+
+    Attributes:
+        gap_s: a pause longer than this ends an episode. Seconds.
+        warn_hits, warn_rps: warn from so many hits that also come so fast (hits, hits per second).
+        warn_hits_alone: warn from so many hits at any rate.
+        critical_hits, critical_rps, critical_hits_alone: the same for ``critical``.
+        not_found_rps: repeated 404s are a loop from this mean rate on, a drip below it. Per second.
+        overload_rps: repeated 429/503 below this mean rate are a polite retry. Per second.
+        crowd_s: a burst no longer than this, in which every connection asked about once, is a crowd behind one client
+            key (a NAT without ``Trickle-Client``) and not a loop. Seconds.
+        crowd_per_conn: fewer requests per connection than this count as "about once".
+        same_seq_s: one segment asked for longer than this is a loop even if each request opened a connection. Seconds.
+        trigger_before_s: an event so long before an episode's first request can still be its trigger. Seconds.
+        trigger_after_s: how long after it, since the lines of one moment are not ordered. Seconds.
+        many_clients: from so many clients on, overload is the fleet's (clients).
+        amplification: requests per wanted request from which a fleet amplifies (a ratio).
+        amplified_s: so many amplified seconds make an episode (a count of seconds).
+        herd_clients: a herd has at least so many clients in one second (clients).
+        herd_ratio: and so many times the node's usual second (a ratio).
+        herd_channels: without a restart before it, a herd spans at least so many channels (channels).
+        herd_arrival_s, herd_arrival_share: and this share of its clients came within so many seconds (seconds, 0 to 1).
+        herd_gap_s: a pause longer than this ends a herd; its waves are as far apart as its back-off. Seconds.
+        max_names: names of clients and channels listed per episode (names).
+        max_episodes: the worst episodes that are listed (episodes).
+        max_bad_share: more unparsable lines than this and the report is not to be trusted (0 to 1).
+    """
+
+    gap_s: float = 5.0
+    warn_hits: int = 8
+    warn_rps: float = 8.0
+    warn_hits_alone: int = 30
+    critical_hits: int = 10
+    critical_rps: float = 10.0
+    critical_hits_alone: int = 50
+    not_found_rps: float = 2.0
+    overload_rps: float = 1.0
+    crowd_s: float = 2.0
+    crowd_per_conn: float = 2.0
+    same_seq_s: float = 10.0
+    trigger_before_s: float = 120.0
+    trigger_after_s: float = 2.0
+    many_clients: int = 5
+    amplification: float = 2.0
+    amplified_s: int = 3
+    herd_clients: int = 15
+    herd_ratio: float = 4.0
+    herd_channels: int = 3
+    herd_arrival_s: float = 1.5
+    herd_arrival_share: float = 0.9
+    herd_gap_s: float = 10.0
+    max_names: int = 100
+    max_episodes: int = 1000
+    max_bad_share: float = 0.01
+
+
+def micros(seconds: float) -> int:
+    """Seconds as microseconds, the unit of every time in a log."""
+    return round(seconds * 1_000_000)

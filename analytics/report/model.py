@@ -1,0 +1,136 @@
+"""The report as values: plain, frozen, without Spark."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from analytics.causes import Cause, likely_cause
+from analytics.classes import StormClass
+from analytics.episodes import Severity
+from analytics.params import StormParams
+from analytics.totals import Quality, Totals
+
+EARLY: Final = 0.5
+"""Coming back after less than this share of ``Retry-After``, on average, is ignoring it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One storm.
+
+    Attributes:
+        id: the same for the same storm in the same log, whatever else is in it.
+        start_us, end_us: arrivals of its first and last request, microseconds since the epoch.
+        n: its requests; hits: those of them that were too many for any healthy client.
+        clients, channels: the worst names; n_clients, n_channels: how many there are.
+        node, release: the server, and the client's product/version; ``None`` if unknown or more than one.
+        seq_lo, seq_hi: the range of seqs it was about; ``None`` if no seq is known.
+        trigger, trigger_us: the event that it followed, and when that was; ``None`` if there is none in the log.
+        peak_rps: hits in its worst second, per second.
+        backoff: the rhythm: ``hot_loop``, ``fixed``, ``exponential``, ``irregular``; ``None`` where it cannot be told.
+        retry_after: whether the client came back no sooner than told: ``honoured``, ``ignored``; ``None`` if not told.
+        bytes_out, handler_s: what it cost the server: body bytes sent, seconds spent handling.
+        why: likely cause and advice.
+    """
+
+    id: str
+    storm: StormClass
+    severity: Severity
+    start_us: int
+    end_us: int
+    n: int
+    hits: int
+    clients: tuple[str, ...]
+    n_clients: int
+    channels: tuple[str, ...]
+    n_channels: int
+    node: str | None
+    release: str | None
+    seq_lo: int | None
+    seq_hi: int | None
+    trigger: str | None
+    trigger_us: int | None
+    peak_rps: float
+    backoff: str | None
+    retry_after: str | None
+    bytes_out: int
+    handler_s: float
+    why: Cause
+
+    @property
+    def duration_s(self) -> float:
+        """From the first to the last request, seconds."""
+        return (self.end_us - self.start_us) / 1e6
+
+    @property
+    def outlived_trigger_s(self) -> float | None:
+        """How long after its trigger the last request came, seconds; negative if the trigger came last."""
+        return None if self.trigger_us is None else (self.end_us - self.trigger_us) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that one run found.
+
+    Attributes:
+        inputs: the files that were read.
+        n_episodes: all episodes; ``episodes`` are the worst of them, the worst first.
+        params: what counted as a storm.
+    """
+
+    inputs: tuple[str, ...]
+    totals: Totals
+    quality: Quality
+    episodes: tuple[Episode, ...]
+    n_episodes: int
+    params: StormParams
+
+    def has(self, severity: str) -> bool:
+        """Whether there is a storm at least so bad."""
+        rank = list(Severity).index
+        return any(rank(episode.severity) >= rank(Severity(severity)) for episode in self.episodes)
+
+
+def episode_from(row: Mapping[str, Any]) -> Episode:
+    """A row with the columns of :data:`analytics.episodes.EPISODE`, as an :class:`Episode`."""
+    storm = StormClass(row["class"])
+    clients, channels = tuple(row["clients"]), tuple(row["channels"])
+    retry_after = _retry_after(row["retry_after_ms"], row["gap_ms"])
+    return Episode(
+        id=_identity(storm, row["node"], row["release"], *clients[:1], *channels[:1], row["first_us"]),
+        storm=storm,
+        severity=Severity(row["severity"]),
+        start_us=row["first_us"],
+        end_us=row["last_us"],
+        n=row["n"],
+        hits=row["hits"],
+        clients=clients,
+        n_clients=row["n_clients"],
+        channels=channels,
+        n_channels=row["n_channels"],
+        node=row["node"],
+        release=row["release"],
+        seq_lo=row["seq_lo"],
+        seq_hi=row["seq_hi"],
+        trigger=row["trigger"],
+        trigger_us=row["trigger_us"],
+        peak_rps=round(row["peak_rps"], 3),
+        backoff=row["backoff"],
+        retry_after=retry_after,
+        bytes_out=row["bytes_out"] or 0,
+        handler_s=(row["dur_us"] or 0) / 1e6,
+        why=likely_cause(storm, row["trigger"], retry_after=retry_after),
+    )
+
+
+def _retry_after(told_ms: int | None, gap_ms: float | None) -> str | None:
+    if not told_ms or gap_ms is None:
+        return None
+    return "ignored" if gap_ms < EARLY * told_ms else "honoured"
+
+
+def _identity(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]

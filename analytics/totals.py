@@ -1,0 +1,160 @@
+"""How much of the traffic was wanted, and how far the log can be trusted: from the roll-up and the islands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from analytics.answers import REPEATABLE, WATCHED, Answer
+from analytics.rollup import with_hits
+from analytics.schema import EXPECTED
+from trickle.records import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from analytics.params import StormParams
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The traffic of the whole log.
+
+    Attributes:
+        requests: exchanges.
+        repeats: requests that asked again for what had been asked for: retries that said so, failures after the first
+            of their stretch, and downloads or posts of a seq beyond the first.
+        by_answer: requests by kind of answer.
+        bytes_in, bytes_out: body bytes.
+        handler_s: time in which requests were being handled, waits included, seconds.
+        first_us, last_us: the first and the last arrival or event; ``None`` in an empty log.
+        nodes: servers that wrote the log.
+    """
+
+    requests: int
+    repeats: int
+    by_answer: dict[str, int]
+    bytes_in: int
+    bytes_out: int
+    handler_s: float
+    first_us: int | None
+    last_us: int | None
+    nodes: int
+
+    @property
+    def wanted(self) -> int:
+        """Requests that would have been enough: all without the repeats."""
+        return self.requests - self.repeats
+
+    @property
+    def amplification(self) -> float:
+        """Attempts per wanted request; 1 in a healthy system, and in an empty log."""
+        return self.requests / self.wanted if self.wanted else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How far the log can be trusted.
+
+    Attributes:
+        lines: lines that are not blank, events included.
+        unparsable: those that are no record.
+        events: lifecycle events; without any, no storm has a trigger.
+        dropped: events that report records lost by the server.
+        anonymous: requests without a client; they cannot be told apart, and are in no episode of one client.
+        missing_columns: expected fields that no line has.
+        damaged_files: compressed files that end early.
+    """
+
+    lines: int
+    unparsable: int
+    events: int
+    dropped: int
+    anonymous: int
+    missing_columns: tuple[str, ...] = ()
+    damaged_files: tuple[str, ...] = ()
+
+    @property
+    def unparsable_share(self) -> float:
+        """Unparsable lines per line, 0 to 1."""
+        return self.unparsable / self.lines if self.lines else 0.0
+
+
+def answer_totals(rollup: DataFrame, params: StormParams) -> DataFrame:
+    """One row per kind of answer: sums, and ``repeats`` as far as one bucket can tell."""
+    beyond_first = F.when(_is_in(REPEATABLE), F.greatest(F.col("hits") - 1, F.lit(0))).otherwise(0)
+    # Failures are judged by their stretches (:func:`island_repeats`), which need a client.
+    judged_there = _is_in(set(WATCHED) - set(REPEATABLE)) & F.col("client").isNotNull()
+    repeats = F.when(judged_there, 0).otherwise(F.greatest(F.col("retried"), beyond_first))
+    dropped = F.when(F.col("event") == Event.LOG_DROPPED.value, F.col("n")).otherwise(0)
+    return (
+        with_hits(rollup, params)
+        .groupBy("answer")
+        .agg(
+            F.sum("n").alias("n"),
+            F.sum(repeats).alias("repeats"),
+            F.try_sum("bytes_in").alias("bytes_in"),
+            F.try_sum("bytes_out").alias("bytes_out"),
+            F.try_sum("dur_us").alias("dur_us"),
+            F.min("first_us").alias("first_us"),
+            F.max("last_us").alias("last_us"),
+            F.sum("anonymous").alias("anonymous"),
+            F.sum(dropped).alias("dropped"),
+            F.bit_or("present").alias("present"),
+            F.collect_set("node").alias("nodes"),
+        )
+    )
+
+
+def island_repeats(islands: DataFrame) -> DataFrame:
+    """One row, ``repeats``: requests beyond the first of each stretch of failures."""
+    judged_here = islands.where(~_is_in(REPEATABLE))
+    return judged_here.agg(F.coalesce(F.sum(F.greatest(F.col("hits") - 1, F.lit(0))), F.lit(0)).alias("repeats"))
+
+
+def _is_in(answers: Any) -> Any:
+    return F.col("answer").isin(*sorted(answer.value for answer in answers))
+
+
+def summarise(rows: list[Any], repeats: int, damaged_files: tuple[str, ...]) -> tuple[Totals, Quality]:
+    """The collected rows of :func:`answer_totals`, as one answer.
+
+    Args:
+        rows: at most one per kind of answer.
+        repeats: what :func:`island_repeats` found.
+    """
+    counts = {row["answer"]: row["n"] for row in rows}
+    lines = sum(counts.values())
+    events, unparsable = counts.pop(Answer.EVENT.value, 0), counts.pop(Answer.UNPARSABLE.value, 0)
+    times = [row[name] for row in rows for name in ("first_us", "last_us") if row[name] is not None]
+    totals = Totals(
+        requests=sum(counts.values()),
+        repeats=repeats + sum(row["repeats"] for row in rows),
+        by_answer=dict(sorted(counts.items())),
+        bytes_in=_total(rows, "bytes_in"),
+        bytes_out=_total(rows, "bytes_out"),
+        handler_s=_total(rows, "dur_us") / 1e6,
+        first_us=min(times, default=None),
+        last_us=max(times, default=None),
+        nodes=len({node for row in rows for node in row["nodes"]}),
+    )
+    seen = 0
+    for row in rows:
+        seen |= row["present"] or 0
+    missing = tuple(name for place, name in enumerate(EXPECTED) if not seen >> place & 1)
+    quality = Quality(
+        lines=lines,
+        unparsable=unparsable,
+        events=events,
+        dropped=_total(rows, "dropped"),
+        anonymous=_total(rows, "anonymous"),
+        missing_columns=missing if totals.requests else (),
+        damaged_files=damaged_files,
+    )
+    return totals, quality
+
+
+def _total(rows: list[Any], name: str) -> int:
+    return sum(row[name] or 0 for row in rows)

@@ -1,0 +1,1 @@
+"""Made logs with known storms, and a Spark session for all tests."""
