@@ -1,0 +1,183 @@
+"""Plain bytes, split into segments by size, by line or by time. What goes in comes out: joined, segments are the input.
+
+The splitters are sans-IO: they take bytes and the time, and answer steps. :func:`read_steps` reads for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from publisher.steps import Chunk, Cut, Step
+from trickle.errors import InvalidInput
+
+READ_BYTES: Final = 65536
+MAX_LINE_BYTES: Final = 1 << 20
+"""A line is held back until it is whole, so that it arrives as one chunk; a longer one is passed on in parts."""
+
+POLL_S: Final = 0.2
+"""How soon a silent source notices that it was stopped."""
+
+_UNITS: Final = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1 << 10, "mib": 1 << 20}
+_TIMES: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0}
+_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.ASCII)
+
+
+class Splitter(ABC):
+    """Divides bytes into segments."""
+
+    deadline: float | None = None
+    """When :meth:`expire` wants to be called, if nothing is fed before."""
+
+    @abstractmethod
+    def feed(self, data: bytes, now: float) -> Iterator[Step]:
+        """Take bytes that arrived at ``now`` (seconds, monotonic)."""
+
+    def expire(self, now: float) -> Iterator[Step]:
+        """Time has passed without new bytes."""
+        yield from ()
+
+    def finish(self) -> Iterator[Step]:
+        """The input is over: hand out what is still held."""
+        yield from ()
+
+
+class BySize(Splitter):
+    """Segments of a fixed size; the last one has the rest.
+
+    Args:
+        size: bytes of a segment.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._room = size
+
+    def feed(self, data: bytes, now: float) -> Iterator[Step]:
+        """Pass bytes on as they come, and cut where a segment is full."""
+        while data:
+            head, data = data[: self._room], data[self._room :]
+            yield Chunk(head)
+            self._room -= len(head)
+            if not self._room:
+                self._room = self._size
+                yield Cut()
+
+
+class ByLine(Splitter):
+    """A segment per line, with its line end; the last line may have none."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes, now: float) -> Iterator[Step]:
+        """Pass on whole lines, each as one chunk."""
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            yield Chunk(self._held + line + b"\n")
+            yield Cut()
+            self._held = b""
+        self._held += rest
+        if len(self._held) >= MAX_LINE_BYTES:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[Step]:
+        """Pass on the beginning of a line that has no end."""
+        if self._held:
+            yield Chunk(self._held)
+            self._held = b""
+
+
+class ByTime(Splitter):
+    """Segments that last a fixed time from their first byte.
+
+    Args:
+        seconds: how long.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def feed(self, data: bytes, now: float) -> Iterator[Step]:
+        """Pass bytes on as they come."""
+        yield from self.expire(now)
+        if self.deadline is None:
+            self.deadline = now + self._seconds
+        yield Chunk(data)
+
+    def expire(self, now: float) -> Iterator[Step]:
+        """Cut if the segment's time is over."""
+        if self.deadline is not None and now >= self.deadline:
+            self.deadline = None
+            yield Cut()
+
+
+def parse_by(text: str) -> Splitter:
+    """Make a splitter from ``size:1MiB``, ``line`` or ``time:1s``.
+
+    Raises:
+        InvalidInput: the text is none of these.
+    """
+    kind, _, amount = text.strip().lower().partition(":")
+    match = _AMOUNT.fullmatch(amount.strip())
+    if kind == "line" and not amount:
+        return ByLine()
+    if kind == "size" and match and match[2] in _UNITS and (size := int(float(match[1]) * _UNITS[match[2]])) >= 1:
+        return BySize(size)
+    if kind == "time" and match and match[2] in _TIMES and (seconds := float(match[1]) * _TIMES[match[2]]) > 0:
+        return ByTime(seconds)
+    raise InvalidInput(f"segments are split by size:1MiB, line or time:1s, not {text!r}")
+
+
+def read_steps(
+    descriptor: int, splitter: Splitter, is_stopped: Callable[[], bool], clock: Callable[[], float] = time.monotonic
+) -> Iterator[Step]:
+    """Read a file, pipe or terminal to its end; blocks, but not for longer than :data:`POLL_S` once stopped.
+
+    Args:
+        descriptor: open for reading; it is left open.
+        splitter: divides what is read.
+        is_stopped: asked again and again.
+        clock: the splitter's time, in seconds.
+    """
+    while not is_stopped():
+        timeout_s = POLL_S if splitter.deadline is None else min(POLL_S, max(0.0, splitter.deadline - clock()))
+        if not readable(descriptor, timeout_s):
+            yield from splitter.expire(clock())
+        elif data := os.read(descriptor, READ_BYTES):
+            yield from splitter.feed(data, clock())
+        else:
+            yield from splitter.finish()
+            return
+
+
+def readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether a read would not block, after at most ``timeout_s`` seconds."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+class StoppableReader:
+    """A binary file, for libraries that read files, whose end comes when it is stopped.
+
+    Args:
+        descriptor: open for reading; it is left open.
+        is_stopped: asked while nothing can be read.
+    """
+
+    def __init__(self, descriptor: int, is_stopped: Callable[[], bool]) -> None:
+        self._descriptor = descriptor
+        self._is_stopped = is_stopped
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, as soon as there are any; none at the end."""
+        while not self._is_stopped():
+            if readable(self._descriptor, POLL_S):
+                return os.read(self._descriptor, size)
+        return b""
