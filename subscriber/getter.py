@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -76,6 +77,11 @@ class Getter:
         return None if response is None else await _read_head(ask, response)
 
 
+def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
+    """A response's chunks; also of one that a mock has filled already."""
+    return response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+
+
 async def _read_head(ask: Ask, response: httpx.Response) -> Got:
     answer = Answer.read(response.status_code, response.headers)
     if ask.seq is not None and answer.status == wire.Status.OK and not (answer.closed or answer.empty):
@@ -89,7 +95,7 @@ async def _drain(response: httpx.Response) -> bytes:
     body = b""
     try:
         with anyio.move_on_after(DETAIL_TIMEOUT_S):
-            async for chunk in response.aiter_raw():
+            async for chunk in body_of(response):
                 body += chunk
                 if len(body) > DETAIL_BYTES:
                     break

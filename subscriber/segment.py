@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 import anyio
 import httpx
 
+from subscriber.getter import body_of
 from subscriber.verdicts import Advance
 from trickle import wire
 from trickle.errors import ClosedHere, ConnectionLost, SegmentTooLarge
@@ -134,7 +135,7 @@ class Segment:
         if self.reading is not Reading.OPEN:
             return b""
         if self._chunks is None:
-            self._chunks = self._response.aiter_raw()
+            self._chunks = body_of(self._response)
         try:
             with anyio.fail_after(self._stall_s):
                 chunk = await anext(self._chunks, b"")

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from typing import Final, TypeAlias
 
 import anyio
+import anyio.to_thread
 import httpx
 
 from subscriber.connection import Broken, Connection, Garbage, connect
@@ -90,8 +91,10 @@ class TrailerTransport(httpx.AsyncBaseTransport):
 
     async def _connect(self, origin: _Origin, request: httpx.Request) -> Connection:
         scheme, host, port = origin
-        context = (self._ssl_context or httpx.create_ssl_context()) if scheme == "https" else None
-        self._ssl_context = context or self._ssl_context
+        if scheme == "https" and self._ssl_context is None:
+            # Reads all of the certificates that this host trusts: too long for the event loop.
+            self._ssl_context = await anyio.to_thread.run_sync(httpx.create_ssl_context)
+        context = self._ssl_context if scheme == "https" else None
         timeout = request.extensions.get("timeout", {}).get("connect")
         try:
             with anyio.fail_after(timeout):
@@ -113,8 +116,14 @@ class TrailerTransport(httpx.AsyncBaseTransport):
         except BaseException:
             await connection.aclose()
             raise
-        extensions: dict[str, object] = {"http_version": b"HTTP/" + head.http_version, "reason_phrase": head.reason}
-        stream = _Body(self, origin, connection, request, extensions)
+        # Response copies the dict, so that what is filled in later has to be there already.
+        trailers = httpx.Headers()
+        extensions = {
+            "http_version": b"HTTP/" + head.http_version,
+            "reason_phrase": head.reason,
+            "trailers": trailers,
+        }
+        stream = _Body(self, origin, connection, request, trailers)
         return httpx.Response(head.status_code, headers=head.headers.raw_items(), stream=stream, extensions=extensions)
 
 
@@ -127,13 +136,13 @@ class _Body(httpx.AsyncByteStream):
         origin: _Origin,
         connection: Connection,
         request: httpx.Request,
-        extensions: dict[str, object],
+        trailers: httpx.Headers,
     ) -> None:
         self._transport = transport
         self._origin = origin
         self._connection: Connection | None = connection
         self._request = request
-        self._extensions = extensions
+        self._trailers = trailers
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while self._connection is not None:
@@ -146,7 +155,7 @@ class _Body(httpx.AsyncByteStream):
             if isinstance(part, bytes):
                 yield part
             else:
-                self._extensions["trailers"] = httpx.Headers(part)
+                self._trailers.update(httpx.Headers(part))
                 connection, self._connection = self._connection, None
                 await self._transport._give_back(self._origin, connection)
 

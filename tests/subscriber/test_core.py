@@ -18,7 +18,6 @@ from subscriber.core import (
     start_seq,
 )
 from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
-from trickle import wire
 from trickle.backoff import Backoff, RetryBudget
 from trickle.errors import (
     ChannelNotFound,
@@ -40,7 +39,8 @@ class Driver:
         self.now = 1000.0
         self.rng = Random(1)
 
-    def answer(self, status: int, body: bytes = b"", **headers: object) -> Verdict:
+    def answer(self, status: int, **headers: object) -> Verdict:
+        body = str(headers.pop("body", "")).encode()
         names = {"Lp-Trickle-" + name.capitalize(): str(value) for name, value in headers.items()}
         for plain in ("Retry-After", "Content-Length", "Content-Type"):
             if (value := names.pop("Lp-Trickle-" + plain.replace("-", "_").capitalize(), None)) is not None:
@@ -144,7 +144,7 @@ class TestJoining:
 
     def test_a_missing_channel_is_an_error(self) -> None:
         """404 is final by default."""
-        error = stopped(Driver().answer(404, b"Stream not found\n"))
+        error = stopped(Driver().answer(404, body="Stream not found\n"))
         assert isinstance(error, ChannelNotFound)
         assert error.detail == "Stream not found"
 
@@ -397,7 +397,7 @@ class TestFailing:
     def test_a_refusal_for_now_is_retried_after_what_it_says(self, status: int) -> None:
         """``Retry-After`` is a floor, and jitter comes on top."""
         driver = Driver(5)
-        verdict = retry(driver.answer(status, b"busy", retry_after=4))
+        verdict = retry(driver.answer(status, body="busy", retry_after=4))
         assert 4 < verdict.delay_s <= 4 + Backoff().base_s
         assert isinstance(verdict.error, Refused)
         assert driver.cursor.ask() == Ask(5, 2)

@@ -1,0 +1,818 @@
+"""The subscriber against servers that behave, and against servers that do not, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx
+import pytest
+
+from subscriber import Runtime, Subscriber, TrailerTransport
+from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
+from tests.subscriber.test_transport import unused_port
+from trickle import wire
+from trickle.errors import (
+    ChannelNotFound,
+    ClosedHere,
+    ConnectionLost,
+    InvalidChannelName,
+    InvalidSeq,
+    InvalidURL,
+    LocalProtocolError,
+    Refused,
+    RemoteProtocolError,
+    SegmentMissing,
+    SegmentTooLarge,
+)
+
+
+@dataclass
+class Slept:
+    """A sleep that takes no time and remembers how long it would have been."""
+
+    delays: list[float] = field(default_factory=list)
+
+    async def __call__(self, delay_s: float) -> None:
+        self.delays.append(delay_s)
+        await anyio.lowlevel.checkpoint()
+
+    @property
+    def runtime(self) -> Runtime:
+        return Runtime(rng=Random(1), sleep=self)
+
+
+@asynccontextmanager
+async def subscribed(handler: Handler, **options: Any) -> AsyncIterator[tuple[Subscriber, FakeServer]]:
+    """A subscriber to a fake server, which must be left without any connection at the end."""
+    async with fake(handler) as server:
+        async with Subscriber(server.url, **options) as subscriber:
+            yield subscriber, server
+        await server.all_closed()
+
+
+async def collect(subscriber: Subscriber) -> list[tuple[int, bytes]]:
+    return [(segment.seq, await segment.read()) async for segment in subscriber]
+
+
+async def drain(subscriber: Subscriber) -> None:
+    async for segment in subscriber:
+        async for _ in segment:
+            pass
+
+
+async def ended(exchange: Exchange) -> None:
+    await exchange.empty(seq=exchange.tail, closed="terminated")
+
+
+def channel(**segments: bytes) -> Handler:
+    """A channel of complete segments that then ends: ``s3=b"..."``."""
+
+    async def handler(exchange: Exchange) -> None:
+        data = segments.get(f"s{exchange.tail}")
+        if data is None:
+            await ended(exchange)
+        elif data:
+            await exchange.segment(int(exchange.tail), data)
+        else:
+            await exchange.empty(seq=exchange.tail)
+
+    return handler
+
+
+class TestReading:
+    def test_all_segments_until_the_end(self) -> None:
+        """The loop yields each segment once, empty ones included, and ends with the channel."""
+
+        async def main() -> None:
+            handler = channel(s0=b"zero", s1=b"", s2=b"two")
+            async with subscribed(handler, start=0) as (subscriber, server):
+                assert await collect(subscriber) == [(0, b"zero"), (1, b""), (2, b"two")]
+                assert server.tails == ["0", "1", "2", "3"]
+                now = subscriber.statistics()
+                assert (now.requests, now.segments, now.empty, now.bytes, now.gaps) == (4, 3, 1, 7, 0)
+                with pytest.raises(StopAsyncIteration):
+                    await anext(subscriber)
+                assert len(server.tails) == 4
+
+        run(main)
+
+    def test_a_segment_tells_what_the_server_said(self) -> None:
+        """Seq, epoch, content type and size come from the headers."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.segment(6, b"x", epoch=2, size=1, Content_Type="video/mp2t")
+
+        async def main() -> None:
+            async with subscribed(handler, start=6) as (subscriber, _):
+                segment = await anext(subscriber)
+                assert (segment.seq, segment.epoch, segment.content_type) == (6, 2, "video/mp2t")
+                assert (segment.size_at_start, segment.gap, segment.truncated) == (1, 0, None)
+                assert not segment.complete
+                assert await segment.read() == b"x"
+                assert segment.complete
+
+        run(main)
+
+    def test_requests_say_who_asks_and_how_often(self) -> None:
+        """The key of the client stays the same; the attempt counts up."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.headers["trickle-attempt"] == "1" and exchange.tail == "1":
+                await exchange.text(503, "busy")
+            else:
+                await channel(s0=b"x", s1=b"y")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start=0, runtime=Slept().runtime) as (subscriber, server):
+                await collect(subscriber)
+                heads = [exchange.headers for exchange in server.exchanges]
+                assert len({head["trickle-client"] for head in heads}) == 1
+                assert [head["trickle-attempt"] for head in heads] == ["1", "1", "2", "1"]
+                assert {head["accept-encoding"] for head in heads} == {"identity"}
+                assert heads[0]["user-agent"].startswith("tricklecast-subscriber/")
+
+        run(main)
+
+    def test_the_query_of_the_url_is_sent_along(self) -> None:
+        """An access token in the URL goes with every GET."""
+
+        async def main() -> None:
+            async with fake(channel(s0=b"x")) as server:
+                async with Subscriber(f"{server.url}?token=t", start=0) as subscriber:
+                    await collect(subscriber)
+                assert {exchange.target for exchange in server.exchanges} == {
+                    "/trickle/cam/0?token=t",
+                    "/trickle/cam/1?token=t",
+                }
+
+        run(main)
+
+    def test_one_chunk_sent_is_one_chunk_read(self) -> None:
+        """Control channels take one chunk for one message."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.segment(0, b'{"a":1}', b'{"b":2}')
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, _):
+                segment = await anext(subscriber)
+                assert [chunk async for chunk in segment] == [b'{"a":1}', b'{"b":2}']
+
+        run(main)
+
+    def test_bytes_arrive_while_the_segment_is_being_written(self) -> None:
+        """A chunk is handed on before the next one exists."""
+        read = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            await exchange.chunk(b"first")
+            await read.wait()
+            await exchange.chunk(b"second")
+            await exchange.end()
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, _):
+                segment = await anext(subscriber)
+                assert await anext(segment) == b"first"
+                read.set()
+                assert await segment.read() == b"second"
+
+        run(main)
+
+    def test_read_has_a_limit(self) -> None:
+        """A segment beyond it is an error, and the next one can be read."""
+
+        async def main() -> None:
+            async with subscribed(channel(s0=b"x" * 11, s1=b"y" * 10), start=0) as (subscriber, _):
+                with pytest.raises(SegmentTooLarge):
+                    await (await anext(subscriber)).read(10)
+                assert await (await anext(subscriber)).read(10) == b"y" * 10
+
+        run(main)
+
+    def test_a_segment_can_be_left_half_read(self) -> None:
+        """The next one is whole, and the one that was left says so when it is read on."""
+        waiting = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.begin(0)
+                await exchange.chunk(b"half")
+                await exchange.closed_by_client()
+                waiting.set()
+            else:
+                await channel(s1=b"one")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, _):
+                first = await anext(subscriber)
+                assert await anext(first) == b"half"
+                assert await (await anext(subscriber)).read() == b"one"
+                await waiting.wait()
+                with pytest.raises(ClosedHere):
+                    await anext(first)
+                assert not first.complete
+                assert subscriber.statistics().broken == 0
+
+        run(main)
+
+
+class TestPreconnect:
+    def test_the_next_get_is_out_while_a_segment_is_read(self) -> None:
+        """It leaves as soon as the segment has begun, and only one does."""
+        asked = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.begin(0)
+                await exchange.chunk(b"a")
+                await asked.wait()
+                await exchange.end()
+            else:
+                asked.set()
+                await channel(s1=b"b", s2=b"c")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, server):
+                segment = await anext(subscriber)
+                await asked.wait()
+                assert await segment.read() == b"a"
+                assert server.tails == ["0", "1"]
+                assert await collect(subscriber) == [(1, b"b"), (2, b"c")]
+
+        run(main)
+
+    def test_an_idle_wait_is_refreshed_with_the_same_seq(self) -> None:
+        """It is given up, its connection closed, and asked again: nothing that began in between is skipped."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "next":
+                await exchange.text(200, "7", latest=7)
+            elif exchange.tail == "7" and exchange.connection <= 3:
+                await exchange.closed_by_client()
+            else:
+                await channel(s7=b"x")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, refresh_s=0.02) as (subscriber, server):
+                assert await collect(subscriber) == [(7, b"x")]
+                assert server.tails == ["next", "7", "7", "7", "7", "8"]
+                assert subscriber.statistics().refreshes == 3
+                assert all(exchange.headers["trickle-attempt"] == "1" for exchange in server.exchanges)
+
+        run(main)
+
+    def test_connections_are_used_again(self) -> None:
+        """A long channel needs two: one for the segment, one for the preconnect."""
+
+        async def main() -> None:
+            segments = {f"s{seq}": b"x" for seq in range(50)}
+            async with subscribed(channel(**segments), start=0) as (subscriber, server):
+                assert len(await collect(subscriber)) == 50
+                assert server.connections <= 3
+
+        run(main)
+
+
+class TestStarting:
+    def test_next_is_resolved_once(self) -> None:
+        """One GET for the head, then concrete seqs only."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "next":
+                await exchange.text(200, "3", latest=3)
+            else:
+                await channel(s3=b"x")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler) as (subscriber, server):
+                assert await collect(subscriber) == [(3, b"x")]
+                assert server.tails == ["next", "3", "4"]
+
+        run(main)
+
+    def test_current_is_resolved_by_its_answer(self) -> None:
+        """-2 once, and on from there."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "-2":
+                await exchange.segment(9, b"x")
+            else:
+                await ended(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start="current") as (subscriber, server):
+                assert await collect(subscriber) == [(9, b"x")]
+                assert server.tails == ["-2", "10"]
+
+        run(main)
+
+    def test_a_missing_channel_raises(self) -> None:
+        """One request, one error; after it, the iteration is over."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(404, "Stream not found\n")
+
+        async def main() -> None:
+            async with subscribed(handler) as (subscriber, server):
+                with pytest.raises(ChannelNotFound, match="Stream not found"):
+                    await anext(subscriber)
+                with pytest.raises(StopAsyncIteration):
+                    await anext(subscriber)
+                assert server.tails == ["next"]
+
+        run(main)
+
+    def test_a_missing_channel_can_be_waited_for(self) -> None:
+        """Asked again after pauses, and then read from its first segment."""
+        slept = Slept()
+
+        async def handler(exchange: Exchange) -> None:
+            if len(slept.delays) < 4:
+                await exchange.text(404, "Stream not found\n")
+            else:
+                await channel(s0=b"born")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, wait_for_channel_s=60, runtime=slept.runtime) as (subscriber, server):
+                assert await collect(subscriber) == [(0, b"born")]
+                assert server.tails == ["next", "0", "0", "0", "0", "1"]
+                assert all(delay > 0 for delay in slept.delays)
+
+        run(main)
+
+    def test_nobody_there_raises_at_once(self) -> None:
+        """A refused connection says where and why."""
+
+        async def main() -> None:
+            port = unused_port()
+            async with Subscriber(f"http://127.0.0.1:{port}/trickle/cam") as subscriber:
+                with pytest.raises(ConnectionLost, match=rf"http://127.0.0.1:{port}: Connection refused"):
+                    await anext(subscriber)
+
+        run(main)
+
+    @pytest.mark.parametrize("start", [0, "next", "current"])
+    def test_a_web_server_is_not_taken_for_a_channel(self, start: int | str) -> None:
+        """200 and a page for everything is not the protocol."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(200, "<html>welcome</html>", Content_Type="text/html")
+
+        async def main() -> None:
+            async with subscribed(handler, start=start) as (subscriber, server):
+                with pytest.raises(RemoteProtocolError):
+                    await anext(subscriber)
+                assert len(server.tails) == 1
+
+        run(main)
+
+    def test_another_protocol_is_not_retried(self) -> None:
+        """Garbage is final."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(b"220 smtp.example.org ESMTP\r\n\r\n")
+
+        async def main() -> None:
+            async with subscribed(handler) as (subscriber, server):
+                with pytest.raises(RemoteProtocolError):
+                    await anext(subscriber)
+                assert len(server.tails) == 1
+
+        run(main)
+
+    @pytest.mark.parametrize(
+        ("url", "error"),
+        [
+            ("cam", InvalidURL),
+            ("ftp://host/trickle/cam", InvalidURL),
+            ("http://host", InvalidURL),
+            ("http://host:99999/trickle/cam", InvalidURL),
+            ("http://999.1.1.1/trickle/cam", InvalidURL),
+            ("http://host/trickle/..", InvalidChannelName),
+        ],
+    )
+    def test_a_bad_url_is_refused_before_anything_is_sent(self, url: str, error: type[Exception]) -> None:
+        """At construction, with a type that says what is wrong."""
+        with pytest.raises(error):
+            Subscriber(url)
+
+    def test_bad_options_are_refused(self) -> None:
+        """Start and lag policy are checked at once."""
+        with pytest.raises(InvalidSeq):
+            Subscriber("http://host/trickle/cam", start="last")
+        with pytest.raises(ValueError, match="never"):
+            Subscriber("http://host/trickle/cam", on_lag="never")
+
+
+class TestFaults:
+    def test_470_goes_to_the_live_edge_and_reports_the_gap(self) -> None:
+        """One request more, and the segment says how many were missed."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "1":
+                await exchange.text(470, "Entry not found", seq=1, latest=8, earliest=4, Retry_After=1)
+            else:
+                await channel(s0=b"zero", s7=b"seven")(exchange)
+
+        async def main() -> None:
+            slept = Slept()
+            async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, server):
+                gaps = [(segment.seq, segment.gap) async for segment in subscriber]
+                assert gaps == [(0, 0), (7, 6)]
+                assert server.tails == ["0", "1", "7", "8"]
+                assert (subscriber.statistics().gaps, subscriber.statistics().missed) == (1, 6)
+                assert slept.delays == []
+
+        run(main)
+
+    def test_470_can_be_an_error(self) -> None:
+        """``on_lag="fail"`` raises what was missing and what there was."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(470, "Entry not found", latest=8, earliest=4)
+
+        async def main() -> None:
+            async with subscribed(handler, start=1, on_lag="fail") as (subscriber, _):
+                with pytest.raises(SegmentMissing) as caught:
+                    await anext(subscriber)
+                assert (caught.value.latest, caught.value.earliest) == (8, 4)
+
+        run(main)
+
+    def test_503_waits_for_what_the_server_says(self) -> None:
+        """``Retry-After`` is a floor of the pause."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.headers["trickle-attempt"] == "1":
+                await exchange.text(503, "draining", Retry_After=3)
+            else:
+                await ended(exchange)
+
+        async def main() -> None:
+            slept = Slept()
+            async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, _):
+                assert await collect(subscriber) == []
+                assert len(slept.delays) == 1
+                assert slept.delays[0] > 3
+                assert isinstance(subscriber.statistics().last_error, Refused)
+
+        run(main)
+
+    def test_503_for_ever_ends_in_its_error(self) -> None:
+        """After as many retries as the budget allows."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(503, "no")
+
+        async def main() -> None:
+            async with subscribed(handler, start=0, runtime=Slept().runtime) as (subscriber, server):
+                with pytest.raises(Refused):
+                    await anext(subscriber)
+                assert len(server.tails) == 11
+
+        run(main)
+
+    @pytest.mark.parametrize("size", [0, 100, 100_000])
+    def test_the_body_of_an_error_is_not_needed(self, size: int) -> None:
+        """Short, long, or promised and never sent: the status counts, and a line of text at most."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.head(403, Content_Length=200_000 if size else 0)
+            await exchange.raw(b"no\n" + b"x" * size if size else b"")
+            if size:
+                exchange.abort()
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, _):
+                with pytest.raises(Refused):
+                    await anext(subscriber)
+
+        run(main)
+
+    def test_a_lost_preconnect_is_asked_again(self) -> None:
+        """A connection that breaks before the head costs a pause and no segment."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "1" and exchange.headers["trickle-attempt"] == "1":
+                exchange.abort()
+            else:
+                await channel(s0=b"a", s1=b"b")(exchange)
+
+        async def main() -> None:
+            slept = Slept()
+            async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, _):
+                assert await collect(subscriber) == [(0, b"a"), (1, b"b")]
+                assert len(slept.delays) == 1
+                assert subscriber.statistics().retries == 1
+
+        run(main)
+
+    def test_a_truncation_in_the_trailer_is_seen(self) -> None:
+        """A segment that turns out not to be whole says so at its end."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0, Trailer="Lp-Trickle-Truncated")
+            await exchange.chunk(b"part")
+            await exchange.end(truncated="publisher_lost")
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, _):
+                segment = await anext(subscriber)
+                assert segment.truncated is None
+                assert await segment.read() == b"part"
+                assert segment.truncated == "publisher_lost"
+                assert not segment.complete
+                assert subscriber.statistics().truncated == 1
+
+        run(main)
+
+    def test_a_truncation_in_the_header_is_seen_at_once(self) -> None:
+        """Also of a segment that holds nothing."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.segment(0, b"part", truncated="too_large")
+            elif exchange.tail == "1":
+                await exchange.empty(seq=1, truncated="skipped")
+            else:
+                await ended(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, _):
+                assert [segment.truncated async for segment in subscriber] == ["too_large", "skipped"]
+                assert subscriber.statistics().truncated == 2
+
+        run(main)
+
+
+async def cut(exchange: Exchange) -> None:
+    """Segment 0 breaks in its middle, segment 1 is whole."""
+    if exchange.tail == "0":
+        await exchange.begin(0)
+        await exchange.chunk(b"half")
+        exchange.writer.close()
+    else:
+        await channel(s1=b"whole")(exchange)
+
+
+class TestCutSegments:
+    def test_iterating_ends_and_the_segment_is_marked(self) -> None:
+        """What came is handed on, ``broken`` is set, and the next segment follows."""
+
+        async def main() -> None:
+            async with subscribed(cut, start=0, runtime=Slept().runtime) as (subscriber, _):
+                first = await anext(subscriber)
+                assert [chunk async for chunk in first] == [b"half"]
+                assert isinstance(first.broken, ConnectionLost)
+                assert first.broken.seq == 0
+                assert not first.complete
+                assert await collect(subscriber) == [(1, b"whole")]
+                assert subscriber.statistics().broken == 1
+
+        run(main)
+
+    def test_reading_it_whole_raises(self) -> None:
+        """A part is never returned for the whole, and the next segment can be read."""
+
+        async def main() -> None:
+            async with subscribed(cut, start=0, runtime=Slept().runtime) as (subscriber, _):
+                with pytest.raises(ConnectionLost):
+                    await (await anext(subscriber)).read()
+                assert await collect(subscriber) == [(1, b"whole")]
+
+        run(main)
+
+    def test_iterating_can_raise_too(self) -> None:
+        """With ``on_broken="raise"``, once."""
+
+        async def main() -> None:
+            async with subscribed(cut, start=0, on_broken="raise", runtime=Slept().runtime) as (subscriber, _):
+                first = await anext(subscriber)
+                assert await anext(first) == b"half"
+                with pytest.raises(ConnectionLost):
+                    await anext(first)
+                with pytest.raises(StopAsyncIteration):
+                    await anext(first)
+                assert await collect(subscriber) == [(1, b"whole")]
+
+        run(main)
+
+    def test_a_server_that_cuts_every_segment_is_left(self) -> None:
+        """With pauses between, and in the end with the error."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(int(exchange.tail))
+            await exchange.chunk(b"half")
+            exchange.writer.close()
+
+        async def main() -> None:
+            slept = Slept()
+            async with subscribed(handler, start=0, runtime=slept.runtime) as (subscriber, server):
+                with pytest.raises(ConnectionLost):
+                    await drain(subscriber)
+                assert len(server.tails) <= 13
+                assert len(slept.delays) >= 8
+
+        run(main)
+
+    def test_a_segment_that_stalls_breaks_if_that_is_wanted(self) -> None:
+        """Silence beyond ``stall_timeout_s`` counts as a cut."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(int(exchange.tail))
+            await exchange.chunk(b"half")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with subscribed(handler, start=0, stall_timeout_s=0.02) as (subscriber, _):
+                with pytest.raises(ConnectionLost, match=r"no byte for 0\.02 s"):
+                    await (await anext(subscriber)).read()
+
+        run(main)
+
+
+async def stalls(exchange: Exchange) -> None:
+    """Segments begin and never end; /next waits as well."""
+    if exchange.tail == "0":
+        await exchange.begin(0)
+        await exchange.chunk(b"x")
+    await exchange.closed_by_client()
+
+
+class TestLifetime:
+    @pytest.mark.parametrize("start", ["next", 0, 5])
+    def test_cancelling_a_wait_is_clean(self, start: int | str) -> None:
+        """Wherever the loop stands, a cancelled subscriber closes its connections and raises nothing else."""
+
+        async def main() -> None:
+            async with fake(stalls) as server:
+                with anyio.move_on_after(0.05) as scope:
+                    async with Subscriber(server.url, start=start) as subscriber:
+                        async for segment in subscriber:
+                            await segment.read()
+                assert scope.cancelled_caught
+                assert server.connections
+                await server.all_closed()
+
+        run(main)
+
+    @pytest.mark.parametrize("start", ["next", 0])
+    def test_cancelling_the_task_is_clean(self, start: int | str) -> None:
+        """asyncio's own cancel and timeout work, too."""
+
+        async def consume(url: str, ready: asyncio.Event) -> None:
+            async with Subscriber(url, start=start) as subscriber:
+                ready.set()
+                async for segment in subscriber:
+                    await segment.read()
+
+        async def main() -> None:
+            async with fake(stalls) as server:
+                ready = asyncio.Event()
+                async with asyncio.TaskGroup() as group:
+                    task = group.create_task(consume(server.url, ready))
+                    await ready.wait()
+                    await server.asked()
+                    task.cancel()
+                assert task.cancelled()
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await consume(server.url, ready)
+                await server.all_closed()
+
+        run(main)
+
+    def test_a_cancelled_wait_for_the_next_segment_can_be_taken_up_again(self) -> None:
+        """The preconnect goes on meanwhile."""
+        go = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await go.wait()
+            await channel(s0=b"x")(exchange)
+
+        async def main() -> None:
+            async with subscribed(handler, start=0) as (subscriber, server):
+                with anyio.move_on_after(0.02):
+                    await anext(subscriber)
+                go.set()
+                assert await collect(subscriber) == [(0, b"x")]
+                assert server.tails == ["0", "1"]
+
+        run(main)
+
+    def test_a_cancelled_read_gives_the_segment_up(self) -> None:
+        """It can never be taken for whole afterwards."""
+
+        async def main() -> None:
+            async with subscribed(stalls, start=0) as (subscriber, _):
+                segment = await anext(subscriber)
+                assert await anext(segment) == b"x"
+                with anyio.move_on_after(0.02):
+                    await anext(segment)
+                with pytest.raises(ClosedHere):
+                    await anext(segment)
+                assert not segment.complete
+
+        run(main)
+
+    def test_an_error_of_the_user_comes_out_as_it_is(self) -> None:
+        """No ExceptionGroup around it."""
+
+        async def fail(subscriber: Subscriber) -> None:
+            async with subscriber:
+                await anext(subscriber)
+                raise KeyError("mine")
+
+        async def main() -> None:
+            async with fake(stalls) as server:
+                with pytest.raises(KeyError, match="mine"):
+                    await fail(Subscriber(server.url, start=0))
+                await server.all_closed()
+
+        run(main)
+
+    def test_breaking_off_is_clean(self) -> None:
+        """Leaving loop and block in the middle of a segment, with the next one already answered."""
+
+        async def main() -> None:
+            async with subscribed(channel(s0=b"x" * 10, s1=b"y" * 10), start=0) as (subscriber, server):
+                async for segment in subscriber:
+                    assert await anext(segment)
+                    await server.asked(2)
+                    break
+
+        run(main)
+
+    def test_it_is_used_inside_its_block_once(self) -> None:
+        """Before and after, and a second time, it says what is wrong."""
+
+        async def main() -> None:
+            async with fake(channel()) as server:
+                subscriber = Subscriber(server.url, start=0)
+                with pytest.raises(ClosedHere):
+                    await anext(subscriber)
+                async with subscriber:
+                    with pytest.raises(LocalProtocolError):
+                        await subscriber.__aenter__()
+                with pytest.raises(ClosedHere):
+                    await anext(subscriber)
+                with pytest.raises(LocalProtocolError):
+                    await subscriber.__aenter__()
+
+        run(main)
+
+    def test_two_at_once_are_refused(self) -> None:
+        """One task iterates over a subscriber at a time."""
+
+        async def main() -> None:
+            async with subscribed(stalls, start=5) as (subscriber, server), anyio.create_task_group() as group:
+                group.start_soon(anext, subscriber)
+                await server.asked()
+                with pytest.raises(anyio.BusyResourceError):
+                    await anext(subscriber)
+                group.cancel_scope.cancel()
+
+        run(main)
+
+    def test_a_client_that_was_given_is_used_and_left_open(self) -> None:
+        """With its headers and its transport; httpx's own transport works but for trailers."""
+
+        async def main() -> None:
+            async with fake(channel(s0=b"x")) as server:
+                for transport in (httpx.AsyncHTTPTransport(), TrailerTransport()):
+                    async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer t"}) as http:
+                        async with Subscriber(server.url, start=0, client=http) as subscriber:
+                            assert await collect(subscriber) == [(0, b"x")]
+                        assert not http.is_closed
+                assert {exchange.headers["authorization"] for exchange in server.exchanges} == {"Bearer t"}
+
+        run(main)
+
+    def test_a_transport_that_was_given_is_used(self) -> None:
+        """Tests of programs need no sockets."""
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            seq = request.url.path.rpartition("/")[2]
+            if seq == "0":
+                return httpx.Response(200, headers={wire.SEQ: seq}, content=b"mock")
+            return httpx.Response(200, headers={wire.SEQ: seq, wire.CLOSED: wire.TERMINATED})
+
+        async def main() -> None:
+            transport = httpx.MockTransport(answer)
+            async with Subscriber("http://host/trickle/cam", start=0, transport=transport) as subscriber:
+                assert await collect(subscriber) == [(0, b"mock")]
+
+        run(main)
