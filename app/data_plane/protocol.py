@@ -67,6 +67,7 @@ class TrickleProtocol(HttpToolsProtocol):
         self._queue: deque[Request] | None = None
         self._queued_bytes = 0
         self._head_bytes = 0
+        self._in_head = False
         self._partial: list[bytes] = []
         self._partial_size = 0
         self._chunked = False
@@ -201,6 +202,11 @@ class TrickleProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._reject(Status.BAD_REQUEST, "Malformed request")
             return
+        if self._in_head:
+            # The parser keeps a header to itself until it is whole: one that never ends shows only here.
+            self._head_bytes += len(data)
+            if self._head_bytes > 2 * self.plane.options.header_bytes:
+                self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if (request := self._request) is not None and request.chunks:
             self._deliver(request)
 
@@ -211,6 +217,7 @@ class TrickleProtocol(HttpToolsProtocol):
         self._ours = False
         self._chunked = False
         self._mid_message = True
+        self._in_head = True
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -225,6 +232,7 @@ class TrickleProtocol(HttpToolsProtocol):
             self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         if self._deaf:
             return
         parts = self.plane.router.match(self.url)
