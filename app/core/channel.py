@@ -21,7 +21,7 @@ from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serv
 from app.core.segment import Cursor, Event, Segment, State, encode_frame, prefix
 from app.core.window import Window
 from app.core.writer import Outcome, Verdict, Writer, WriterOwner
-from trickle.wire import SEQ_NEXT
+from trickle.wire import SEQ_CURRENT, SEQ_NEXT
 
 
 class Channel:
@@ -54,17 +54,13 @@ class Channel:
         self.name = name
         self.epoch = epoch
         self.content_type = content_type
-        self.created_at = now
-        self.active_at = now
-        self.next_seq = 0
-        self.floor = 0
+        self.created_at = self.active_at = now
+        self.next_seq = self.floor = 0
         self.segments: dict[int, Segment] = {}
         self.window = Window(limits, budget)
         self.ended = False
         self.drain_until: float | None = None
-        self.readers = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
+        self.readers = self.bytes_in = self.bytes_out = 0
         self.scheduled_at: float | None = None
         self._limits = limits
         self._budget = budget
@@ -100,9 +96,7 @@ class Channel:
         """
         head = self.next_seq
         if seq < 0:
-            back = -seq - 1
-            seq = head - back if back < 2 else max(head - back, self.earliest)
-            seq = max(seq, 0)
+            seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
         segment = self.segments.get(seq)
         if segment is not None:
             waiting = segment.state is State.WAITING
@@ -127,7 +121,7 @@ class Channel:
 
     def release(self, segment: Segment) -> None:
         """Forget a waiting segment for which nobody waits any more."""
-        if segment.state is State.WAITING and segment.writer is None and not segment.cursors:
+        if self._waiting.get(segment.seq) is segment and segment.writer is None and not segment.cursors:
             self._discard(segment)
 
     # Writing.
@@ -178,8 +172,7 @@ class Channel:
         """
         if writer.outcome is not None:
             return writer.outcome
-        refused = self._store(writer.segment, chunks, now)
-        if refused is not None:
+        if (refused := self._store(writer.segment, chunks, now)) is not None:
             return self._cut(writer, refused, now)
         writer.segment.wake()
         if self._woken:
@@ -197,8 +190,6 @@ class Channel:
         outcome = writer.settle(Verdict.COMPLETE if segment.size else Verdict.EMPTY)
         self.active_at = now
         self._close(segment, Event.FINISH, now)
-        if segment.size:
-            self._truncate_open(segment.seq, now, orphans_only=True)
         self._notify()
         return outcome
 
@@ -268,11 +259,10 @@ class Channel:
         times = (self._deadlines.next, self.window.next_deadline, self.drain_until)
         return min((when for when in times if when is not None), default=None)
 
-    def evict_oldest(self) -> int:
-        """Evict the oldest kept segment, unless it is the newest closed one; returns the bytes freed."""
-        segment = self.window.evict_oldest()
-        if segment is None:
-            return 0
+    def evict_oldest(self) -> int | None:
+        """Evict the oldest kept segment, unless it is the newest closed one; returns the bytes freed, if any was."""
+        if (segment := self.window.evict_oldest()) is None:
+            return None
         self._settle([segment])
         return segment.size
 
@@ -300,14 +290,14 @@ class Channel:
         elif segment.seq < self.next_seq:
             self._deadlines.set(segment, now + self._limits.skip_grace_s)
         elif (timeout := self._limits.first_byte_timeout_s) is not None:
+            self._deadlines.clear(segment)
             self._deadlines.set(segment, now + timeout)
 
     def _store(self, segment: Segment, chunks: Sequence[bytes], now: float) -> Verdict | None:
         """Put chunks into the segment without waking anybody.
 
         Returns:
-            ``None`` if all are in; otherwise which limit stopped them, with as many bytes stored as there was
-            room for.
+            ``None`` if all are in; otherwise which limit stopped them. Up to the segment's limit they are stored.
         """
         refused = None
         size = sum(map(len, chunks))
@@ -374,14 +364,16 @@ class Channel:
         self._advance(segment.seq, now)
         self.window.keep(segment)
         self._settle(self.window.evict(now))
-        if (when := self.window.next_deadline) is not None:
-            self._schedule(self, when)
+        if segment.complete:
+            self._truncate_open(segment.seq, now, orphans_only=True)
 
     def _settle(self, evicted: list[Segment]) -> None:
         """Evicted segments are gone for good: a late POST for one of them is a POST for a closed segment."""
         for segment in evicted:
             del self.segments[segment.seq]
             self.floor = max(self.floor, segment.seq + 1)
+        if (when := self.window.next_deadline) is not None:
+            self._schedule(self, when)
 
     def _truncate_open(self, below: int, now: float, *, orphans_only: bool) -> None:
         """Close the open segments below a seq as truncated: all of them, or those whose publisher has gone."""

@@ -13,15 +13,17 @@ def check_registry(registry: Registry) -> None:
     Raises:
         AssertionError: an invariant does not hold.
     """
-    held = 0
+    held = readers = 0
     for name, channel in registry.channels.items():
         assert channel.name == name, "a channel is filed under its own name"
         check_channel(channel)
+        _check_appointment(registry, channel)
         held += sum(segment.size for segment in channel.segments.values())
+        readers += channel.readers
     assert registry.budget.used == held, "the budget counts just the bytes that are held"
     assert held <= registry.limits.total_bytes, "the budget holds"
     assert len(registry.channels) <= registry.limits.channels, "the limit of channels holds"
-    assert 0 <= registry.readers <= registry.limits.readers, "the limit of readers holds"
+    assert 0 <= readers <= registry.readers <= registry.limits.readers, "the limit of readers holds"
     assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
 
 
@@ -39,12 +41,23 @@ def check_channel(channel: Channel) -> None:
     assert len(closed) <= limits.window_segments, "the window's count holds"
     assert len(closed) == 1 or channel.window.bytes <= limits.window_bytes, "the window's bytes hold"
     assert set(channel._waiting) | set(channel._open) == set(segments) - {segment.seq for segment in closed}
-    assert not (channel._woken or channel._preempted), "everybody was told"
+    assert not channel._woken, "every reader of a closed segment was woken"
+    assert not channel._preempted, "every preempted writer was told"
     for seq, segment in segments.items():
         assert segment.seq == seq, "a segment is filed under its own seq"
         _check_segment(channel, seq)
+    assert 0 <= channel.floor <= channel.next_seq, "only seqs below the head are settled"
     if channel.ended:
         assert len(closed) == len(segments), "nothing waits or is written in an ended channel"
+
+
+def _check_appointment(registry: Registry, channel: Channel) -> None:
+    appointed = {id(other) for when, _, other in registry._deadlines if other.scheduled_at == when}
+    due = [when for when in (channel.next_deadline(), registry._idle_at(channel)) if when is not None]
+    if due:
+        assert id(channel) in appointed, "a channel with a deadline is looked at again"
+        assert channel.scheduled_at is not None, "it knows when"
+        assert channel.scheduled_at <= min(due), "and that is in time"
 
 
 def _check_segment(channel: Channel, seq: int) -> None:
@@ -65,7 +78,9 @@ def _check_segment(channel: Channel, seq: int) -> None:
         case State.OPEN:
             assert size > 0, "an open segment has its first byte"
             assert seq < channel.next_seq, "the head is past every started segment"
-            assert segment.writer or segment.deadline is not None, "an orphan has a deadline"
+            if segment.writer is None:
+                assert segment.deadline is not None, "an orphan has a deadline"
+                assert not channel.window.completed_after(seq), "no orphan outlives a later complete segment"
         case _:
             assert seq < channel.next_seq, "the head is past every closed segment"
             assert segment.closed_at is not None, "closing leaves its time"

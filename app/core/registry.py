@@ -294,5 +294,6 @@ class Registry:
         size += self.limits.total_bytes >> 4
         largest = sorted(self.channels.values(), key=lambda channel: channel.window.bytes, reverse=True)
         for channel in largest:
-            while size > 0 and (freed := channel.evict_oldest()):
+            # Empty segments free nothing, but what lies behind them may.
+            while size > 0 and (freed := channel.evict_oldest()) is not None:
                 size -= freed

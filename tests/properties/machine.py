@@ -1,0 +1,167 @@
+"""The random walk through :class:`tests.properties.model.World` that Hypothesis takes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from app.core.limits import Limits
+from tests.properties.model import Post, World
+
+CI: Final = settings(
+    max_examples=1200,
+    stateful_step_count=50,
+    derandomize=True,  # the same walks on every machine: a red run is a change of the code
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+"""Thousands of steps in well under a minute."""
+
+LIMITS: Final = st.builds(
+    Limits,
+    segment_bytes=st.sampled_from([4, 9, 1000]),
+    window_segments=st.sampled_from([1, 2, 3, 50]),
+    window_bytes=st.sampled_from([5, 12, 1000]),
+    window_age_s=st.sampled_from([4.0, 60.0]),
+    total_bytes=st.sampled_from([10, 25, 10_000]),
+    channels=st.sampled_from([1, 2, 9]),
+    readers=st.sampled_from([1, 3, 50]),
+    publisher_grace_s=st.sampled_from([0.0, 5.0]),
+    skip_grace_s=st.sampled_from([0.0, 2.0]),
+    first_byte_timeout_s=st.sampled_from([None, None, 3.0]),
+    channel_drain_s=st.sampled_from([0.0, 10.0]),
+    idle_timeout_s=st.sampled_from([20.0, 300.0]),
+    tombstone_s=st.sampled_from([0.0, 15.0, 300.0]),
+    tombstones=st.sampled_from([0, 1, 9]),
+)
+"""Small enough that a short walk meets each limit."""
+
+CHANNELS: Final = st.sampled_from(["a", "a", "a", "b", "_own"])
+"""Mostly one channel: what happens to it from many sides is where the trouble lies."""
+
+CONTENT_TYPES: Final = st.sampled_from(["", "video/mp2t", "text/plain"])
+SIZES: Final = st.lists(st.integers(1, 4), max_size=3)
+WHICH: Final = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
+"""Counted from the newest back: mostly one that still lives, sometimes a stale one."""
+
+OFFSETS: Final = st.sampled_from([0, 0, 0, -1, 1, -2, 2, -3, 6])
+"""Distance of a seq from the head."""
+
+NOT_OFTEN: Final = st.sampled_from([False, False, False, True])
+MOSTLY: Final = st.sampled_from([True, True, True, False])
+
+
+class RegistryMachine(RuleBasedStateMachine):
+    """Publishers, readers, deletes, resets and time in any order; the oracle is asked after each step."""
+
+    world: World
+
+    @initialize(limits=LIMITS, autocreate=MOSTLY)
+    def begin(self, limits: Limits, autocreate: bool) -> None:
+        self.world = World(limits, autocreate=autocreate)
+        self.world.create("_own", "application/json", force=True)
+        self.world.create("a", "", force=True)
+
+    @rule(name=CHANNELS, content_type=CONTENT_TYPES, force=NOT_OFTEN)
+    def create(self, name: str, content_type: str, force: bool) -> None:
+        self.world.create(name, content_type, force=force)
+
+    @rule(
+        name=CHANNELS,
+        offset=OFFSETS,
+        content_type=CONTENT_TYPES,
+        reset=NOT_OFTEN,
+        key=st.sampled_from([None, None, "k1", "k2"]),
+    )
+    def reserve(self, name: str, offset: int, content_type: str, reset: bool, key: str | None) -> None:
+        self._reserve(name, max(0, self.world.head(name) + offset), content_type, reset, key)
+
+    @rule(name=CHANNELS, content_type=CONTENT_TYPES, reset=NOT_OFTEN)
+    def reserve_next(self, name: str, content_type: str, reset: bool) -> None:
+        self._reserve(name, -1, content_type, reset, None)
+
+    @rule(name=CHANNELS, content_type=CONTENT_TYPES, reset=NOT_OFTEN)
+    def reserve_first(self, name: str, content_type: str, reset: bool) -> None:
+        self._reserve(name, 0, content_type, reset, None)
+
+    def _reserve(self, name: str, seq: int, content_type: str, reset: bool, key: str | None) -> None:
+        self.world.reserve(name, seq, content_type=content_type, reset=reset, key=key)
+        if name.startswith("_"):
+            self.world.reserve_own(name, seq)
+
+    @rule(name=CHANNELS, sizes=SIZES)
+    def publish(self, name: str, sizes: list[int]) -> None:
+        posts = len(self.world.posts)
+        self._reserve(name, -1, "", False, None)
+        if len(self.world.posts) > posts:
+            self.world.finish(self.world.posts[-1], sizes)
+
+    @rule(seqs=st.permutations([0, 1, 2]), attach=MOSTLY)
+    def read_ahead(self, seqs: list[int], attach: bool) -> None:
+        for seq in seqs:
+            self.world.read("a", self.world.head("a") + seq, attach=attach, leaves=True)
+
+    @precondition(lambda self: self.world.posts)
+    @rule(which=WHICH, sizes=SIZES)
+    def append(self, which: int, sizes: list[int]) -> None:
+        self.world.append(self._post(which), sizes)
+
+    @precondition(lambda self: self.world.posts)
+    @rule(which=WHICH, sizes=SIZES.filter(bool))
+    def append_more(self, which: int, sizes: list[int]) -> None:
+        self.world.append(self._post(which), sizes)
+
+    @precondition(lambda self: self.world.posts)
+    @rule(which=WHICH, sizes=SIZES)
+    def finish(self, which: int, sizes: list[int]) -> None:
+        self.world.finish(self._post(which), sizes)
+
+    @precondition(lambda self: self.world.posts)
+    @rule(which=WHICH)
+    def abort(self, which: int) -> None:
+        self.world.abort(self._post(which))
+
+    @rule(name=CHANNELS, offset=OFFSETS)
+    def close_segment(self, name: str, offset: int) -> None:
+        self.world.close_segment(name, max(0, self.world.head(name) + offset))
+
+    @rule(name=CHANNELS, force=NOT_OFTEN)
+    def end(self, name: str, force: bool) -> None:
+        self.world.end(name, force=force)
+
+    @rule(name=CHANNELS, seq=st.sampled_from([-1, -1, -2, -3, -5]), attach=MOSTLY, leaves=st.booleans())
+    def read_from_head(self, name: str, seq: int, attach: bool, leaves: bool) -> None:
+        self.world.read(name, seq, attach=attach, leaves=leaves)
+
+    @rule(name=CHANNELS, offset=OFFSETS, attach=MOSTLY, leaves=st.booleans())
+    def read(self, name: str, offset: int, attach: bool, leaves: bool) -> None:
+        self.world.read(name, max(0, self.world.head(name) + offset), attach=attach, leaves=leaves)
+
+    @precondition(lambda self: self.world.readers)
+    @rule(which=WHICH)
+    def detach(self, which: int) -> None:
+        self.world.detach(self.world.readers[-1 - which % len(self.world.readers)])
+
+    @precondition(lambda self: self.world.readers)
+    @rule(which=WHICH)
+    def pause(self, which: int) -> None:
+        self.world.pause(self.world.readers[-1 - which % len(self.world.readers)])
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 2.0, 3.0, 5.0, 11.0, 25.0, 400.0]), expire=MOSTLY)
+    def pass_time(self, seconds: float, expire: bool) -> None:
+        self.world.pass_time(seconds, expire=expire)
+
+    @rule(on=st.sampled_from([False, False, False, False, False, True]))
+    def shut_down(self, on: bool) -> None:
+        self.world.registry.shutting_down = on
+
+    @invariant()
+    def agrees_with_the_oracle(self) -> None:
+        self.world.check()
+
+    def _post(self, which: int) -> Post:
+        return self.world.posts[-1 - which % len(self.world.posts)]

@@ -1,0 +1,524 @@
+"""A registry, the publishers and readers around it, and an oracle that remembers what was published.
+
+The oracle computes everything a second time, in the plainest way, from what the publishers were told: which bytes
+were accepted for which segment, where the head is, which life of a name is the live one. :meth:`World.check`
+compares. It shares no code with the core except the names of its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from app.core.channel import Channel
+from app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
+from app.core.invariants import check_registry
+from app.core.limits import Limits
+from app.core.registry import Registry
+from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from app.core.segment import Segment, State, decode_frame
+from app.core.writer import Outcome, Verdict, Writer
+
+
+def stored_bytes(segment: Segment) -> bytes:
+    """What a segment holds, decoded."""
+    return b"".join(chunk for frame in segment.frames for chunk in decode_frame(frame))
+
+
+class Life:
+    """What the oracle knows of one epoch of one name.
+
+    Attributes:
+        head: one past the newest segment that was started or closed, as its publishers saw it.
+        started: the same, as the journal tells it, skipped segments aside.
+        published: accepted bytes by seq, in the order of their acceptance.
+        closed: seqs that the journal reported closed.
+        active_at: when something was last published; drain_until: set once the channel has ended.
+    """
+
+    def __init__(self, name: str, epoch: int, content_type: str, now: float) -> None:
+        self.name = name
+        self.epoch = epoch
+        self.content_type = content_type
+        self.head = 0
+        self.started = 0
+        self.published: dict[int, bytes] = {}
+        self.closed: set[int] = set()
+        self.active_at = now
+        self.drain_until: float | None = None
+
+    def advance(self, seq: int) -> None:
+        self.head = max(self.head, seq + 1)
+
+
+@dataclass(eq=False, slots=True)
+class Post:
+    """A publisher's exchange.
+
+    Attributes:
+        answer: what the core returned to end it.
+        told: what it was told because somebody else ended it.
+    """
+
+    writer: Writer | None = None
+    life: Life | None = None
+    answer: Outcome | None = None
+    told: Outcome | None = None
+
+    def preempted(self, outcome: Outcome) -> None:
+        assert self.told is None, "a writer is told once"
+        assert self.answer is None, "a writer that has its answer is told nothing more"
+        self.told = outcome
+
+
+class Reader:
+    """A cursor that pulls like a real one: at each wake, unless its socket is full (``paused``).
+
+    Args:
+        leave: called from within the wake that shows it the end; ``None`` to stay attached.
+    """
+
+    def __init__(self, life: Life, channel: Channel, segment: Segment, leave: Callable[[Reader], None] | None) -> None:
+        self.life = life
+        self.channel = channel
+        self.segment = segment
+        self.frames_read = 0
+        self.received = b""
+        self.paused = False
+        self.saw_close = segment.closed
+        self._leave = leave
+        self.pull()
+
+    def wake(self) -> None:
+        assert not self.saw_close, "nobody is woken after the end"
+        self.saw_close = self.segment.closed
+        if not self.paused:
+            self.pull()
+        if self.saw_close and self._leave is not None:
+            self._leave(self)
+
+    def pull(self) -> None:
+        for frame in self.segment.frames[self.frames_read :]:
+            self.received += b"".join(decode_frame(frame))
+        self.frames_read = len(self.segment.frames)
+
+
+class World:
+    """The system under test and its oracle, driven by small actions.
+
+    Args:
+        limits: of the registry.
+        autocreate: of the registry.
+    """
+
+    def __init__(self, limits: Limits, *, autocreate: bool) -> None:
+        self.limits = limits
+        self.now = 1000.0
+        self.registry = Registry(limits, autocreate=autocreate, listener=self._hear)
+        self.posts: list[Post] = []
+        self.readers: list[Reader] = []
+        self.departed: list[Reader] = []
+        self.lives: dict[tuple[str, int], Life] = {}
+        self.newest: dict[str, Life] = {}
+        self.facts = 0
+        self._expiring = False
+        self._bytes = count()
+
+    def head(self, name: str) -> int:
+        """The head of the newest life of a name, 0 if it never lived."""
+        return self.newest[name].head if name in self.newest else 0
+
+    def live(self, name: str) -> Life | None:
+        """The life of a name that has not ended."""
+        life = self.newest.get(name)
+        return None if life is None or life.drain_until is not None else life
+
+    # What publishers do.
+
+    def create(self, name: str, content_type: str, *, force: bool) -> None:
+        before = self._picture()
+        found = self.registry.create(name, content_type, self.now, force=force)
+        if isinstance(found, Refusal):
+            assert self._picture() == before, "a refused creation changes nothing"
+            self._check_refusal(name, found, force=force)
+            return
+        life = self._expect_live(name)
+        assert found.epoch == life.epoch, "creating finds the live channel"
+        life.content_type = life.content_type or content_type
+
+    def reserve(self, name: str, seq: int, *, content_type: str, reset: bool, key: str | None) -> None:
+        before, valid, post = self._picture(), self._valid_posts(), Post()
+        existed = name in self.registry.channels and seq in self.registry.channels[name].segments
+        drained = name in self.newest and self.live(name) is None and name in self.registry.channels
+        answer = self.registry.reserve(name, seq, post, self.now, content_type=content_type, reset=reset, key=key)
+        match answer:
+            case Writer():
+                assert not drained or seq == 0 or reset, "a latecomer resurrects nothing"
+                life = self._expect_live(name)
+                life.content_type = life.content_type or content_type
+                self._granted(post, answer, seq, valid, anywhere=reset or existed)
+                if reset:
+                    opened = [s.seq for s in answer.channel.unclosed if s.state is State.OPEN]
+                    assert all(seq >= answer.segment.seq for seq in opened), "a reset closes what is open below it"
+            case AlreadyStored(segment=segment):
+                assert self._picture() == before, "a retry of what is stored changes nothing"
+                assert key is not None
+                assert segment.state is State.COMPLETE
+            case Refusal():
+                assert self._picture() == before, "a refused reservation changes nothing"
+                self._check_refusal(name, answer, reset=reset)
+
+    def reserve_own(self, name: str, seq: int) -> None:
+        """The server writes to a channel of its own, whose name nobody else may write to."""
+        channel = self.registry.live(name)
+        if channel is not None:
+            valid, post = self._valid_posts(), Post()
+            answer = channel.reserve(seq, post, len(self.posts), self.now)
+            if isinstance(answer, Writer):
+                self._granted(post, answer, seq, valid, anywhere=True)
+
+    def _granted(self, post: Post, writer: Writer, seq: int, valid: Sequence[Post], *, anywhere: bool) -> None:
+        life = self._expect_live(writer.channel.name)
+        got = writer.segment.seq
+        assert writer.channel.epoch == life.epoch, "only the live epoch is written to"
+        assert got == seq or (seq == -1 and got >= life.head), "a publisher gets the seq that it asked for"
+        assert got not in life.closed, "nothing leaves `closed`"
+        assert got <= life.head + 1 or life.head == 0 or anywhere, "nobody publishes far ahead"
+        for other in valid:
+            if other.told is not None and other.told.verdict is Verdict.SUPERSEDED:
+                assert seq != -1, "-1 never takes a segment over"
+                assert other.writer is not None
+                assert other.writer.segment is writer.segment, "only the same segment is taken over"
+        post.writer, post.life = writer, life
+        self.posts.append(post)
+
+    def _check_refusal(self, name: str, refusal: Refusal, *, reset: bool = False, force: bool = False) -> None:
+        life = self.live(name)
+        match refusal.why:
+            case Why.ENDED:
+                assert life is None
+                assert name in self.registry.channels
+                assert not reset
+            case Why.AHEAD:
+                assert life is not None
+                assert refusal.seq is not None
+                assert refusal.seq > life.head + 1 > 1
+                assert not reset
+            case Why.CLOSED:
+                assert life is not None
+                assert refusal.seq is not None
+                assert refusal.seq < life.head, "what is at or past the head is not closed"
+            case Why.NOT_FOUND:
+                assert life is None
+                assert not self.registry.autocreate
+                assert not force
+            case Why.LIMIT:
+                assert life is None
+                assert len(self.registry.channels) == self.limits.channels
+            case Why.RESERVED:
+                assert name.startswith("_")
+                assert not force
+            case Why.SHUTDOWN:
+                assert self.registry.shutting_down
+            case Why.NO_SEGMENT:
+                raise AssertionError("creating and reserving never ask for an existing segment")
+
+    def append(self, post: Post, sizes: Sequence[int]) -> None:
+        writer, life = _granted_to(post)
+        chunks, before, stale = self._chunks(sizes), self._picture(), writer.outcome
+        evictable = self._may_be_full(sum(sizes))
+        outcome = writer.channel.append(writer, chunks, self.now)
+        if stale is not None:
+            self._check_stale(stale, outcome, before)
+        else:
+            post.answer = outcome
+            self._accepted(life, writer, b"".join(chunks), outcome, may_be_full=evictable)
+
+    def finish(self, post: Post, sizes: Sequence[int]) -> None:
+        writer, life = _granted_to(post)
+        chunks, before, stale = self._chunks(sizes), self._picture(), writer.outcome
+        may_be_full = self._may_be_full(sum(sizes))
+        outcome = writer.channel.finish(writer, chunks, self.now)
+        if stale is not None:
+            self._check_stale(stale, outcome, before)
+            return
+        post.answer = outcome
+        self._accepted(life, writer, b"".join(chunks), outcome, may_be_full=may_be_full)
+        if outcome.verdict in (Verdict.COMPLETE, Verdict.EMPTY):
+            assert (outcome.verdict is Verdict.COMPLETE) == (outcome.size > 0)
+            assert writer.segment.seq in life.closed, "an ended body closes its segment"
+            life.advance(writer.segment.seq)
+
+    def abort(self, post: Post) -> None:
+        writer, _ = _granted_to(post)
+        before, stale = self._picture(), writer.outcome
+        writer.channel.abort(writer, self.now)
+        if stale is not None:
+            self._check_stale(stale, writer.outcome, before)
+            return
+        post.answer = writer.outcome
+        assert post.answer is not None
+        assert post.answer.verdict is Verdict.ABORTED
+
+    def _check_stale(self, stale: Outcome, outcome: Outcome | None, before: object) -> None:
+        assert outcome == stale, "a stale token is answered as it was"
+        assert self._picture() == before, "a stale token changes nothing"
+
+    def _accepted(self, life: Life, writer: Writer, data: bytes, outcome: Outcome | None, *, may_be_full: bool) -> None:
+        """Note what must now be readable."""
+        seq = writer.segment.seq
+        stored = life.published.get(seq, b"")
+        room = self.limits.segment_bytes - len(stored)
+        if outcome is not None and outcome.verdict is Verdict.OVER_BUDGET:
+            assert may_be_full, "bytes are refused only where eviction cannot make room"
+        else:
+            too_large = outcome is not None and outcome.verdict is Verdict.TOO_LARGE
+            assert (len(data) > room) == too_large, "a segment holds its limit and no more"
+            life.published[seq] = stored + data[:room]
+            life.active_at = self.now
+            if data[:room]:
+                life.advance(seq)
+        assert outcome is None or outcome.size == len(life.published.get(seq, b"")), "the answer counts what is stored"
+
+    def _may_be_full(self, size: int) -> bool:
+        """Whether so many bytes may be refused, since all that cannot be evicted leaves too little room."""
+        fixed = 0
+        for channel in self.registry.channels.values():
+            fixed += sum(segment.size for segment in channel.unclosed)
+            fixed += max(((s.seq, s.size) for s in channel.segments.values() if s.closed), default=(0, 0))[1]
+        return fixed + size > self.limits.total_bytes
+
+    def close_segment(self, name: str, seq: int) -> None:
+        before, life = self._picture(), self.live(name)
+        unclosed = life is not None and any(s.seq == seq for s in self.registry.channels[name].unclosed)
+        refusal = self.registry.close_segment(name, seq, self.now)
+        if life is None or refusal is not None or not unclosed:
+            assert self._picture() == before, "closing what is not there, or is closed, changes nothing"
+            assert not unclosed or name.startswith("_")
+        else:
+            assert seq in life.closed
+            life.active_at = self.now
+            life.advance(seq)
+
+    def end(self, name: str, *, force: bool) -> None:
+        before, life = self._picture(), self.live(name)
+        if self.registry.end(name, self.now, force=force) is not None:
+            assert self._picture() == before, "a refused end changes nothing"
+            assert life is None or name.startswith("_")
+        else:
+            assert life is not None
+            assert life.drain_until is not None, "the end of a channel is a fact"
+
+    # What readers do.
+
+    def read(self, name: str, seq: int, *, attach: bool, leaves: bool) -> None:
+        before = self._picture()
+        existing = set(self.registry.channels[name].segments) if name in self.registry.channels else set()
+        resolution = self.registry.resolve(name, seq)
+        if not isinstance(resolution, Serve | Wait):
+            assert self._picture() == before, "a read that finds nothing changes nothing"
+        if isinstance(resolution, Refusal):
+            full, down = self.registry.readers == self.limits.readers, self.registry.shutting_down
+            absent = name not in self.registry.channels
+            assert {Why.LIMIT: full, Why.SHUTDOWN: down, Why.NOT_FOUND: absent}[resolution.why]
+            return
+        life, channel = self.newest[name], resolution.channel
+        assert (channel.name, channel.epoch) == (name, life.epoch), "a name means its newest epoch"
+        assert resolution.head == life.head, "a reader is told the head"
+        found = resolution.segment.seq if isinstance(resolution, Serve | Wait) else resolution.seq
+        assert found == self._absolute(seq, life.head, channel), "seqs are counted from the head"
+        match resolution:
+            case Ahead() | Gone():
+                assert found > life.head if isinstance(resolution, Ahead) else found < life.head
+                assert found not in existing
+            case Ended():
+                assert found >= life.head
+                assert life.drain_until is not None
+            case Wait(segment=segment):
+                assert life.drain_until is None, "nobody waits on an ended channel"
+                assert found in existing or found == life.head or (life.head, found) == (0, 1)
+                self._attach(life, channel, segment, leaves=leaves) if attach else self._decline(channel, segment)
+            case Serve(segment=segment):
+                self._attach(life, channel, segment, leaves=leaves)
+
+    def _absolute(self, seq: int, head: int, channel: Channel) -> int:
+        started = [segment.seq for segment in channel.segments.values() if segment.state is not State.WAITING]
+        match seq:
+            case -1:
+                return head
+            case -2:
+                return max(head - 1, 0)
+            case _:
+                return seq if seq >= 0 else max(head + seq + 1, min([head, *started]))
+
+    def _decline(self, channel: Channel, segment: Segment) -> None:
+        for _ in range(2):  # a second time must do no harm
+            channel.release(segment)
+
+    def _attach(self, life: Life, channel: Channel, segment: Segment, *, leaves: bool) -> None:
+        reader = Reader(life, channel, segment, self._leave if leaves else None)
+        self.registry.attach(reader, channel, segment)
+        self.readers.append(reader)
+
+    def _leave(self, reader: Reader) -> None:
+        reader.pull()
+        self.readers.remove(reader)
+        self.departed.append(reader)
+        self.registry.detach(reader, reader.channel, reader.segment)
+
+    def detach(self, reader: Reader) -> None:
+        self.readers.remove(reader)
+        self.registry.detach(reader, reader.channel, reader.segment)
+        assert reader not in reader.segment.cursors, "who is detached is forgotten"
+
+    def pause(self, reader: Reader) -> None:
+        reader.paused = not reader.paused
+        if not reader.paused:
+            reader.pull()
+
+    # Time.
+
+    def pass_time(self, seconds: float, *, expire: bool) -> None:
+        self.now += seconds
+        if expire:
+            self._expiring = True
+            self.registry.expire(self.now)
+            self._expiring = False
+            self._check_nothing_due()
+
+    def _check_nothing_due(self) -> None:
+        next_deadline = self.registry.next_deadline()
+        assert next_deadline is None or next_deadline > self.now, "what is due is done"
+        for name, channel in self.registry.channels.items():
+            life = self.newest[name]
+            for segment in channel.unclosed:
+                assert segment.deadline is None or segment.deadline > self.now, "no grace is overrun"
+            if life.drain_until is not None:
+                assert life.drain_until > self.now, "a drain ends"
+            elif not name.startswith("_"):
+                assert life.active_at + self.limits.idle_timeout_s > self.now, "an idle channel ends"
+
+    # The oracle.
+
+    def check(self) -> None:
+        """Compare the registry with the oracle."""
+        check_registry(self.registry)
+        for name, channel in self.registry.channels.items():
+            self._check_channel(self.newest[name], channel)
+        for life in self.newest.values():
+            kept = self.registry.channels.get(life.name)
+            over = life.drain_until is not None and life.drain_until <= self.now
+            assert over or kept is not None, "a channel, and its drain, are not cut short"
+        for post in self.posts:
+            self._check_post(post)
+        for reader in self.readers:
+            self._check_reader(reader)
+        for reader in self.departed:
+            assert reader.received == reader.life.published.get(reader.segment.seq, b""), "no byte is lost"
+        self.departed.clear()
+        assert self.registry.readers == len(self.readers)
+
+    def _check_channel(self, life: Life, channel: Channel) -> None:
+        assert channel.epoch == life.epoch, "a name means its newest epoch"
+        assert channel.next_seq == life.head, "the head is one past the newest started segment"
+        assert channel.content_type == life.content_type, "a content type is set once"
+        assert channel.ended == (life.drain_until is not None)
+        assert not life.closed or max(life.closed) in channel.segments, "the newest closed segment is kept"
+        for seq, segment in channel.segments.items():
+            assert segment.closed == (seq in life.closed), "closing is a fact"
+            assert stored_bytes(segment) == life.published.get(seq, b""), "what was accepted is what is stored"
+
+    def _check_post(self, post: Post) -> None:
+        writer, life = _granted_to(post)
+        assert (post.answer is not None) + (post.told is not None) == (writer.outcome is not None), "told exactly once"
+        if writer.outcome is None:
+            assert life is self.live(life.name), "a valid writer writes to the live epoch"
+            assert writer.channel.segments.get(writer.segment.seq) is writer.segment
+            assert writer.segment.writer is writer
+
+    def _check_reader(self, reader: Reader) -> None:
+        segment, life = reader.segment, reader.life
+        assert reader.saw_close == segment.closed, "every reader hears of the end"
+        published = life.published.get(segment.seq, b"")
+        assert published.startswith(reader.received), "no byte is doubled or reordered"
+        assert reader.paused or reader.received == published, "no byte is lost, and none is late"
+        if not segment.closed:
+            assert life is self.live(life.name), "no reader waits on an ended channel"
+            assert reader.channel.segments.get(segment.seq) is segment, "no reader waits on a forgotten segment"
+            overtaken = segment.state is State.WAITING and segment.seq < life.head
+            assert not overtaken or segment.writer is not None, "no reader waits on a dead segment"
+
+    def _hear(self, fact: Fact) -> None:
+        self.facts += 1
+        assert fact.index == self.facts, "the journal has no gaps"
+        if isinstance(fact, ChannelCreated):
+            self._hear_created(fact)
+            return
+        life = self.lives[fact.channel, fact.epoch]
+        assert life.drain_until is None, "nothing happens to an ended channel"
+        match fact:
+            case ChannelEnded(next_seq=next_seq, reason=reason):
+                life.drain_until = self.now + self.limits.channel_drain_s
+                assert next_seq == life.head
+                idle = life.active_at + self.limits.idle_timeout_s <= self.now and not life.name.startswith("_")
+                assert (idle and self._expiring) if reason is EndReason.IDLE else not self._expiring
+            case SegmentOpened(seq=seq):
+                assert seq not in life.closed, "nothing leaves `closed`"
+                life.started = max(life.started, seq + 1)
+            case SegmentClosed(seq=seq, state=state):
+                assert seq not in life.closed, "a segment closes once"
+                life.closed.add(seq)
+                if state is not State.SKIPPED:
+                    life.started = max(life.started, seq + 1)
+                elif seq >= life.started:
+                    # The one way in which time alone moves the head.
+                    assert self._expiring, "only what was overtaken is skipped"
+                    assert self.limits.first_byte_timeout_s is not None
+                    life.advance(seq)
+
+    def _hear_created(self, fact: ChannelCreated) -> None:
+        before = self.newest.get(fact.channel)
+        assert before is None or before.drain_until is not None, "a name has one live epoch"
+        draining = before is not None and before.drain_until is not None and before.drain_until > self.now
+        follows = before is not None and fact.epoch == before.epoch + 1
+        assert follows or (fact.epoch == 1 and not draining), "epochs count up while a name is remembered"
+        life = Life(fact.channel, fact.epoch, fact.content_type, self.now)
+        self.lives[fact.channel, fact.epoch] = self.newest[fact.channel] = life
+
+    def _expect_live(self, name: str) -> Life:
+        life = self.live(name)
+        assert life is not None, f"{name} was created"
+        return life
+
+    def _valid_posts(self) -> list[Post]:
+        return [post for post in self.posts if post.answer is None and post.told is None]
+
+    def _chunks(self, sizes: Sequence[int]) -> list[bytes]:
+        """Chunks whose bytes tell their place: one that is lost, doubled or moved shows."""
+        return [bytes(next(self._bytes) % 251 for _ in range(size)) for size in sizes]
+
+    def _picture(self) -> object:
+        """All that a refused request must leave as it was."""
+        return self.registry.statistics(), [
+            (channel.floor, [_segment_picture(segment) for segment in channel.segments.values()])
+            for channel in self.registry.channels.values()
+        ]
+
+
+def _segment_picture(segment: Segment) -> object:
+    return (
+        segment.seq,
+        segment.state,
+        segment.size,
+        segment.key,
+        segment.writer and segment.writer.serial,
+        len(segment.cursors),
+        segment.deadline,
+    )
+
+
+def _granted_to(post: Post) -> tuple[Writer, Life]:
+    assert post.writer is not None
+    assert post.life is not None
+    return post.writer, post.life
