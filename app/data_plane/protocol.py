@@ -332,6 +332,8 @@ class TrickleProtocol(HttpToolsProtocol):
             request.queued = False
             if not self._queue:
                 self._queued_bytes = 0
+                # The rest of this request's body may still have to be read.
+                self.flow.resume_reading()
             begin(self, request)
             if request.chunks or request.complete:
                 self._deliver(request)

@@ -1,0 +1,114 @@
+"""A server in a thread of the test's own process: quick to start, and open to be looked into.
+
+What it answers is what a server process answers: the same protocol class, configuration and sockets. Signals, exit
+codes, the command line and the access log's file need a process of their own (`tests/support/server.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvloop
+
+from app.changefeed import Changefeed
+from app.conformance.target import Address, Target
+from app.core.facts import Fact
+from app.core.registry import Registry
+from app.data_plane.plane import DataPlane
+from app.server import Server, _uvicorn_config
+from app.settings import Settings
+from app.sweeper import sweep
+from tests.support.waiting import WITHIN_S, eventually
+from trickle.records import AccessRecord
+
+QUICK_END: dict[str, Any] = {"shutdown_drain_s": 0.05, "shutdown_deadline_s": 1}
+
+
+@dataclass
+class LocalServer:
+    """A server that listens.
+
+    Attributes:
+        settings: what it runs with.
+        port: where it listens.
+        plane: its data plane; look, but change nothing (it lives in another thread).
+        records: the access records so far. problems: what its event loop complained about; must stay empty.
+    """
+
+    settings: Settings
+    port: int
+    plane: DataPlane
+    records: list[AccessRecord]
+    problems: list[str] = field(default_factory=list)
+
+    def target(self, tls: ssl.SSLContext | None = None) -> Target:
+        """A client's view of it."""
+        return Target(Address("127.0.0.1", self.port, self.settings.base_path, tls))
+
+    def record(self, **fields: Any) -> AccessRecord:
+        """Wait for the one access record that has these values."""
+
+        def found() -> list[AccessRecord]:
+            return [
+                record
+                for record in list(self.records)
+                if all(getattr(record, name) == value for name, value in fields.items())
+            ]
+
+        records = eventually(found, what=f"a record with {fields} among {self.records[-5:]}")
+        assert len(records) == 1, records
+        return records[0]
+
+
+@contextmanager
+def local_server(**settings: Any) -> Iterator[LocalServer]:
+    """Run a server with these settings until the block ends.
+
+    Raises:
+        AssertionError: at the end, if its event loop has seen an exception that nobody handled.
+    """
+    configured = Settings(port=0, **{**QUICK_END, **settings})
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    records: list[AccessRecord] = []
+    facts: list[Fact] = []
+    started: list[tuple[LocalServer, Server]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        changefeed = Changefeed(loop.call_soon, loop.time)
+
+        def on_fact(fact: Fact) -> None:
+            facts.append(fact)
+            changefeed.note(fact)
+
+        registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=on_fact)
+        plane = DataPlane(registry, configured.options(), sink=records.append, node="here")
+        changefeed.start(registry)
+        running = LocalServer(configured, listener.getsockname()[1], plane, records)
+        loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))
+        config = _uvicorn_config(configured, plane, None)
+        server = Server(config, plane, None, lambda _: started.append((running, server)), configured)
+        sweeping = loop.create_task(sweep(plane))
+        await server.serve(sockets=[listener])
+        sweeping.cancel()
+
+    thread = threading.Thread(target=lambda: uvloop.run(main()), name="server", daemon=True)
+    thread.start()
+    try:
+        running, server = eventually(lambda: started and started[0], what="the server listens")
+        try:
+            yield running
+        finally:
+            server.stop()
+            thread.join(WITHIN_S)
+        assert not thread.is_alive(), "the server does not stop"
+        assert running.problems == []
+    finally:
+        listener.close()

@@ -1,0 +1,27 @@
+"""Waiting for facts: tests ask until something is true, and fail if it never gets true."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+WITHIN_S: Final = 20.0
+"""How long a fact may take on a busy machine; only a fault reaches it."""
+
+_PAUSE_S: Final = 0.005
+
+
+def eventually(fact: Callable[[], T], *, within_s: float = WITHIN_S, what: str = "") -> T:
+    """Ask until the answer is true; returns that answer.
+
+    Raises:
+        AssertionError: it stayed untrue for ``within_s`` seconds.
+    """
+    deadline = time.monotonic() + within_s
+    while not (answer := fact()):
+        assert time.monotonic() < deadline, f"never happened: {what or fact}; last answer: {answer!r}"
+        time.sleep(_PAUSE_S)
+    return answer
