@@ -1,0 +1,37 @@
+# The server image is small; the report needs Java and Spark, so it is a target of its own.
+FROM python:3.13-slim AS build
+WORKDIR /src
+RUN pip install --no-cache-dir 'uv>=0.8'
+COPY pyproject.toml uv.lock README.md LICENSE ./
+ENV UV_PROJECT_ENVIRONMENT=/opt/tricklecast UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
+RUN uv sync --locked --no-dev --no-install-project --extra media
+COPY trickle trickle
+COPY app app
+COPY publisher publisher
+COPY subscriber subscriber
+COPY analytics analytics
+RUN uv sync --locked --no-dev --no-editable --extra media
+
+FROM build AS build-analytics
+RUN uv sync --locked --no-dev --no-editable --extra media --extra analytics
+
+FROM python:3.13-slim AS base
+RUN useradd --create-home --uid 10001 tricklecast && mkdir /logs && chown tricklecast /logs
+ENV PATH=/opt/tricklecast/bin:$PATH PYTHONUNBUFFERED=1
+USER tricklecast
+ENTRYPOINT ["tricklecast"]
+
+FROM base AS analytics
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless procps && rm -rf /var/lib/apt/lists/*
+USER tricklecast
+COPY --from=build-analytics /opt/tricklecast /opt/tricklecast
+CMD ["storms", "/logs"]
+
+FROM base AS server
+COPY --from=build /opt/tricklecast /opt/tricklecast
+EXPOSE 2939
+VOLUME /logs
+HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:2939/healthz', timeout=2)"]
+CMD ["serve", "--host", "0.0.0.0", "--access-log", "/logs/access.jsonl"]

@@ -1,0 +1,73 @@
+# Sourced by the other scripts: makes the virtual environment and installs what is missing.
+# Assumes only git, bash and Python >= 3.11.
+
+say() { printf '%s\n' "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+
+# Run as root, through sudo where that needs no password.
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then "$@"
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then sudo -n "$@"
+    else return 1
+    fi
+}
+
+apt_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive sh -c '
+        apt-get update -qq && for package in "$@"; do
+            apt-get install -y -qq --no-install-recommends "$package" && exit 0
+        done; exit 1' sh "$@" >&2
+}
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+        [ -n "$candidate" ] || continue
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            printf '%s' "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is needed. Install it, or name it: PYTHON=/path/to/python3 $0"
+}
+
+prepare_python() {
+    local python stamp
+    if [ ! -x .venv/bin/python ]; then
+        python=$(find_python)
+        say "Making a virtual environment in .venv with $("$python" --version)"
+        if ! "$python" -m venv .venv 2>/dev/null; then
+            rm -rf .venv
+            say "This Python has no venv module; installing it"
+            apt_install python3-venv || fail "cannot make a virtual environment: install Python's venv module (Debian: apt-get install python3-venv)"
+            "$python" -m venv .venv
+        fi
+    fi
+    stamp=$(.venv/bin/python -c 'import hashlib, sys; print(hashlib.sha256(b"".join(open(f, "rb").read() for f in sys.argv[1:])).hexdigest())' pyproject.toml uv.lock)
+    if [ "$(cat .venv/.installed 2>/dev/null)" != "$stamp" ]; then
+        say "Installing what uv.lock names (PySpark is 450 MB: this takes a minute)"
+        .venv/bin/python -m pip --version >/dev/null 2>&1 || .venv/bin/python -m ensurepip >/dev/null
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
+        VIRTUAL_ENV="$PWD/.venv" .venv/bin/uv sync --quiet --active --locked --inexact --all-extras
+        printf '%s' "$stamp" > .venv/.installed
+    fi
+}
+
+java_works() {
+    local java version
+    java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ -n "$version" ] && [ "$version" -ge 17 ]
+}
+
+prepare_java() {
+    java_works && return
+    say "Spark needs Java 17 or newer; installing it through the system's package manager"
+    apt_install openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless \
+        || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q java-17-openjdk-headless >&2; } \
+        || { command -v apk >/dev/null 2>&1 && as_root apk add -q openjdk17-jre-headless >&2; } \
+        || { command -v brew >/dev/null 2>&1 && brew install -q openjdk@17 >&2 && JAVA_HOME=$(brew --prefix openjdk@17) && export JAVA_HOME; } \
+        || true
+    java_works || fail "Java 17 or newer is needed and could not be installed here. Install it (Debian: sudo apt-get install openjdk-17-jre-headless) or set JAVA_HOME, and run this again."
+}
