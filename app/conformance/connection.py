@@ -10,7 +10,9 @@ import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from app.conformance.http1 import ByteReader, Head, Response, ResponseParser
@@ -36,17 +38,38 @@ class Late(Failure):
 
 
 class Transcript:
-    """What went over a case's connections, shortened, for the report of a failure."""
+    """What went over a case's connections, shortened, for the report of a failure.
+
+    Floods are counted instead of repeated, so that the beginning stays in sight.
+    """
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
         self._start = time.monotonic()
+        self._entries: deque[_Entry] = deque(maxlen=_TRANSCRIPT_LINES)
 
     def add(self, connection: int, direction: str, data: bytes | str) -> None:
         """Note bytes that were sent (``>``) or received (``<``), or something that happened (``!``)."""
-        text = data if isinstance(data, str) else shorten(data)
-        self.lines.append(f"{time.monotonic() - self._start:6.2f} s  #{connection} {direction} {text}")
-        del self.lines[:-_TRANSCRIPT_LINES]
+        text = f"#{connection} {direction} {data if isinstance(data, str) else shorten(data)}"
+        if self._entries and self._entries[-1].text == text:
+            self._entries[-1].count += 1
+        else:
+            self._entries.append(_Entry(time.monotonic() - self._start, text))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """One line per entry."""
+        return tuple(str(entry) for entry in self._entries)
+
+
+@dataclass(slots=True)
+class _Entry:
+    at_s: float
+    text: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.at_s:6.2f} s  {self.text}{times}"
 
 
 class Connection:

@@ -51,7 +51,7 @@ class Report:
     def _explain(self, result: Result) -> None:
         self.out.print(f"       expected: {result.expected}")
         self.out.print(f"       got:      {result.got}")
-        self.out.print(f"       see:      docs/reference/protocol.md, {result.case.section}")
+        self.out.print(f"       rule of:  {result.case.section}")
         for line in result.transcript:
             self.out.print(f"       {line}", style="dim")
 

@@ -103,5 +103,5 @@ class Runner:
 
     @staticmethod
     def _failed(case: Case, target: Target, start: float, expected: str, got: str) -> Result:
-        transcript = tuple(target.transcript.lines)
+        transcript = target.transcript.lines
         return Result(case, Outcome.FAIL, time.monotonic() - start, expected=expected, got=got, transcript=transcript)

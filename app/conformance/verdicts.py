@@ -33,4 +33,4 @@ def shorten(data: bytes, limit: int = _SHOWN_BYTES) -> str:
     if len(data) <= limit:
         return repr(data)[1:]
     half = limit // 2
-    return f"{data[:half]!r}… {len(data) - limit} bytes …{data[-half:]!r}".replace("b'", "'").replace('b"', '"')
+    return f"{repr(data[:half])[1:]}… {len(data) - limit} bytes …{repr(data[-half:])[1:]}"

@@ -43,7 +43,6 @@ for _name, _rule, _render in (
     ("header-without-colon", "A header line without a colon", _post("Content-Length")),
     ("control-character", "A NUL in a header", _post("X-Nul: a\x00b", "Content-Length: 0")),
     ("no-http", "Something that is no HTTP at all", lambda connection, path: b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"),
-    ("no-version", "A request line without a version", lambda connection, path: f"GET {path}\r\n\r\n".encode()),
     ("strange-version", "An unknown version", lambda connection, path: f"GET {path} HTTX/1.1\r\n\r\n".encode()),
 ):
     MALFORMED.add(

@@ -198,9 +198,9 @@ def complete_segment_is_not_called_truncated(target: Target) -> None:
     reader = channel.read(0)
     response = expect.status(reader.head(), 200)
     upload.end()
-    reader.rest()
+    expect.equal("the body", reader.rest(), b"all")
     expect.whole(response)
-    expect.whole(channel.get(0))
+    expect.whole(expect.segment(channel.get(0), 0, b"all"))
 
 
 @EMPTY.case()

@@ -1,0 +1,105 @@
+"""`tricklecast conformance`: what it prints, and how it exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from app.conformance.cases import CASES
+from app.conformance.cli import conformance
+from app.conformance.target import Address
+from tests.conformance.conftest import RunnerFor
+from tests.conformance.fakes import scripted, unused_address
+
+_NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 17\r\n\r\nStream not found\n"
+
+
+def _invoke(*arguments: str) -> Result:
+    app = typer.Typer()
+    app.command()(conformance)
+    return CliRunner().invoke(app, arguments)
+
+
+def _url(address: Address) -> str:
+    return f"http://{address.authority}{address.base_path}"
+
+
+def test_the_list_has_every_rule() -> None:
+    """`--list` prints the name and rule of every case, and needs no server."""
+    result = _invoke("--list")
+    assert result.exit_code == 0
+    assert all(f"{case.name} — {case.rule}" in result.stdout for case in CASES)
+
+
+def test_the_list_can_be_narrowed() -> None:
+    """`--list --only` prints the rules whose names match, and no others."""
+    result = _invoke("--list", "--only", "drain/*")
+    assert "drain/then-the-name-is-forgotten" in result.stdout
+    assert "publish/" not in result.stdout
+
+
+def test_a_server_that_keeps_the_rules(runner_for: RunnerFor, tmp_path: Path) -> None:
+    """All passed is exit code 0, a line for each rule, the sums, and the same as JSON."""
+    path = tmp_path / "results.json"
+    result = _invoke(_url(runner_for("default").address), "--only", "head/*", "--json", str(path))
+    assert result.exit_code == 0, result.output
+    assert "PASS head/starts-at-zero — " in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(" 0 failed, 0 skipped")
+    assert json.loads(path.read_text())["failed"] == 0
+
+
+def test_a_server_that_breaks_a_rule() -> None:
+    """A failure is exit code 1, and explained."""
+    with scripted(_NOT_FOUND) as address:
+        result = _invoke(_url(address), "--only", "head/starts-at-zero")
+    assert result.exit_code == 1
+    assert "FAIL head/starts-at-zero" in result.stdout
+    assert "expected: status 200" in result.stdout
+
+
+def test_cases_for_other_configurations_are_skipped() -> None:
+    """A case that the server cannot show is skipped with what it needs, and does not count as a failure."""
+    with scripted(_NOT_FOUND) as address:
+        result = _invoke(_url(address), "--only", "too-large/*", "--verbose")
+    assert result.exit_code == 0
+    assert "needs a server started with --max-segment-bytes 65536 (--profile small-segments)" in result.stdout
+
+
+def test_a_server_that_is_not_there() -> None:
+    """A server that cannot be reached is exit code 3 and one line on stderr."""
+    result = _invoke(_url(unused_address()))
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert "cannot be reached" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--list"),
+        (["ftp://host/trickle"], "http"),
+        (["http://host:99999/trickle"], "URL"),
+        (["http://host/a b"], "URL"),
+        (["http://host/trickle", "--only", "no-such-case"], "--list"),
+        (["http://host/trickle", "--profile", "no-such-profile"], "no-autocreate"),
+        (["http://host/trickle", "--jobs", "0"], "--jobs"),
+        (["https://host/trickle", "--ca-file", "/does/not/exist"], "--ca-file"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], words: str) -> None:
+    """What cannot be meant is exit code 2, and says what can."""
+    result = _invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_deadlines_follow_the_options() -> None:
+    """The graces of a server can be said one by one; the case that waits for one is told."""
+    with scripted(_NOT_FOUND) as address:
+        result = _invoke(_url(address), "--only", "drain/then*", "--drain-s", "0.1", "--skip-grace-s", "0")
+    assert result.exit_code == 1

@@ -1,0 +1,162 @@
+"""The strict parser: it reads what a server may send, and finds fault with the rest."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.conformance.http1 import ByteReader, Cut, Framing, Malformed, Response, ResponseParser
+from app.conformance.verdicts import Failure, shorten
+
+
+def _parser(data: bytes, step: int = 1 << 16) -> ResponseParser:
+    pieces = iter([data[start : start + step] for start in range(0, len(data), step)])
+    return ResponseParser(ByteReader(lambda: next(pieces, b"")))
+
+
+def _parse(data: bytes, method: str = "GET", step: int = 1 << 16) -> Response:
+    return _parser(data, step).response(method)
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, 1000])
+def test_counted_body(step: int) -> None:
+    """A body with Content-Length ends after so many bytes, however they come."""
+    response = _parse(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b \r\n\r\ndata", step=step)
+    assert (response.status, response.reason, response.body) == (200, "OK", b"data")
+    assert response.get("x-a") == "b"
+    assert response.framed is Framing.LENGTH
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+def test_chunked_body_keeps_its_chunks_and_trailers(step: int) -> None:
+    """Chunks stay apart, extensions are ignored, and trailers are found like headers."""
+    data = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\none\r\nA\r\n0123456789\r\n0\r\nT: v\r\n\r\n"
+    response = _parse(data, step=step)
+    assert response.chunks == [b"one", b"0123456789"]
+    assert response.trailers == (("T", "v"),)
+    assert response.marked("t") == "v"
+    assert response.marked("u") is None
+
+
+def test_body_until_the_end_of_the_connection() -> None:
+    """Without any framing the body is all that comes."""
+    response = _parse(b"HTTP/1.0 200 OK\r\n\r\nall of it")
+    assert (response.framed, response.body, response.closes) == (Framing.CLOSE, b"all of it", True)
+
+
+@pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 304)])
+def test_announced_bodies_that_do_not_come(method: str, status: int) -> None:
+    """The answer to HEAD, and 304, announce a body's length and have none."""
+    response = _parse(b"HTTP/1.1 %d X\r\nContent-Length: 10\r\n\r\n" % status, method)
+    assert (response.framed, response.body) == (Framing.NONE, b"")
+
+
+def test_204_has_no_body() -> None:
+    """A 204 ends with its headers."""
+    assert _parse(b"HTTP/1.1 204 No Content\r\n\r\n").framed is Framing.NONE
+
+
+def test_interim_responses_are_collected() -> None:
+    """Any number of 1xx may come before the final response."""
+    response = _parse(b"HTTP/1.1 100 Continue\r\n\r\n" * 2 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    assert [head.status for head in response.interim] == [100, 100]
+    assert response.status == 200
+
+
+def test_responses_follow_each_other() -> None:
+    """One response ends where the next begins."""
+    parser = _parser(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\naHTTP/1.1 404 Nope\r\nContent-Length: 0\r\n\r\n")
+    assert parser.response("GET").body == b"a"
+    assert parser.chunk() is None
+    assert parser.response("GET").status == 404
+
+
+def test_lists_are_read_over_lines() -> None:
+    """A list may be spread over several lines of a header, in any case."""
+    response = _parse(b"HTTP/1.1 200 OK\r\nAllow: GET, post\r\nallow: DELETE\r\nContent-Length: 0\r\n\r\n")
+    assert response.tokens("ALLOW") == {"get", "post", "delete"}
+    assert not response.closes
+
+
+_OK = b"HTTP/1.1 200 OK\r\n"
+_CHUNKED = _OK + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"HTTP/1.1 200\r\n\r\n",
+        b"ICY 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\n\n",
+        _OK + b"Content-Length: 4\n\r\n",
+        _OK + b"Name : value\r\n\r\n",
+        _OK + b" folded\r\n\r\n",
+        _OK + b"no colon\r\n\r\n",
+        _OK + b"X: a\x00b\r\n\r\n",
+        _OK + b"Content-Length: -1\r\n\r\n",
+        _OK + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+        _OK + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        _OK + b"Transfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        _CHUNKED + b"zz\r\n",
+        _CHUNKED + b"-1\r\n",
+        _CHUNKED + b"0x1\r\na\r\n0\r\n\r\n",
+        _CHUNKED + b"1\r\nab\r\n0\r\n\r\n",
+        _CHUNKED + b"1\na\r\n0\r\n\r\n",
+        _OK + b"X: y\r\n" * 200 + b"\r\n",
+        b"H" * 100_000,
+    ],
+)
+def test_faults_are_found(data: bytes) -> None:
+    """What a forgiving client would let pass is malformed."""
+    with pytest.raises(Malformed):
+        _parse(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        _OK,
+        _OK + b"Content-Length: 2\r\n\r\nx",
+        _CHUNKED,
+        _CHUNKED + b"5\r\nabc",
+        _CHUNKED + b"3\r\nabc\r\n",
+        _CHUNKED + b"0\r\n",
+    ],
+)
+def test_early_ends_are_found(data: bytes) -> None:
+    """A response that stops before its end is cut, never a shorter response."""
+    with pytest.raises(Cut):
+        _parse(data)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_parser(data: bytes) -> None:
+    """Whatever comes is a response or a failure with words, nothing else."""
+    try:
+        response = _parse(_OK + data)
+    except Failure as failure:
+        text = str(failure)
+        assert "expected a" in text
+        return
+    assert response.status == 200
+
+
+@given(chunks=st.lists(st.binary(min_size=1, max_size=50), max_size=8), step=st.integers(1, 64))
+def test_chunks_come_out_as_they_went_in(chunks: list[bytes], step: int) -> None:
+    """However the stream is cut, the chunks are those that were framed."""
+    body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    assert _parse(_CHUNKED + body + b"0\r\n\r\n", step=step).chunks == chunks
+
+
+def test_long_bytes_are_shortened_for_people() -> None:
+    """A failure shows both ends of what came, and how much is between."""
+    assert shorten(b"ab") == "'ab'"
+    assert shorten(b"a" * 50 + b"b" * 50, limit=4) == "'aa'… 96 bytes …'bb'"

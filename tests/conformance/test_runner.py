@@ -1,0 +1,181 @@
+"""The runner: verdicts, order, isolation of cases, and what a failure tells."""
+
+from __future__ import annotations
+
+import json
+import threading
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from app.conformance import expect
+from app.conformance.case import Case, Check
+from app.conformance.report import Report, print_rules, write_json
+from app.conformance.runner import Outcome, Result, Runner
+from app.conformance.target import Target
+from app.conformance.verdicts import Failure, Skip
+from tests.conformance.fakes import scripted, unused_address
+
+_ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno\n"
+
+
+def _case(check: Check, name: str = "g/n", *, profiles: tuple[str, ...] = ("default",), alone: bool = False) -> Case:
+    return Case(name, "9. Nothing", "Something holds.", check, profiles, alone)
+
+
+def _run(check: Check) -> Result:
+    return Runner(unused_address()).run_case(_case(check))
+
+
+def _holds(target: Target) -> None:
+    del target
+
+
+def _fails(target: Target) -> None:
+    raise Failure("one", "two")
+
+
+def _skips(target: Target) -> None:
+    raise Skip("too slow")
+
+
+def test_a_case_passes_fails_or_is_skipped() -> None:
+    """A case that returns has passed; failures and skips carry their words."""
+    assert _run(_holds).outcome is Outcome.PASS
+    failed = _run(_fails)
+    assert (failed.outcome, failed.expected, failed.got) == (Outcome.FAIL, "one", "two")
+    skipped = _run(_skips)
+    assert (skipped.outcome, skipped.reason) == (Outcome.SKIP, "too slow")
+
+
+def test_an_answer_that_breaks_the_case_is_a_failure() -> None:
+    """A number that is none, or a socket that breaks, fails the case and not the run."""
+
+    def check(target: Target) -> None:
+        int("x")
+
+    result = _run(check)
+    assert result.outcome is Outcome.FAIL
+    assert result.got.startswith("ValueError")
+
+
+def test_a_server_that_is_gone_fails_the_case() -> None:
+    """A connection that is refused in the middle of a run is a failure that says so."""
+    result = _run(lambda target: target.settle())
+    assert (result.outcome, result.expected) == (Outcome.FAIL, "a connection")
+
+
+def test_a_case_that_does_not_fit_is_not_run() -> None:
+    """A case for another configuration is skipped without a connection, with the flags that it needs."""
+    result = Runner(unused_address()).run_case(_case(_fails, profiles=("no-drain",)))
+    assert result.outcome is Outcome.SKIP
+    assert "--channel-drain-s 0" in result.reason
+
+
+def test_results_come_in_order() -> None:
+    """Results have the order of the cases, whichever ends first."""
+    later = threading.Event()
+
+    def first(target: Target) -> None:
+        expect.true(later.wait(10), "the second case to run beside the first", "nothing")
+
+    cases = [_case(first, "g/first"), _case(lambda target: later.set(), "g/second")]
+    results = list(Runner(unused_address()).run(cases, jobs=2))
+    assert [(result.case.name, result.outcome) for result in results] == [
+        ("g/first", Outcome.PASS),
+        ("g/second", Outcome.PASS),
+    ]
+
+
+def test_cases_that_must_be_alone_come_last() -> None:
+    """A case that fills a limit runs when no other does."""
+    running: set[str] = set()
+
+    def beside(target: Target) -> None:
+        running.add("beside")
+        running.discard("beside")
+
+    def alone(target: Target) -> None:
+        expect.equal("what runs beside it", running, set())
+
+    cases = [_case(alone, "g/alone", alone=True), *(_case(beside, f"g/{number}") for number in range(20))]
+    results = list(Runner(unused_address()).run(cases, jobs=8))
+    assert [result.outcome for result in results] == [Outcome.PASS] * 21
+    assert results[-1].case.name == "g/alone"
+
+
+def test_a_failure_shows_the_way_there() -> None:
+    """The transcript of a failure has what was sent and what came."""
+    with scripted(_ANSWER) as address:
+        result = Runner(address).run_case(_case(lambda target: target.channel("c").publish(0, b"data")))
+    assert result.outcome is Outcome.FAIL
+    assert result.expected == "status 200"
+    text = "\n".join(result.transcript)
+    assert "POST /trickle/c/0 HTTP/1.1" in text
+    assert "404 Not Found" in text
+
+
+def test_a_slow_machine_is_no_fault_of_the_server() -> None:
+    """Steps that must be done before a grace ends skip the case when they took too long, even if they failed."""
+
+    def check(target: Target) -> None:
+        with target.within(0.0):
+            raise Failure("one", "two")
+
+    assert _run(check).outcome is Outcome.SKIP
+
+
+def test_a_fault_in_time_is_the_servers() -> None:
+    """Steps that were quick enough fail as usual."""
+
+    def check(target: Target) -> None:
+        with target.within(3600.0):
+            raise Failure("one", "two")
+
+    assert _run(check).outcome is Outcome.FAIL
+
+
+def _console() -> tuple[Console, StringIO]:
+    out = StringIO()
+    return Console(file=out, soft_wrap=True, highlight=False, markup=False), out
+
+
+def test_the_report_has_a_line_for_each_rule() -> None:
+    """Each result is one line with verdict, name and rule; a failure is explained; the sums come last."""
+    console, out = _console()
+    report = Report(console, verbose=True)
+    report.add(Result(_case(_holds), Outcome.PASS))
+    report.add(Result(_case(_holds), Outcome.SKIP, reason="not here"))
+    assert report.close()
+    report.add(Result(_case(_holds), Outcome.FAIL, expected="one", got="two [red]", transcript=("> sent",)))
+    assert not report.close()
+    text = out.getvalue()
+    assert "PASS g/n — Something holds.\n" in text
+    assert "SKIP g/n — Something holds.\n       not here\n" in text
+    assert "expected: one\n       got:      two [red]\n" in text
+    assert "> sent\n" in text
+    assert text.endswith("1 skipped: not here\n1 passed, 1 failed, 1 skipped\n")
+
+
+def test_the_report_as_json(tmp_path: Path) -> None:
+    """The file has the sums, and everything about each case."""
+    path = tmp_path / "results.json"
+    results = [Result(_case(_holds), Outcome.PASS, 0.5), Result(_case(_fails), Outcome.FAIL, expected="e", got="g")]
+    write_json(path, "http://h/trickle", "default", results)
+    document = json.loads(path.read_text())
+    assert (document["passed"], document["failed"], document["skipped"]) == (1, 1, 0)
+    assert document["cases"][0]["name"] == "g/n"
+    assert document["cases"][1]["expected"] == "e"
+    assert document["cases"][0]["rule"] == "Something holds."
+
+
+def test_the_rules_are_listed_by_section() -> None:
+    """The list names each section once, each rule below it, what it needs, and how to start such a server."""
+    console, out = _console()
+    print_rules(console, [_case(_holds), _case(_holds, "g/m", profiles=("no-drain",))])
+    text = out.getvalue()
+    assert text.count("9. Nothing") == 1
+    assert "  g/n — Something holds.\n" in text
+    assert "  g/m — Something holds.  [--profile no-drain]\n" in text
+    assert "tricklecast serve --channel-drain-s 0" in text
