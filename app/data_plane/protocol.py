@@ -241,7 +241,7 @@ class TrickleProtocol(HttpToolsProtocol):
             return
         self._ours = True
         parser = self.parser
-        if parser.should_upgrade():
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
             # The parser takes all that follows for another protocol: see _upgraded().
             self._upgrade = [b"%b %b HTTP/1.1" % (parser.get_method(), self.url)]
             self._upgrade += [b"%b: %b" % header for header in self.headers if header[0] not in _HOP_BY_HOP]

@@ -52,6 +52,15 @@ class LocalServer:
         """A client's view of it."""
         return Target(Address("127.0.0.1", self.port, self.settings.base_path, tls))
 
+    @contextmanager
+    def client(self, tls: ssl.SSLContext | None = None) -> Iterator[Target]:
+        """A client that closes its connections and ends its channels at the end of the block."""
+        target = self.target(tls)
+        try:
+            yield target
+        finally:
+            target.cleanup()
+
     def record(self, **fields: Any) -> AccessRecord:
         """Wait for the one access record that has these values."""
 

@@ -20,9 +20,8 @@ def server() -> Iterator[LocalServer]:
 @pytest.fixture
 def target(server: LocalServer) -> Iterator[Target]:
     """A client of that server; it closes its connections and ends its channels after the test."""
-    client = server.target()
-    yield client
-    client.cleanup()
+    with server.client() as client:
+        yield client
 
 
 @pytest.fixture
