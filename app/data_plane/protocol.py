@@ -95,9 +95,7 @@ class TrickleProtocol(HttpToolsProtocol):
         self._deaf = True
         self.fd = -1
         self._queue = None
-        if (request := self._request) is not None and self._partial:
-            self._flush_partial()
-            self._deliver(request)
+        self._deliver_rest()
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.lost()
@@ -200,6 +198,7 @@ class TrickleProtocol(HttpToolsProtocol):
             self._upgraded(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
+            self._deliver_rest()
             self._reject(Status.BAD_REQUEST, "Malformed request")
             return
         if self._in_head:
@@ -353,6 +352,13 @@ class TrickleProtocol(HttpToolsProtocol):
             self._limit_queue()
         else:
             request.chunks.clear()
+
+    def _deliver_rest(self) -> None:
+        """No more of the body will come: what has arrived counts, half a chunk included."""
+        if (request := self._request) is not None:
+            self._flush_partial()
+            if request.chunks:
+                self._deliver(request)
 
     def _flush_partial(self) -> None:
         """What has arrived of a chunk goes on as it is."""

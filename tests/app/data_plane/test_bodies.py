@@ -102,6 +102,15 @@ def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: Chan
     assert reader.rest()[-5:] == b"again"
 
 
+def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: Channel) -> None:
+    """What becomes of good chunks does not depend on how TCP cut the stream."""
+    upload = channel.upload(0)
+    upload.connection.send(encode_chunk(b"good ") + b"xyz\r\n")
+    assert upload.answer().status == 400
+    channel.upload(0, b"again").end().answer()
+    assert channel.get(0).body == b"good again"
+
+
 def test_a_malformed_chunk_first_leaves_nothing(channel: Channel, server: LocalServer) -> None:
     """A preconnect that turns out to be nonsense moves no head and leaves no segment."""
     channel.create()
