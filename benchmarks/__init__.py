@@ -1,0 +1,1 @@
+"""Benchmarks: what a delivered chunk costs, beside a floor and beside plain FastAPI."""

@@ -1,0 +1,1 @@
+"""The load generator: one process, raw non-blocking sockets, just enough HTTP."""

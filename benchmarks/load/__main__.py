@@ -1,0 +1,32 @@
+"""Run one scenario against one server: ``python -m benchmarks.load``, a job as JSON in, its result as JSON out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from dataclasses import asdict
+
+from benchmarks.load import exchange, idle, stream
+from benchmarks.load.loop import Loop
+from benchmarks.scenarios import Exchanges, Idle, Stream, from_json
+
+
+def main() -> None:
+    """Read the job, run it, print the result."""
+    job = json.load(sys.stdin)
+    gc.disable()  # It would only add its pauses to the latencies; a run makes few cycles and is short.
+    loop = Loop(job["port"])
+    pid, endless = job["pid"], job["endless"]
+    match from_json(job["scenario"]):
+        case Stream() as scenario:
+            result: object = stream.run(loop, scenario, pid, endless=endless)
+        case Exchanges() as scenario:
+            result = exchange.run(loop, scenario, pid, endless=endless)
+        case Idle() as scenario:
+            result = idle.run(loop, scenario, pid, endless=endless)
+    json.dump(asdict(result), sys.stdout)  # type: ignore[call-overload]
+
+
+if __name__ == "__main__":
+    main()
