@@ -167,8 +167,9 @@ class Publisher:
         try:
             if self._plan.owns_channel:
                 await self._delete()
+                await self._posts.close_ahead()
         finally:
-            await self._posts.close_ahead()
+            self._posts.cut_ahead()
 
     async def detach(self) -> None:
         """Stop publishing without ending the channel, so that another publisher can go on with it."""

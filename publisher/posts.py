@@ -152,8 +152,12 @@ class Posts:
         progress = Progress(post.body.sent, post.body.ended, anyio.current_time() - begun_at)
         verdict = self._plan.on_post(post.ticket, outcome, progress)
         match verdict:
-            case Advance() | Stop():
+            case Advance():
                 post.verdict = verdict
+                return False
+            case Stop():
+                post.verdict = verdict
+                self.cut_ahead()
                 return False
             case RetryAfter(delay_s):
                 post.ticket = post.ticket.again()

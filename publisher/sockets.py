@@ -121,12 +121,17 @@ async def connect_tcp(host: str, port: int) -> SocketStream:
             attempts.cancel_scope.cancel()
         over.set()
 
-    async with anyio.create_task_group() as attempts:
-        for family, _, _, _, address in found:
-            over = anyio.Event()
-            attempts.start_soon(attempt, family, address, over)
-            with anyio.move_on_after(STAGGER_S):
-                await over.wait()
+    try:
+        async with anyio.create_task_group() as attempts:
+            for family, _, _, _, address in found:
+                over = anyio.Event()
+                attempts.start_soon(attempt, family, address, over)
+                with anyio.move_on_after(STAGGER_S):
+                    await over.wait()
+    except BaseException:  # cancelled, perhaps after a connection was made
+        for unwanted in connected:
+            unwanted.close()
+        raise
     for late in connected[1:]:
         late.close()
     if not connected:

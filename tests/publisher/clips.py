@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
+from array import array
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Final, cast
 
 import av
 from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import OutputContainer
 from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+
+SIDE: Final = 64
+FRAME_RATE: Final = 25
+AUDIO_RATE: Final = 48_000
 
 
 @dataclass
@@ -59,13 +69,55 @@ def make_clip(
     video: str | None = "libx264",
     audio: str | None = "aac",
     open_gop: bool = False,
-    rate: int = 25,
 ) -> Path:
-    """Encode a clip with B-frames, a keyframe per second, and a tone."""
+    """Encode a clip with two B-frames between others, a keyframe per second, and a tone."""
     with av.open(str(path), mode="w") as container:
-        if video:
-            _add_video(container, video, rate, round(seconds * rate), open_gop=open_gop)
-        if audio:
-            _add_audio(container, audio, seconds)
-        _encode(container, seconds, rate)
+        picture = _video_stream(container, video, open_gop) if video else None
+        sound = cast(AudioStream, container.add_stream(audio, rate=AUDIO_RATE)) if audio else None
+        for number in range(round(seconds * FRAME_RATE)):
+            if picture is not None:
+                container.mux(picture.encode(_picture(number)))
+            if sound is not None:
+                container.mux(sound.encode(_tone(number, sound.codec_context.format.name)))
+        for stream in (picture, sound):
+            if stream is not None:
+                container.mux(stream.encode(None))
     return path
+
+
+def _video_stream(container: OutputContainer, codec: str, open_gop: bool) -> VideoStream:
+    gop = f"keyint={FRAME_RATE}:min-keyint={FRAME_RATE}:scenecut=0:bframes=2:b-adapt=0:open-gop={int(open_gop)}"
+    quiet = ":log-level=none" if codec == "libx265" else ""
+    options = (
+        {f"{codec.removeprefix('lib')}-params": gop + quiet} if codec.startswith("libx") else {"g": "25", "bf": "2"}
+    )
+    stream = cast(VideoStream, container.add_stream(codec, rate=FRAME_RATE, options=options))
+    stream.width = stream.height = SIDE
+    stream.pix_fmt = "yuv420p"
+    return stream
+
+
+def _picture(number: int) -> VideoFrame:
+    """A gradient that moves, so that every frame differs from every other."""
+    frame = VideoFrame(SIDE, SIDE, "yuv420p")
+    for plane in frame.planes:
+        plane.update(bytes((number * 3 + at) % 256 for at in range(plane.buffer_size)))
+    frame.pts = number
+    frame.time_base = Fraction(1, FRAME_RATE)
+    return frame
+
+
+def _tone(number: int, format_: str) -> AudioFrame:
+    """A frame's time of a rising tone, mono."""
+    samples = AUDIO_RATE // FRAME_RATE
+    frame = AudioFrame(format=format_, layout="mono", samples=samples)
+    wave = [math.sin((number * samples + at) * (0.02 + number * 0.0005)) * 0.5 for at in range(samples)]
+    if format_.startswith("flt"):
+        data = array("f", wave).tobytes()
+    else:
+        data = array("h", [round(value * 32767) for value in wave]).tobytes()
+    frame.planes[0].update(data.ljust(frame.planes[0].buffer_size, b"\0"))
+    frame.sample_rate = AUDIO_RATE
+    frame.pts = number * samples
+    frame.time_base = Fraction(1, AUDIO_RATE)
+    return frame

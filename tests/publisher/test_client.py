@@ -1,0 +1,590 @@
+"""The publisher against fake servers: preconnects, early answers, retries, and the order in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from publisher import Closed, Publisher, Receipt, Segment
+from tests.publisher.peers import FakeServer, Head, Peer, fake_server, run
+from trickle import __version__, errors, wire
+
+
+class NoWait(Random):
+    """Dice that keep retries short."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return 0.0
+
+
+Answer = Callable[[Peer, Head], Awaitable[None]]
+
+
+class Trickle:
+    """A fake trickle server: stores what is published, except where a test answers a request in its own way.
+
+    Attributes:
+        log: all requests, as ``METHOD path``, in the order of their heads.
+        heads: the same, with headers.
+        stored: the chunks of each complete segment.
+        instead: answers for the first requests with that method and path, in order.
+    """
+
+    def __init__(self, head: int | None = None) -> None:
+        self.head = head
+        self.log: list[str] = []
+        self.heads: list[Head] = []
+        self.stored: dict[str, list[bytes]] = {}
+        self.instead: dict[str, list[Answer]] = {}
+        self.changed = asyncio.Condition()
+        self.ended = asyncio.Event()
+
+    async def __call__(self, peer: Peer) -> None:
+        while True:
+            try:
+                head = await peer.head()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            await self._note(head)
+            queue = self.instead.get(self.log[-1], [])
+            if queue:
+                await queue.pop(0)(peer, head)
+                return
+            if not await self._serve(peer, head):
+                return
+
+    async def _note(self, head: Head) -> None:
+        async with self.changed:
+            self.heads.append(head)
+            self.log.append(f"{head.method} {head.path.removeprefix('/trickle/c').removeprefix('/')}".strip())
+            self.changed.notify_all()
+
+    async def seen(self, request: str, times: int = 1) -> None:
+        """Wait until a request has arrived."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.log.count(request) >= times)
+
+    async def _serve(self, peer: Peer, head: Head) -> bool:
+        if head.method == "DELETE":
+            self.ended.set()
+            await peer.answer(200)
+            return True
+        if head.method == "GET":
+            await (peer.answer(404) if self.head is None else peer.answer(200, {wire.LATEST: self.head}))
+            return True
+        body = asyncio.ensure_future(peer.body())
+        ended = asyncio.ensure_future(self.ended.wait())
+        await asyncio.wait([body, ended], return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if not body.done():
+            body.cancel()
+            await peer.answer(200, {wire.CLOSED: wire.TERMINATED, "Connection": "close"})
+            return False
+        if body.exception() is not None:
+            return False
+        seq = head.path.rsplit("/", 1)[1]
+        self.stored[seq] = body.result()
+        size = sum(map(len, body.result()))
+        await peer.answer(200, {wire.SEQ: seq, wire.SIZE: size} | ({} if size else {"Connection": "close"}))
+        return bool(size)
+
+
+def reply(status: int, headers: dict[str, object] | None = None, body: bytes = b"", *, after: int = 0) -> Answer:
+    """Answer at once, or after so many chunks of the body, whether or not more is to come."""
+
+    async def answer(peer: Peer, head: Head) -> None:
+        for _ in range(after):
+            await peer.chunk()
+        await peer.answer(status, {"Connection": "close", **(headers or {})}, body)
+        await peer.closed()
+
+    return answer
+
+
+def cut(*, after: int = 0) -> Answer:
+    """Break the connection, after so many chunks of the body."""
+
+    async def answer(peer: Peer, head: Head) -> None:
+        for _ in range(after):
+            await peer.chunk()
+        peer.reset()
+
+    return answer
+
+
+def publisher(server: FakeServer, **options: object) -> Publisher:
+    """A publisher whose retries do not take long."""
+    return Publisher(f"{server.base}/c", rng=NoWait(), **options)  # type: ignore[arg-type]
+
+
+async def write_without_end(segment: Segment) -> None:
+    """Write until something is raised."""
+    async with segment:
+        while True:
+            await segment.write(b"x")
+
+
+async def settled(pub: Publisher) -> None:
+    """Wait until the publisher has given up."""
+    while pub.error is None:
+        await anyio.lowlevel.checkpoint()
+
+
+def test_segments_are_numbered_and_receipted() -> None:
+    """Each segment is one request, each chunk one HTTP chunk, and the answer becomes a receipt."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server, publisher(server, content_type="video/mp2t") as pub:
+            async with pub.segment() as segment:
+                await segment.write(b"one")
+                await segment.write(b"")
+                await segment.write(memoryview(b"two"))  # type: ignore[arg-type]
+            assert segment.receipt == Receipt(0, 6, 6, Closed.COMPLETE)
+            assert await pub.publish(b"x" * 200_000) == Receipt(1, 200_000, 200_000, Closed.COMPLETE)
+            async with pub.segment() as empty:
+                assert empty.seq == 2
+            assert empty.receipt == Receipt(2, 0, 0, Closed.EMPTY)
+        assert trickle.stored["0"] == [b"one", b"two"]
+        assert trickle.stored["1"] == [b"x" * 200_000]
+        assert trickle.stored["2"] == []
+        head = trickle.heads[1].headers
+        assert head["content-type"] == "video/mp2t"
+        assert head["user-agent"] == f"tricklecast/{__version__}"
+        assert wire.ATTEMPT.lower() not in head
+        assert wire.RESET.lower() not in head
+
+    run(main())
+
+
+def test_one_preconnect_is_ahead() -> None:
+    """The first request is open before there is a segment, the next one as soon as a segment has its first byte."""
+
+    async def main() -> None:
+        trickle = Trickle(head=7)
+        async with fake_server(trickle) as server, publisher(server) as pub:
+            await trickle.seen("POST 7")
+            assert trickle.log == ["GET next", "POST 7"]
+            async with pub.segment() as segment:
+                assert trickle.log == ["GET next", "POST 7"]
+                await segment.write(b"x")
+                await trickle.seen("POST 8")
+                await segment.write(b"y")
+            assert trickle.log == ["GET next", "POST 7", "POST 8"]
+
+    run(main())
+
+
+def test_without_preconnect_a_request_begins_with_its_segment() -> None:
+    """``preconnect=0`` opens nothing ahead."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server:
+            async with publisher(server, start=3, preconnect=0) as pub:
+                await pub.publish(b"x")
+                await pub.publish(b"y")
+            assert trickle.log == ["POST 3", "POST 4", "DELETE"]
+
+    run(main())
+
+
+def test_the_channel_is_ended_before_the_preconnect() -> None:
+    """At the time of the DELETE the preconnect still stands, so that readers learn of the end, not of a gap."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        order: list[str] = []
+
+        async def preconnect(peer: Peer, head: Head) -> None:
+            assert await peer.reader.read(100) == b"0\r\n\r\n"
+            order.append("preconnect closed")
+
+        async def delete(peer: Peer, head: Head) -> None:
+            order.append("DELETE arrived")
+            await trickle.seen("POST 1")
+            await peer.answer(200)
+            order.append("DELETE answered")
+
+        trickle.instead = {"POST 1": [preconnect], "DELETE": [delete]}
+        async with fake_server(trickle) as server:
+            async with publisher(server, start=0) as pub:
+                await pub.publish(b"x")
+            assert order == ["DELETE arrived", "DELETE answered", "preconnect closed"]
+
+    run(main())
+
+
+def test_nothing_is_asked_after_the_end() -> None:
+    """A preconnect that breaks while the channel is being ended is not opened again."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        deleting = asyncio.Event()
+
+        async def preconnect(peer: Peer, head: Head) -> None:
+            await deleting.wait()
+            peer.reset()
+
+        async def delete(peer: Peer, head: Head) -> None:
+            deleting.set()
+            await peer.answer(200)
+
+        trickle.instead = {"POST 1": [preconnect], "DELETE": [delete]}
+        async with fake_server(trickle) as server:
+            async with publisher(server, start=0) as pub:
+                await pub.publish(b"x")
+                await trickle.seen("POST 1")
+                await pub.close()
+                await pub.close()
+                with pytest.raises(errors.ClosedHere):
+                    await pub.publish(b"late")
+            assert trickle.log == ["POST 0", "POST 1", "DELETE"]
+
+    run(main())
+
+
+def test_detach_leaves_the_channel() -> None:
+    """The preconnect is cut, not ended, since an ended one would become an empty segment."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server:
+            async with publisher(server, start=0) as pub:
+                await pub.publish(b"x")
+                await trickle.seen("POST 1")
+                await pub.detach()
+                await pub.detach()
+            assert trickle.log == ["POST 0", "POST 1"]
+        assert trickle.stored == {"0": [b"x"]}
+
+    run(main())
+
+
+def test_reset_is_sent_with_the_first_segment_only() -> None:
+    """``start="reset"`` asks for the position, and its first POST resets."""
+
+    async def main() -> None:
+        trickle = Trickle(head=4)
+        trickle.instead = {"POST 4": [cut()]}
+        async with fake_server(trickle) as server, publisher(server, start="reset") as pub:
+            await trickle.seen("POST 4", times=2)
+            await pub.publish(b"x")
+            await trickle.seen("POST 5")
+        resets = [(head.path[-1], head.headers.get(wire.RESET.lower())) for head in trickle.heads[1:4]]
+        assert resets == [("4", "1"), ("4", "1"), ("5", None)]
+
+    run(main())
+
+
+EARLY = [
+    (404, {}, errors.ChannelNotFound),
+    (200, {wire.CLOSED: wire.TERMINATED}, errors.ChannelEnded),
+    (404, {wire.CLOSED: wire.TERMINATED}, errors.ChannelEnded),
+    (409, {wire.LATEST: 9}, errors.Superseded),
+    (403, {}, errors.Refused),
+]
+
+
+@pytest.mark.parametrize(("status", "headers", "error"), EARLY)
+def test_an_early_no_to_the_preconnect_is_raised(
+    status: int, headers: dict[str, object], error: type[Exception]
+) -> None:
+    """It is seen before the first byte, raised by the next use, and the channel is not ended."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(status, headers, b"because")]}
+        async with fake_server(trickle) as server:
+            async with publisher(server, start=0) as pub:
+                await settled(pub)
+                with pytest.raises(error):
+                    await pub.publish(b"x")
+            assert trickle.log == ["POST 0"]
+            with pytest.raises(errors.ClosedHere):
+                await pub.publish(b"y")
+
+    run(main())
+
+
+@pytest.mark.parametrize(("status", "headers", "error"), [*EARLY, (413, {}, errors.SegmentTooLarge)])
+def test_an_early_answer_in_the_middle_of_a_segment_is_raised(
+    status: int, headers: dict[str, object], error: type[Exception]
+) -> None:
+    """The writer is stopped while its body is still open."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(status, headers, after=2)]}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            segment = pub.segment()
+            with pytest.raises(error):
+                await write_without_end(segment)
+            with pytest.raises(error):
+                _ = segment.receipt
+            with pytest.raises(errors.LocalProtocolError):
+                await segment.write(b"x")
+            if error is errors.SegmentTooLarge:
+                assert pub.error is None
+                assert (await pub.publish(b"y")).seq == 1
+
+    run(main())
+
+
+def test_an_error_that_comes_with_the_answer_is_raised_at_the_end_of_the_segment() -> None:
+    """A segment is published only when its answer says so."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(200, {wire.SIZE: 0}, after=2)], "POST 1": [cut(after=2)]}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            with pytest.raises(errors.Superseded):
+                await pub.publish(b"x")
+            with pytest.raises(errors.ConnectionLost):
+                await pub.publish(b"x")
+            assert (await pub.publish(b"x")).seq == 2
+
+    run(main())
+
+
+def test_a_preconnect_is_retried_until_it_holds() -> None:
+    """A busy server and a broken connection cost no data: the bytes go into the request that holds."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(503), cut(), reply(429)]}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            await trickle.seen("POST 0", times=4)
+            assert await pub.publish(b"x") == Receipt(0, 1, 1, Closed.COMPLETE)
+        posts = [head.headers.get(wire.ATTEMPT.lower()) for head in trickle.heads if head.path.endswith("/0")]
+        assert posts == [None, "2", "3", "4"]
+        assert trickle.stored["0"] == [b"x"]
+
+    run(main())
+
+
+def test_470_moves_the_segment_to_the_head() -> None:
+    """The segment is published under the seq that the server has room for."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 50": [reply(470, {wire.LATEST: 7})]}
+        async with fake_server(trickle) as server, publisher(server, start=50) as pub:
+            await trickle.seen("POST 7")
+            assert (await pub.publish(b"x")).seq == 7
+            assert (await pub.publish(b"y")).seq == 8
+        assert trickle.log[:2] == ["POST 50", "POST 7"]
+
+    run(main())
+
+
+def test_a_broken_preconnect_does_not_disturb_the_open_segment() -> None:
+    """The next request is opened again while the current segment goes on."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 1": [cut()]}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            async with pub.segment() as segment:
+                await segment.write(b"x")
+                await trickle.seen("POST 1", times=2)
+                await segment.write(b"y")
+            assert segment.receipt.stored == 2
+            assert (await pub.publish(b"z")).seq == 1
+
+    run(main())
+
+
+def test_an_exception_cuts_the_segment_off() -> None:
+    """A half segment is not passed off as a whole one, and the publisher goes on with the next."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            segment = pub.segment()
+
+            async def fail() -> None:
+                async with segment:
+                    await segment.write(b"half")
+                    raise LookupError
+
+            with pytest.raises(LookupError):
+                await fail()
+            await pub.publish(b"whole")
+            with pytest.raises(errors.ClosedHere):
+                _ = segment.receipt
+        assert trickle.stored == {"1": [b"whole"]}
+
+    run(main())
+
+
+def test_cancelling_ends_the_channel() -> None:
+    """A publisher that is cancelled in a write still ends its channel, and leaves nothing running."""
+
+    async def main() -> None:
+        trickle = Trickle()
+
+        async with fake_server(trickle) as server:
+
+            async def work() -> None:
+                async with publisher(server, start=0) as pub, pub.segment() as segment:
+                    await segment.write(b"x")
+                    await anyio.sleep_forever()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(work)
+                await trickle.seen("POST 1")
+                tasks.cancel_scope.cancel()
+            assert trickle.log == ["POST 0", "POST 1", "DELETE"]
+
+    run(main())
+
+
+def test_a_cancelled_write_takes_its_chunk_back() -> None:
+    """A chunk that no request has taken is not sent after its write was cancelled."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        refused = asyncio.Event()
+
+        async def busy(peer: Peer, head: Head) -> None:
+            await reply(503, {"Retry-After": 1})(peer, head)
+            refused.set()
+
+        trickle.instead = {"POST 0": [busy]}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub, pub.segment() as segment:
+            await refused.wait()
+            with anyio.move_on_after(0.1) as waiting:
+                await segment.write(b"too late")
+            assert waiting.cancelled_caught
+            await segment.write(b"in time")
+        assert trickle.stored["0"] == [b"in time"]
+
+    run(main())
+
+
+def test_the_position_is_asked_for_until_it_is_known() -> None:
+    """A busy server is asked again, with the number of the attempt."""
+
+    async def main() -> None:
+        trickle = Trickle(head=2)
+        trickle.instead = {"GET next": [reply(503), cut()]}
+        async with fake_server(trickle) as server, publisher(server) as pub:
+            assert (await pub.publish(b"x")).seq == 2
+        assert [head.headers.get(wire.ATTEMPT.lower()) for head in trickle.heads[:3]] == [None, "2", "3"]
+
+    run(main())
+
+
+def test_no_server_is_an_error_at_once() -> None:
+    """Whoever cannot be reached at all is not waited for."""
+
+    async def main() -> None:
+        async with fake_server(Trickle()) as server:
+            pass
+        with pytest.raises(errors.ConnectionLost):
+            async with publisher(server):
+                raise AssertionError("not reached")
+        async with publisher(server, start=0) as pub:
+            with pytest.raises(errors.ConnectionLost):
+                await pub.publish(b"x")
+
+    run(main())
+
+
+def test_a_server_that_is_not_ours_is_left_alone() -> None:
+    """Neither a POST nor a DELETE goes to a URL whose answers are not those of a trickle server."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"GET next": [reply(200, {}, b"<html>\n<p>hello")]}
+        async with fake_server(trickle) as server:
+            with pytest.raises(errors.RemoteProtocolError, match="<html>"):
+                async with publisher(server):
+                    raise AssertionError("not reached")
+        assert trickle.log == ["GET next"]
+
+    run(main())
+
+
+def test_ending_is_retried_and_its_failure_reported() -> None:
+    """A DELETE that breaks is made again; one that is refused raises, unless something else is being raised."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"DELETE": [cut(), reply(503), reply(403), reply(403)]}
+
+        async def fail(server: FakeServer) -> None:
+            async with publisher(server, start=0) as pub:
+                await pub.publish(b"x")
+                raise LookupError
+
+        async with fake_server(trickle) as server:
+            with pytest.raises(errors.Refused):
+                async with publisher(server, start=0) as pub:
+                    await pub.publish(b"x")
+            with pytest.raises(LookupError) as caught:
+                await fail(server)
+        assert "not ended" in caught.value.__notes__[0]
+        assert trickle.log.count("DELETE") == 4
+
+    run(main())
+
+
+def test_an_endless_refusal_is_not_read_to_its_end() -> None:
+    """The text of an answer is for people: its beginning is enough, and need not be whole."""
+
+    async def main() -> None:
+        async def endless(peer: Peer, head: Head) -> None:
+            await peer.send(b"HTTP/1.1 403 No\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for _ in range(100):
+                await peer.send(b"800\r\n" + b"n" * 0x800 + b"\r\n")
+            await peer.closed()
+
+        async def broken(peer: Peer, head: Head) -> None:
+            await peer.send(b"HTTP/1.1 403 No\r\nContent-Length: 100\r\n\r\nfirst\x07 line\r\nsecond")
+
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [endless, broken]}
+        async with fake_server(trickle) as server:
+            for text in ("n" * 1024, "first line"):
+                with pytest.raises(errors.Refused) as caught:
+                    async with publisher(server, start=0) as pub:
+                        await pub.publish(b"x")
+                assert isinstance(caught.value, errors.Refused)
+                assert caught.value.detail == text
+
+    run(main())
+
+
+def test_wrong_use_is_refused() -> None:
+    """Each rule of the objects has its error, and breaking one changes nothing."""
+
+    async def main() -> None:
+        for url, options in (("ftp://x/y", {}), ("http://h/c", {"preconnect": 2}), ("http://h/c", {"start": "x"})):
+            with pytest.raises(errors.InvalidInput):
+                Publisher(url, **options)  # type: ignore[arg-type]
+        async with fake_server(Trickle()) as server:
+            pub = publisher(server)
+            with pytest.raises(errors.LocalProtocolError):
+                pub.segment()
+            async with pub:
+                with pytest.raises(errors.LocalProtocolError):
+                    await pub.__aenter__()
+                segment = pub.segment()
+                with pytest.raises(errors.LocalProtocolError):
+                    await segment.write(b"x")
+                async with segment:
+                    with pytest.raises(errors.LocalProtocolError):
+                        await pub.publish(b"x")
+                    with pytest.raises(errors.LocalProtocolError):
+                        _ = segment.receipt
+                    with pytest.raises(errors.LocalProtocolError):
+                        await segment.__aenter__()
+
+    run(main())
