@@ -35,6 +35,9 @@ QUEUE_REQUESTS: Final = 64
 QUEUE_BYTES: Final = 64 << 10
 """How much may be pipelined behind an unfinished exchange before reading from the connection pauses."""
 
+NO_HEAD: Final = -1
+"""Instead of the number of packets that the header fields being parsed have taken so far: there are none."""
+
 TLS_HIGH_WATER: Final = 64 << 10
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
@@ -67,7 +70,7 @@ class TrickleProtocol(HttpToolsProtocol):
         self._queue: deque[Request] | None = None
         self._queued_bytes = 0
         self._head_bytes = 0
-        self._in_head = False
+        self._head_packets = NO_HEAD
         self._partial: list[bytes] = []
         self._partial_size = 0
         self._chunked = False
@@ -201,9 +204,11 @@ class TrickleProtocol(HttpToolsProtocol):
             self._deliver_rest()
             self._reject(Status.BAD_REQUEST, "Malformed request")
             return
-        if self._in_head:
-            # The parser keeps a header to itself until it is whole: one that never ends shows only here.
-            self._head_bytes += len(data)
+        if self._head_packets != NO_HEAD:
+            # The parser keeps a header to itself until it is whole: one that never ends shows only here. The packet
+            # in which the fields began may hold the end of a body before them, and is not counted.
+            self._head_bytes += len(data) if self._head_packets else 0
+            self._head_packets += 1
             if self._head_bytes > 2 * self.plane.options.header_bytes:
                 self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if (request := self._request) is not None and request.chunks:
@@ -216,7 +221,7 @@ class TrickleProtocol(HttpToolsProtocol):
         self._ours = False
         self._chunked = False
         self._mid_message = True
-        self._in_head = True
+        self._head_packets = 0
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -231,7 +236,7 @@ class TrickleProtocol(HttpToolsProtocol):
             self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._head_packets = NO_HEAD
         if self._deaf:
             return
         parts = self.plane.router.match(self.url)
@@ -262,8 +267,11 @@ class TrickleProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         self._chunked = True
+        # After the last chunk trailer fields may follow; after any other one its bytes.
+        self._head_packets = 0
 
     def on_body(self, body: bytes) -> None:
+        self._head_packets = NO_HEAD
         if not self._ours:
             if not self._deaf:
                 super().on_body(body)
@@ -284,6 +292,7 @@ class TrickleProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._mid_message = False
+        self._head_packets = NO_HEAD
         if not self._ours:
             if not self._deaf:
                 super().on_message_complete()

@@ -135,7 +135,8 @@ NONSENSE = {
     "no http": b"hello\r\n\r\n",
     "two lengths": b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     "length and chunks": (
-        b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n"
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     ),
     "bad length": b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
     "header without a name": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
@@ -172,6 +173,31 @@ def test_an_endless_header_is_refused(target: Target) -> None:
         if not connection.try_send(b"a" * (1 << 14)):
             break
     assert connection.response().status == 431
+
+
+def test_an_endless_trailer_is_refused(channel: Channel) -> None:
+    """The same holds for what may follow a chunked body."""
+    upload = channel.upload(0, b"data")
+    upload.connection.send(b"0\r\nendless: ")
+    for _ in range(64):
+        if not upload.connection.try_send(b"a" * (1 << 14)):
+            break
+    assert upload.answer().status == 431
+
+
+def test_a_large_body_before_a_head_is_not_taken_for_headers(channel: Channel, target: Target) -> None:
+    """What is counted against the limit of the headers is headers, not the body in the same packet."""
+    size = 200_000
+    connection = target.open()
+    first = connection.render("POST", channel.at(0), {"Content-Length": str(size)}) + bytes(size)
+    second = connection.render("GET", channel.at("next"))
+    connection.send(first[:100])
+    target.settle()
+    connection.send(first[100:] + second[:10])
+    connection.expects("POST")
+    assert connection.response().status == 200
+    connection.send(second[10:])
+    assert connection.response().body == b"1"
 
 
 def test_a_long_url_is_refused(target: Target) -> None:
