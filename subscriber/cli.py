@@ -13,7 +13,9 @@ from trickle.errors import InvalidInput
 
 
 def subscribe(
-    url: Annotated[str, typer.Argument(help="The channel: http://HOST:PORT/trickle/CHANNEL.", show_default=False)],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.", show_default=False)
+    ],
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="File to write, or - for standard output (the default in a pipe)."),
@@ -59,7 +61,7 @@ def subscribe(
 
 
 def channels(
-    url: Annotated[str, typer.Argument(help="Any URL on the server.", show_default=False)],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what the server says as JSON.")] = False,
 ) -> None:
     """List the channels of a server."""

@@ -6,12 +6,14 @@ import json
 import sys
 from typing import Any, Final
 
+import anyio
 import httpx
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from subscriber.recording import size
+from subscriber.transport import GarbageAnswer, TrailerTransport
 from subscriber.verdicts import first_line
 from trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from trickle.paths import parse_server_url
@@ -39,8 +41,14 @@ async def fetch_channels(url: str, transport: httpx.AsyncBaseTransport | None = 
     """
     root = parse_server_url(url)
     try:
-        async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S) as client:
-            response = await client.get(root + ROUTE)
+        # The own transport, since its errors say why in words.
+        async with httpx.AsyncClient(transport=transport or TrailerTransport(), timeout=TIMEOUT_S) as client:
+            with anyio.fail_after(TIMEOUT_S):
+                response = await client.get(root + ROUTE)
+    except GarbageAnswer as error:
+        raise RemoteProtocolError(detail=f"{root}: {error}") from error
+    except TimeoutError as error:
+        raise ConnectionLost(detail=f"{root}: no answer within {TIMEOUT_S:g} s") from error
     except (httpx.TransportError, httpx.InvalidURL) as error:
         raise ConnectionLost(detail=f"{root}: {error or type(error).__name__}") from error
     if response.status_code == 404 or response.status_code < 400:

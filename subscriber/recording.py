@@ -18,6 +18,7 @@ from subscriber.segment import Segment
 from subscriber.sinks import Sink, SinkClosed, open_sink
 from subscriber.statistics import Statistics
 from subscriber.verdicts import OnLag
+from trickle.errors import TrickleError
 
 REFRESH_PER_S: Final = 4
 
@@ -57,6 +58,7 @@ async def record(request: Request, console: Console | None = None) -> Statistics
     subscriber = Subscriber(request.url, start=request.start, wait_for_channel_s=request.wait_s, on_lag=request.on_lag)
     sink = open_sink(request.output)
     began = time.monotonic()
+    failed = False
     try:
         with _status(console, subscriber, began), anyio.move_on_after(request.for_s):
             async with sink, subscriber:
@@ -64,8 +66,13 @@ async def record(request: Request, console: Console | None = None) -> Statistics
                     await _write(segment, sink, console)
     except SinkClosed:
         pass
+    except TrickleError:
+        failed = True
+        raise
     finally:
-        _say(console, summary(subscriber.statistics(), time.monotonic() - began))
+        # An error that came first of all says enough.
+        if subscriber.statistics().segments or not failed:
+            _say(console, summary(subscriber.statistics(), time.monotonic() - began))
     return subscriber.statistics()
 
 

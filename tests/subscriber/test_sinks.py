@@ -1,0 +1,181 @@
+"""Files and pipes: what is written, when, and what happens if it cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from subscriber.sinks import FileSink, PipeSink, SinkClosed, SinkFailed, open_sink
+from tests.subscriber.fake import run
+from trickle.errors import InvalidInput
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """Both ends of a pipe; a test may close the reading one."""
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(writer)
+    try:
+        os.close(reader)
+    except OSError:
+        assert reader  # closed by the test
+
+
+class TestFiles:
+    def test_bytes_are_written_in_order(self, tmp_path: Path) -> None:
+        """What was there before is replaced, and the count is right."""
+        path = tmp_path / "out.ts"
+        path.write_bytes(b"old and long enough to show")
+
+        async def main() -> None:
+            async with open_sink(str(path)) as sink:
+                for data in (b"one", b"two"):
+                    await sink.write(data)
+                assert sink.written == 6
+
+        run(main)
+        assert path.read_bytes() == b"onetwo"
+
+    def test_a_flush_makes_a_segment_visible(self, tmp_path: Path) -> None:
+        """Before the file is closed."""
+        path = tmp_path / "out.ts"
+
+        async def main() -> None:
+            async with FileSink(path) as sink:
+                await sink.flush()
+                await sink.write(b"segment")
+                await sink.flush()
+                assert await anyio.Path(path).read_bytes() == b"segment"
+
+        run(main)
+
+    def test_without_a_byte_nothing_is_touched(self, tmp_path: Path) -> None:
+        """A subscription that fails does not destroy the last recording."""
+        path = tmp_path / "out.ts"
+        path.write_bytes(b"precious")
+
+        async def main() -> None:
+            async with FileSink(path):
+                pass
+
+        run(main)
+        assert path.read_bytes() == b"precious"
+
+    def test_a_path_that_cannot_be_is_refused_at_once(self, tmp_path: Path) -> None:
+        """A folder, and a folder that is not there."""
+        with pytest.raises(InvalidInput, match="is a folder"):
+            open_sink(str(tmp_path))
+        with pytest.raises(InvalidInput, match="does not exist"):
+            open_sink(str(tmp_path / "no" / "out.ts"))
+
+    def test_a_path_without_permission_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Before anything is received."""
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        with pytest.raises(InvalidInput, match="permission denied"):
+            open_sink(str(tmp_path / "out.ts"))
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_full_disk_is_said_so(self) -> None:
+        """With how much had been written."""
+
+        async def flushing() -> None:
+            sink = FileSink(Path("/dev/full"))
+            await sink.write(b"x")
+            with pytest.raises(SinkFailed, match="No space left"):
+                await sink.flush()
+            with pytest.raises(SinkFailed, match="cannot write to /dev/full after 1 bytes: No space left"):
+                await sink.__aexit__()
+
+        async def writing() -> None:
+            sink = FileSink(Path("/dev/full"))
+            with pytest.raises(SinkFailed):
+                await sink.write(b"x" * 1_000_000)
+            await sink.__aexit__()
+
+        run(writing)
+        run(flushing)
+
+    def test_standard_output_may_be_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is written to and left open."""
+        with (tmp_path / "out").open("wb") as file:
+            monkeypatch.setattr("sys.stdout", file)
+
+            async def main() -> None:
+                async with open_sink("-") as sink:
+                    await sink.write(b"data")
+
+            run(main)
+            assert not file.closed
+            os.fstat(file.fileno())
+        assert (tmp_path / "out").read_bytes() == b"data"
+
+
+class TestPipes:
+    def test_standard_output_may_be_a_pipe(self, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Then no thread is used, which a full pipe could hold for ever."""
+        with os.fdopen(os.dup(pipe[1]), "wb") as file:
+            monkeypatch.setattr("sys.stdout", file)
+            assert isinstance(open_sink("-"), PipeSink)
+
+    def test_more_than_a_pipe_holds_goes_through(self, pipe: tuple[int, int]) -> None:
+        """In order, as fast as it is read."""
+        data = os.urandom(1_000_000)
+
+        async def main() -> bytes:
+            got = bytearray()
+
+            async def read() -> None:
+                while len(got) < len(data):
+                    got.extend(await asyncio.to_thread(os.read, pipe[0], 70_000))
+
+            async with anyio.create_task_group() as group, PipeSink(pipe[1]) as sink:
+                group.start_soon(read)
+                await sink.write(data)
+                await sink.flush()
+                assert sink.written == len(data)
+            return bytes(got)
+
+        assert run(main) == data
+
+    def test_a_full_pipe_can_be_left(self, pipe: tuple[int, int]) -> None:
+        """Nobody reads: a cancelled write ends, and the event loop was never blocked."""
+
+        async def main() -> None:
+            sink = PipeSink(pipe[1])
+            with anyio.move_on_after(0.02) as scope:
+                await sink.write(b"x" * 10_000_000)
+            assert scope.cancelled_caught
+            assert 0 < sink.written < 10_000_000
+
+        run(main)
+
+    def test_a_reader_who_is_gone_ends_it(self, pipe: tuple[int, int]) -> None:
+        """As its own type of end, since it is none of ours."""
+
+        async def main() -> None:
+            sink = PipeSink(pipe[1])
+            os.close(pipe[0])
+            with pytest.raises(SinkClosed):
+                await sink.write(b"x")
+
+        run(main)
+
+    def test_a_pipe_that_fails_is_said_so(self, pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Any other error of the operating system."""
+
+        def fail(*_: object) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        async def main() -> None:
+            with pytest.raises(SinkFailed, match="Input/output error"):
+                await PipeSink(pipe[1]).write(b"x")
+
+        monkeypatch.setattr(os, "write", fail)
+        run(main)
