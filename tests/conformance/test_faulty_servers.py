@@ -8,7 +8,8 @@ from app.conformance.cases import CASES
 from app.conformance.runner import Outcome, Result, Runner
 from tests.conformance.fakes import scripted
 
-_ORDINARY = [case for case in CASES if "default" in case.profiles]
+# Cases that wait for a grace to end would only make this slow.
+_ORDINARY = [case for case in CASES if case.profiles[0] == "default"]
 
 
 def _judge(answer: bytes, *, close: bool = False) -> list[Result]:
