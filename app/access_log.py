@@ -89,10 +89,14 @@ class AccessLog:
         """
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
-            while not self._closing:
+            while not self._closing or self._pending:
                 await self._write_file()
         except OSError as error:
             raise AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}") from error
+
+    @property
+    def _pending(self) -> bool:
+        return bool(self._queue or self._unreported)
 
     async def _write_file(self) -> None:
         """Write one file until it is due for rotation, or the log is closed."""
@@ -100,10 +104,11 @@ class AccessLog:
             self._size = await file.tell()
             self._opened_at = time.monotonic()
             while True:
-                await self._wake.wait()
-                self._wake.clear()
+                if not self._closing:
+                    await self._wake.wait()
+                    self._wake.clear()
                 await self._drain(file)
-                if self._closing:
+                if self._closing and not self._pending:
                     return
                 if self._due():
                     break
@@ -111,7 +116,7 @@ class AccessLog:
         await self._rotate()
 
     async def _drain(self, file: Any) -> None:
-        while self._queue or self._unreported:
+        while self._pending:
             if self._unreported and len(self._queue) < self._limit:
                 dropped, self._unreported = self._unreported, 0
                 self.event(Event.LOG_DROPPED, detail=f"{dropped} records")

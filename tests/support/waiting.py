@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -25,3 +26,9 @@ def eventually(fact: Callable[[], T], *, within_s: float = WITHIN_S, what: str =
         assert time.monotonic() < deadline, f"never happened: {what or fact}; last answer: {answer!r}"
         time.sleep(_PAUSE_S)
     return answer
+
+
+async def until(fact: Callable[[], object]) -> None:
+    """Let the event loop run until something is true; the caller bounds it."""
+    while not fact():  # noqa: ASYNC110 - what is waited for has no event to wait on
+        await asyncio.sleep(_PAUSE_S)

@@ -1,0 +1,252 @@
+"""The access log: complete, rotated, bounded, and honest about what it dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import app.access_log
+from app.access_log import BATCH, AccessLog, AccessLogError
+from tests.support.logs import Record, matching, read_log
+from tests.support.waiting import until
+from trickle.records import AccessRecord, Event, Op
+
+
+def make(path: Path, **settings: Any) -> AccessLog:
+    """A log that neither rotates nor drops unless told so."""
+    defaults: dict[str, Any] = {"node": "n1", "max_bytes": 1 << 30, "max_age_s": 3600.0, "files": 48, "queue": 100_000}
+    return AccessLog(path, **{**defaults, **settings})
+
+
+def run(make_log: Callable[[], AccessLog], use: Callable[[AccessLog], Awaitable[None]]) -> AccessLog:
+    """Run a log, use it, close it, and wait until it is complete."""
+
+    async def main() -> AccessLog:
+        async with asyncio.timeout(20):
+            log = make_log()
+            writing = asyncio.ensure_future(log.run())
+            await use(log)
+            log.close()
+            await writing
+            return log
+
+    return asyncio.run(main())
+
+
+def record(number: int) -> AccessRecord:
+    """A record that can be told from the others."""
+    return AccessRecord(number, op=Op.READ, status=200, channel="c", rseq=number)
+
+
+async def written(log: AccessLog, count: int) -> None:
+    """Wait until so many records are in the file."""
+    await until(lambda: log.written >= count)
+
+
+def all_lines(path: Path) -> list[Record]:
+    """What all files of a log say, the rotated ones first."""
+    files = sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))
+    return [line for file in [*files, *([path] if path.exists() else [])] for line in read_log(file)]
+
+
+def seqs(path: Path) -> list[int]:
+    return [line["rseq"] for line in all_lines(path) if "rseq" in line]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "access.jsonl"
+
+
+def test_each_record_is_one_line_in_order(path: Path) -> None:
+    """What is put in comes out, one JSON object a line, with only the fields that apply."""
+
+    async def use(log: AccessLog) -> None:
+        for number in range(3):
+            log.put(record(number))
+
+    log = run(lambda: make(path), use)
+    assert seqs(path) == [0, 1, 2]
+    assert read_log(path)[0] == {
+        "v": 1, "ts_us": 0, "kind": "exchange", "op": "read", "status": 200, "channel": "c", "rseq": 0,
+    }  # fmt: skip
+    assert (log.written, log.dropped) == (3, 0)
+
+
+def test_events_carry_the_node_and_the_time(path: Path) -> None:
+    """A lifecycle event says when, where and what."""
+
+    async def use(log: AccessLog) -> None:
+        log.event(Event.CHANNEL_END, channel="c", epoch=2, detail="deleted")
+
+    run(lambda: make(path), use)
+    (line,) = read_log(path)
+    assert line.pop("ts_us") > 1_700_000_000_000_000
+    assert line == {
+        "v": 1, "node": "n1", "kind": "event", "event": "channel_end", "channel": "c", "epoch": 2, "detail": "deleted",
+    }  # fmt: skip
+
+
+def test_the_file_is_appended_to(path: Path) -> None:
+    """A restart does not destroy what is there."""
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(1))
+
+    run(lambda: make(path), use)
+    run(lambda: make(path), use)
+    assert seqs(path) == [1, 1]
+
+
+def test_the_directory_is_made(tmp_path: Path) -> None:
+    """The log's directory need not exist."""
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(1))
+
+    run(lambda: make(tmp_path / "a" / "b" / "access.jsonl"), use)
+    assert seqs(tmp_path / "a" / "b" / "access.jsonl") == [1]
+
+
+def test_records_put_while_it_writes_are_written(path: Path) -> None:
+    """The task wakes up again for later records."""
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        log.put(record(1))
+        await written(log, 2)
+
+    run(lambda: make(path), use)
+    assert seqs(path) == [0, 1]
+
+
+def test_rotation_by_size_loses_nothing(path: Path) -> None:
+    """A file that has reached its size is renamed, and the next record goes into a new one."""
+
+    async def use(log: AccessLog) -> None:
+        for number in range(5):
+            log.put(record(number))
+            await written(log, number + 1)
+
+    run(lambda: make(path, max_bytes=1), use)
+    assert seqs(path) == [0, 1, 2, 3, 4]
+    assert len(list(path.parent.glob("access-*.jsonl"))) >= 4
+
+
+def test_rotation_by_age(path: Path) -> None:
+    """A file that has reached its age is renamed as soon as it holds something."""
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        await until(lambda: list(path.parent.glob("access-*.jsonl")))
+        log.put(record(1))
+
+    run(lambda: make(path, max_age_s=1e-9), use)
+    assert seqs(path) == [0, 1]
+
+
+def test_only_so_many_rotated_files_are_kept(path: Path) -> None:
+    """The oldest rotated files are removed."""
+
+    async def use(log: AccessLog) -> None:
+        for number in range(6):
+            log.put(record(number))
+            await written(log, number + 1)
+
+    run(lambda: make(path, max_bytes=1, files=2), use)
+    assert len(list(path.parent.glob("access-*.jsonl"))) == 2
+    assert seqs(path)[-1] == 5
+
+
+def test_a_close_with_much_to_write_is_complete(path: Path) -> None:
+    """All that was queued before the close is written, also where files are due for rotation meanwhile."""
+    count = 3 * BATCH + 1
+
+    async def use(log: AccessLog) -> None:
+        for number in range(count):
+            log.put(record(number))
+
+    log = run(lambda: make(path, max_bytes=1), use)
+    assert seqs(path) == list(range(count))
+    assert log.written == count
+
+
+def test_a_close_before_the_first_turn_is_complete(path: Path) -> None:
+    """A log that is closed before its task has run at all still writes everything."""
+
+    async def main() -> None:
+        log = make(path)
+        log.put(record(0))
+        log.close()
+        async with asyncio.timeout(20):
+            await log.run()
+
+    asyncio.run(main())
+    assert seqs(path) == [0]
+
+
+def test_a_close_during_a_rotation_is_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that come, and a close that comes, while the file is being renamed, are honoured."""
+    rename = app.access_log.aiofiles.os.rename
+
+    async def main() -> None:
+        log = make(path, max_bytes=1)
+
+        async def slow_rename(*arguments: Any) -> None:
+            await rename(*arguments)
+            if not log._closing:
+                log.put(record(1))
+                log.close()
+
+        monkeypatch.setattr(app.access_log.aiofiles.os, "rename", slow_rename)
+        log.put(record(0))
+        async with asyncio.timeout(20):
+            await log.run()
+
+    asyncio.run(main())
+    assert seqs(path) == [0, 1]
+
+
+def test_a_full_queue_drops_and_says_how_many(path: Path) -> None:
+    """The queue is bounded; what did not fit is counted and reported as an event, before anything later."""
+
+    async def use(log: AccessLog) -> None:
+        for number in range(10):
+            log.put(record(number))
+        assert log.dropped == 7
+        await written(log, 3)
+        log.put(record(10))
+
+    log = run(lambda: make(path, queue=3), use)
+    assert seqs(path) == [0, 1, 2, 10]
+    (event,) = matching(all_lines(path), event="log_dropped")
+    assert event["detail"] == "7 records"
+    assert log.dropped == 7
+
+
+def test_drops_are_reported_although_nothing_follows(path: Path) -> None:
+    """The count of dropped records reaches the file even if they were the last ones."""
+
+    async def use(log: AccessLog) -> None:
+        for number in range(3):
+            log.put(record(number))
+
+    run(lambda: make(path, queue=1, max_bytes=1), use)
+    assert [event["detail"] for event in matching(all_lines(path), event="log_dropped")] == ["2 records"]
+
+
+@pytest.mark.parametrize("where", ["a file as directory", "a directory as file"])
+def test_an_unwritable_path_is_one_clear_error(tmp_path: Path, where: str) -> None:
+    """The error names the file and the reason."""
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "access.jsonl" if where == "a file as directory" else tmp_path
+    with pytest.raises(
+        AccessLogError, match=r"cannot write the access log .*: (Not a directory|Is a directory|File exists)"
+    ):
+        asyncio.run(make(path).run())
