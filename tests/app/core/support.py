@@ -1,0 +1,159 @@
+"""Fakes around the core: who is told, who is woken, and short ways to publish and read."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from app.core.channel import Channel
+from app.core.facts import Fact, Journal
+from app.core.limits import Budget, Limits
+from app.core.registry import Registry
+from app.core.resolution import Refusal, Serve, Wait
+from app.core.segment import Segment, decode_frame
+from app.core.writer import Outcome, Verdict, Writer
+
+
+class Told:
+    """A writer's owner that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    def preempted(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [outcome.verdict for outcome in self.outcomes]
+
+
+class Watcher:
+    """A cursor that counts its wakes and remembers whether the segment was closed at the last one."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.wakes = 0
+        self.saw_close = False
+
+    def wake(self) -> None:
+        self.wakes += 1
+        self.saw_close = self.segment.closed
+
+
+class Bench:
+    """One channel without a registry, with everything that it reports.
+
+    Attributes:
+        channel, budget: under test.
+        facts: what the journal reported.
+        appointments: times at which the channel wants to be looked at.
+        told: the owner of each writer.
+    """
+
+    def __init__(self, name: str = "c", content_type: str = "video/mp2t", **limits: Any) -> None:
+        self.limits = Limits(**limits)
+        self.facts: list[Fact] = []
+        self.appointments: list[float] = []
+        self.told: dict[Writer, Told] = {}
+        self.budget = Budget(self.limits.total_bytes, lambda size: None)
+        self.channel = Channel(
+            name,
+            1,
+            content_type,
+            0.0,
+            limits=self.limits,
+            budget=self.budget,
+            journal=Journal(self.facts.append),
+            schedule=lambda channel, when: self.appointments.append(when),
+        )
+        self._serials = count(1)
+
+    def ask(self, seq: int, now: float = 0.0, **options: Any) -> Any:
+        """What a POST is answered: a writer or not."""
+        told = Told()
+        answer = self.channel.reserve(seq, told, next(self._serials), now, **options)
+        if isinstance(answer, Writer):
+            self.told[answer] = told
+        return answer
+
+    def reserve(self, seq: int, now: float = 0.0, **options: Any) -> Writer:
+        """A POST that must be granted."""
+        writer = self.ask(seq, now, **options)
+        assert isinstance(writer, Writer), writer
+        return writer
+
+    def open(self, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Writer:
+        """A POST whose first bytes have come."""
+        writer = self.reserve(seq, now, **options)
+        assert self.channel.append(writer, [data], now) is None
+        return writer
+
+    def publish(self, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Segment:
+        """A POST from beginning to end; no data makes an empty segment."""
+        writer = self.reserve(seq, now, **options)
+        self.channel.finish(writer, [data] if data else [], now)
+        return writer.segment
+
+    def orphan(self, seq: int, data: bytes = b"x", now: float = 0.0) -> Writer:
+        """A POST whose connection broke in the middle of its body."""
+        writer = self.open(seq, data, now)
+        self.channel.abort(writer, now)
+        return writer
+
+    def wait(self, seq: int) -> Watcher:
+        """A GET that has to wait."""
+        resolution = self.channel.resolve(seq)
+        assert isinstance(resolution, Wait), resolution
+        return self.attach(resolution.segment)
+
+    def serve(self, seq: int) -> Segment:
+        """A GET that is answered at once."""
+        resolution = self.channel.resolve(seq)
+        assert isinstance(resolution, Serve), resolution
+        return resolution.segment
+
+    def attach(self, segment: Segment) -> Watcher:
+        watcher = Watcher(segment)
+        self.channel.attach(watcher, segment)
+        return watcher
+
+    def verdicts(self, writer: Writer) -> list[Verdict]:
+        """What the writer's owner was told."""
+        return self.told[writer].verdicts
+
+    @property
+    def states(self) -> dict[int, str]:
+        """The state of every segment, by seq."""
+        return {seq: str(segment.state) for seq, segment in sorted(self.channel.segments.items())}
+
+
+def make_registry(*, autocreate: bool = True, **limits: Any) -> tuple[Registry, list[Fact]]:
+    """A registry and the list that its facts go to."""
+    facts: list[Fact] = []
+    return Registry(Limits(**limits), autocreate=autocreate, listener=facts.append), facts
+
+
+def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer:
+    """A POST that must be granted."""
+    writer = registry.reserve(name, seq, Told(), now, **options)
+    assert isinstance(writer, Writer), writer
+    return writer
+
+
+def publish(registry: Registry, name: str, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Segment:
+    """A POST from beginning to end."""
+    writer = grant(registry, name, seq, now, **options)
+    writer.channel.finish(writer, [data] if data else [], now)
+    return writer.segment
+
+
+def refusal(answer: object) -> Refusal:
+    """The answer, which must be a refusal."""
+    assert isinstance(answer, Refusal), answer
+    return answer
+
+
+def content(segment: Segment) -> bytes:
+    """The body bytes that a segment holds."""
+    return b"".join(chunk for frame in segment.frames for chunk in decode_frame(frame))

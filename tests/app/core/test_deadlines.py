@@ -1,0 +1,56 @@
+"""What is due for which segment."""
+
+from __future__ import annotations
+
+from app.core.deadlines import Deadlines
+from app.core.segment import Segment
+
+
+def make() -> tuple[Deadlines, list[float]]:
+    appointments: list[float] = []
+    return Deadlines(appointments.append), appointments
+
+
+def test_nothing_is_due_at_first() -> None:
+    """Without a deadline there is none to wait for."""
+    deadlines, appointments = make()
+    assert (len(deadlines), deadlines.next, deadlines.due(1e9), appointments) == (0, None, [], [])
+
+
+def test_a_deadline_is_announced_and_becomes_due() -> None:
+    """A segment is due at its deadline, not just before it."""
+    deadlines, appointments = make()
+    segment = Segment(0)
+    deadlines.set(segment, 5.0)
+    assert (segment.deadline, deadlines.next, len(deadlines), appointments) == (5.0, 5.0, 1, [5.0])
+    assert deadlines.due(4.999) == []
+    assert deadlines.due(5.0) == [segment]
+
+
+def test_the_earlier_deadline_stands() -> None:
+    """A later deadline does not put off an earlier one; an earlier one replaces it."""
+    deadlines, appointments = make()
+    segment = Segment(0)
+    for when in (5.0, 7.0, 3.0):
+        deadlines.set(segment, when)
+    assert (segment.deadline, appointments) == (3.0, [5.0, 5.0, 3.0])
+
+
+def test_a_cleared_deadline_never_comes() -> None:
+    """Clearing forgets the deadline; clearing twice does no harm."""
+    deadlines, _ = make()
+    segment = Segment(0)
+    deadlines.set(segment, 5.0)
+    deadlines.clear(segment)
+    deadlines.clear(segment)
+    assert (segment.deadline, deadlines.next, len(deadlines), deadlines.due(9.0)) == (None, None, 0, [])
+
+
+def test_the_next_one_is_the_earliest_of_all() -> None:
+    """Of several segments the earliest deadline counts, and each becomes due by itself."""
+    deadlines, _ = make()
+    segments = [Segment(seq) for seq in range(3)]
+    for segment, when in zip(segments, (5.0, 3.0, 4.0), strict=True):
+        deadlines.set(segment, when)
+    assert deadlines.next == 3.0
+    assert deadlines.due(4.0) == [segments[1], segments[2]]

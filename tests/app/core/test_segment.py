@@ -1,0 +1,192 @@
+"""The table of a segment's states, its frames and its cursors."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.segment import TRANSITIONS, Event, Segment, State, decode_frame, encode_frame, prefix
+from tests.app.core.support import Watcher
+from trickle.errors import LocalProtocolError
+
+CLOSED = [state for state in State if state not in (State.WAITING, State.OPEN)]
+
+HOW_TO_REACH: dict[State, list[Event]] = {
+    State.WAITING: [],
+    State.OPEN: [Event.BYTES],
+    State.COMPLETE: [Event.BYTES, Event.FINISH],
+    State.EMPTY: [Event.FINISH],
+    State.TRUNCATED: [Event.BYTES, Event.TRUNCATE],
+    State.SKIPPED: [Event.SKIP],
+    State.TERMINATED: [Event.TERMINATE],
+}
+
+EXPECTED = {
+    (State.WAITING, Event.BYTES): State.OPEN,
+    (State.WAITING, Event.FINISH): State.EMPTY,
+    (State.WAITING, Event.SKIP): State.SKIPPED,
+    (State.WAITING, Event.TERMINATE): State.TERMINATED,
+    (State.OPEN, Event.BYTES): State.OPEN,
+    (State.OPEN, Event.FINISH): State.COMPLETE,
+    (State.OPEN, Event.TRUNCATE): State.TRUNCATED,
+    (State.OPEN, Event.TERMINATE): State.TERMINATED,
+}
+"""Written down a second time on purpose: a change of the table is a change of the protocol."""
+
+
+def do(segment: Segment, event: Event, now: float = 1.0) -> None:
+    if event is Event.BYTES:
+        segment.store(encode_frame([b"abc"]), 3)
+    else:
+        segment.close(event, now)
+
+
+def reach(state: State) -> Segment:
+    segment = Segment(7)
+    for event in HOW_TO_REACH[state]:
+        do(segment, event)
+    assert segment.state is state
+    return segment
+
+
+def picture(segment: Segment) -> list[object]:
+    return [getattr(segment, name) for name in Segment.__slots__] + [list(segment.frames), dict(segment.cursors)]
+
+
+def test_the_table_is_the_protocols() -> None:
+    """Which event leads where is what section 1 of the protocol says, and nothing else."""
+    assert TRANSITIONS == EXPECTED
+
+
+@pytest.mark.parametrize(("state", "event"), list(EXPECTED))
+def test_a_known_event_leads_to_the_next_state(state: State, event: Event) -> None:
+    """Every pair in the table does what the table says."""
+    segment = reach(state)
+    do(segment, event, 5.0)
+    after = EXPECTED[state, event]
+    assert (segment.state, segment.closed) == (after, after in CLOSED)
+    assert segment.closed_at == (5.0 if after in CLOSED else None)
+
+
+@pytest.mark.parametrize(("state", "event"), [pair for pair in product(State, Event) if pair not in EXPECTED])
+def test_an_unknown_event_changes_nothing(state: State, event: Event) -> None:
+    """Every pair that is not in the table is the caller's mistake, and the segment is what it was."""
+    segment = reach(state)
+    segment.cursors[Watcher(segment)] = None
+    before = picture(segment)
+    with pytest.raises(LocalProtocolError, match=f"segment 7 is {state}: no {event.name} now"):
+        do(segment, event)
+    assert picture(segment) == before
+
+
+@pytest.mark.parametrize("state", CLOSED)
+def test_nothing_leaves_closed(state: State) -> None:
+    """A closed state is final: no event is known for it."""
+    assert not any(before is state for before, _ in TRANSITIONS)
+
+
+@pytest.mark.parametrize("state", [State.WAITING, State.OPEN])
+def test_bytes_do_not_close(state: State) -> None:
+    """Closing by an event that only opens is refused and changes nothing."""
+    segment = reach(state)
+    before = picture(segment)
+    with pytest.raises(LocalProtocolError, match="BYTES does not close"):
+        segment.close(Event.BYTES, 1.0)
+    assert picture(segment) == before
+
+
+def test_closing_lets_go_of_writer_and_deadline() -> None:
+    """A closed segment has no writer and nothing that is due."""
+    segment = reach(State.OPEN)
+    segment.deadline = 9.0
+    segment.close(Event.FINISH, 3.0)
+    assert (segment.writer, segment.deadline, segment.closed_at) == (None, None, 3.0)
+
+
+@pytest.mark.parametrize("state", State)
+def test_complete_means_that_the_publisher_finished_with_bytes(state: State) -> None:
+    """Only one way of closing is complete."""
+    assert reach(state).complete == (state is State.COMPLETE)
+
+
+def test_stored_frames_are_kept_in_order() -> None:
+    """Each arrival is one entry, and the size counts body bytes without the encoding."""
+    segment = Segment(0)
+    frames = [encode_frame([b"ab", b"c"]), encode_frame([b"defg"])]
+    segment.store(frames[0], 3)
+    segment.store(frames[1], 4)
+    assert (segment.frames, segment.size) == (frames, 7)
+
+
+def test_storing_wakes_nobody() -> None:
+    """The caller wakes the cursors when the whole change is done."""
+    segment = Segment(0)
+    watcher = Watcher(segment)
+    segment.cursors[watcher] = None
+    do(segment, Event.BYTES)
+    do(segment, Event.FINISH)
+    assert watcher.wakes == 0
+
+
+def test_cursors_of_an_open_segment_are_woken_each_time() -> None:
+    """As long as more may come, a cursor stays."""
+    segment = reach(State.OPEN)
+    watchers = [Watcher(segment), Watcher(segment)]
+    segment.cursors = dict.fromkeys(watchers)
+    segment.wake()
+    segment.wake()
+    assert [watcher.wakes for watcher in watchers] == [2, 2]
+    assert list(segment.cursors) == watchers
+
+
+def test_cursors_of_a_closed_segment_are_woken_once_more() -> None:
+    """The end is told once; then the cursor is let go."""
+    segment = reach(State.COMPLETE)
+    watchers = [Watcher(segment), Watcher(segment)]
+    segment.cursors = dict.fromkeys(watchers)
+    segment.wake()
+    segment.wake()
+    assert [(watcher.wakes, watcher.saw_close) for watcher in watchers] == [(1, True), (1, True)]
+    assert not segment.cursors
+
+
+def test_a_cursor_may_remove_itself_at_the_end() -> None:
+    """A reader that detaches from within its last wake disturbs no other one."""
+
+    class Leaver(Watcher):
+        def wake(self) -> None:
+            super().wake()
+            self.segment.cursors.pop(self, None)
+
+    segment = reach(State.EMPTY)
+    watchers = [Leaver(segment), Leaver(segment)]
+    segment.cursors = dict.fromkeys(watchers)
+    segment.wake()
+    assert [watcher.wakes for watcher in watchers] == [1, 1]
+
+
+def test_a_segment_shows_what_it_is() -> None:
+    """A segment's text names its seq, state and size."""
+    assert repr(reach(State.OPEN)) == "<Segment 7 open 3 B>"
+
+
+def test_a_frame_is_http_chunks() -> None:
+    """A chunk is its length in hexadecimal, a line end, the bytes, and a line end."""
+    assert encode_frame([b"hello", b"x" * 26]) == b"5\r\nhello\r\n1a\r\n" + b"x" * 26 + b"\r\n"
+
+
+@given(chunks=st.lists(st.binary(min_size=1, max_size=300)))
+def test_decoding_a_frame_gives_the_chunks_back(chunks: list[bytes]) -> None:
+    """Frames are lossless and keep the boundaries, whatever the bytes look like."""
+    assert decode_frame(encode_frame(chunks)) == chunks
+
+
+@given(chunks=st.lists(st.binary(min_size=1, max_size=9), max_size=5), size=st.integers(0, 50))
+def test_prefix_is_the_first_bytes(chunks: list[bytes], size: int) -> None:
+    """The first bytes come as chunks that are not empty, cut where the limit lies."""
+    first = prefix(chunks, size)
+    assert b"".join(first) == b"".join(chunks)[:size]
+    assert all(first)

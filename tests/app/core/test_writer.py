@@ -1,0 +1,41 @@
+"""Writer tokens and how their part ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.segment import Segment
+from app.core.writer import Outcome, Verdict, Writer
+from tests.app.core.support import Bench, Told
+
+
+def make() -> Writer:
+    segment = Segment(4)
+    segment.size = 10
+    return Writer(Bench("c").channel, segment, 9, Told())
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_settled_token_is_stale_and_knows_why(verdict: Verdict) -> None:
+    """Settling records the verdict and the bytes that the segment holds at that moment."""
+    writer = make()
+    assert writer.outcome is None
+    assert writer.settle(verdict) == Outcome(verdict, 10)
+    writer.segment.size = 11
+    assert writer.outcome == Outcome(verdict, 10)
+
+
+def test_settling_tells_nobody() -> None:
+    """The owner hears of it from the channel, when the whole change is done."""
+    writer = make()
+    writer.settle(Verdict.SUPERSEDED)
+    assert isinstance(writer.owner, Told)
+    assert writer.owner.outcomes == []
+
+
+def test_a_token_shows_what_it_is() -> None:
+    """A token's text names channel, epoch, seq, serial and whether it is still good."""
+    writer = make()
+    assert repr(writer) == "<Writer 'c'.1/4 #9 valid>"
+    writer.settle(Verdict.CLOSED_BY_OTHER)
+    assert repr(writer) == "<Writer 'c'.1/4 #9 closed_by_other>"
