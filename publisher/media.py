@@ -117,7 +117,7 @@ class Remuxer:
         """
         from av.error import FFmpegError
 
-        failure: FFmpegError | None = None
+        failure: FFmpegError | OSError | None = None
         segment: _Segment | None = None
         with closing(self._container):
             try:
@@ -133,7 +133,7 @@ class Remuxer:
                     segment.has_lead |= packet.stream_index == self._lead.index
                     for filtered in self._filtered(packet):
                         yield from self._chunk(segment.mux(filtered, packet.stream_index, pts, dts), dts)
-            except FFmpegError as error:
+            except (FFmpegError, OSError) as error:
                 failure = error
             if segment is not None:
                 yield from self._chunk(segment.close(), None)

@@ -14,6 +14,7 @@ from typing import Final, cast
 import av
 from av.audio.frame import AudioFrame
 from av.audio.stream import AudioStream
+from av.codec.context import Flags2
 from av.container import OutputContainer
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -36,6 +37,8 @@ def decode(source: Path | bytes, format_: str | None = None) -> Decoded:
     decoded = Decoded()
     with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source), format=format_) as container:
         streams = [*container.streams.video, *container.streams.audio]
+        for stream in streams:
+            stream.codec_context.flags2 |= Flags2.skip_manual  # nothing is trimmed
         for packet in container.demux(streams):
             assert not packet.is_corrupt
             for frame in packet.decode():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -33,6 +34,14 @@ def joined(steps: list[Step]) -> list[bytes]:
     return segments
 
 
+def expected_segments(path: Path) -> int:
+    """One per keyframe of the video; of sound alone, one per 2 seconds."""
+    with av.open(str(path)) as container:
+        if not container.streams.video:
+            return 3
+        return sum(packet.is_keyframe for packet in container.demux(container.streams.video[0]) if packet.size)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -51,11 +60,14 @@ def joined(steps: list[Step]) -> list[bytes]:
 def test_joined_segments_decode_to_the_frames_of_the_source(
     tmp_path: Path, name: str, options: dict[str, object]
 ) -> None:
-    """Every frame of every stream, in order, unchanged, at its time; without a sign of corruption."""
+    """Every frame of every stream, in order, unchanged, at its time; without a sign of corruption.
+
+    The padding that audio encoders add is part of it: MP4 and Matroska say how much to skip, MPEG-TS cannot.
+    """
     path = make_clip(tmp_path / name, **options)  # type: ignore[arg-type]
     segments = joined(remux(path))
     before, after = decode(path), decode(b"".join(segments), "mpegts")
-    assert len(segments) == 3
+    assert len(segments) == expected_segments(path)
     assert after.hashes == before.hashes
     shifts = {
         stop - start for kind in before.times for start, stop in zip(before.times[kind], after.times[kind], strict=True)
@@ -88,7 +100,7 @@ def test_chunks_trickle_with_their_times(tmp_path: Path) -> None:
     due = [chunk.due_s for chunk in chunks if chunk.due_s is not None]
     assert len(chunks) > 100
     assert due == sorted(due)
-    assert due[0] == 0.0
+    assert abs(due[0]) < 0.1
     assert 2.8 < due[-1] < 3.2
     assert all(len(chunk.data) % PACKET_BYTES == 0 for chunk in chunks)
 
@@ -110,7 +122,7 @@ def test_nothing_to_carry_is_an_error(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """Missing, a directory, not media: one line that names it."""
-    text = tmp_path / "notes.txt"
+    text = tmp_path / "notes"
     text.write_text("no media in here\n" * 100)
     for path, reason in ((tmp_path / "none.mp4", "No such file"), (tmp_path, "directory"), (text, "Invalid data")):
         with pytest.raises(InvalidInput, match=rf"cannot read {path.name}: .*{reason}"):
@@ -118,34 +130,34 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 class Failing(io.BytesIO):
-    """A source that breaks after so many bytes."""
+    """A source that can be broken."""
 
-    def __init__(self, data: bytes, good: int) -> None:
-        super().__init__(data)
-        self._good = good
+    broken = False
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read, or fail."""
-        if self.tell() >= self._good:
+        if self.broken:
             raise OSError("the disk is gone")
         return super().read(size)
 
 
+def exhaust(steps: Iterator[Step], into: list[Step]) -> None:
+    """Collect what comes, even if an error ends it."""
+    into += iter(steps)
+
+
 def test_a_source_that_breaks_loses_nothing_that_was_read(tmp_path: Path) -> None:
     """What was read is handed out and ends properly; then the error comes."""
-    data = make_clip(tmp_path / "clip.ts").read_bytes()
-    remuxer = Remuxer(open_media(Failing(data, len(data) * 2 // 3), "it"), "it", [].append)
-    steps: list[Step] = []
+    source = Failing(make_clip(tmp_path / "clip.ts", seconds=6.0).read_bytes())
+    steps = Remuxer(open_media(source, "it"), "it", [].append).steps()
+    seen: list[Step] = []
+    while len(seen) < 150:
+        seen.append(next(steps))
+    source.broken = True
     with pytest.raises(InvalidInput, match="reading it failed half-way"):
-        steps.extend(_collect(remuxer, steps))
-    decoded = decode(b"".join(joined(steps)), "mpegts")
-    assert len(decoded.hashes["video"]) > 30
-
-
-def _collect(remuxer: Remuxer, into: list[Step]) -> list[Step]:
-    for step in remuxer.steps():
-        into.append(step)
-    return []
+        exhaust(steps, seen)
+    decoded = decode(b"".join(joined(seen)), "mpegts")
+    assert 50 < len(decoded.hashes["video"]) < 150
 
 
 def test_languages_are_kept(tmp_path: Path) -> None:
