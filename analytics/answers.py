@@ -6,9 +6,13 @@ told about a line, and the only thing besides time that the roll-up knows about 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 class Answer(StrEnum):
@@ -75,3 +79,10 @@ REPEATABLE: Final = (Answer.POST, Answer.SERVED)
 
 WATCHED: Final = (*FAILURES, Answer.ENDED, Answer.ZERO_BYTE, *REPEATABLE)
 """Kinds of answer that can be a storm."""
+
+
+def among(answers: Iterable[Answer]) -> Column:
+    """Whether the column ``answer`` is one of these."""
+    from pyspark.sql import functions as F
+
+    return F.col("answer").isin(*(answer.value for answer in answers))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from analytics.answers import Answer
+from analytics.fleet import Fleet
 from analytics.params import StormParams
 
 if TYPE_CHECKING:
@@ -48,28 +49,39 @@ def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
     """Adds ``class`` and drops what has none: answers that repeat in a way that is nobody's fault.
 
     Args:
-        triggered: :func:`storms` after :func:`analytics.triggers.with_context` (needs ``ended_us``).
+        triggered: candidates after :func:`analytics.triggers.with_context` (needs ``ended_us``, ``trigger``).
     """
     return triggered.withColumn("class", _class_of(params)).where(F.col("class").isNotNull())
 
 
 def _class_of(params: StormParams) -> Column:
-    answer = F.col("answer")
     # With the head unknown (a log of another server), a range of seqs is a sweep and one seq is a client left behind.
-    ahead = F.coalesce(F.col("seq_lo") >= F.col("head_lo"), F.col("seq_hi") > F.col("seq_lo"), F.lit(False))
-    return (
-        F.when(answer == Answer.ZERO_BYTE.value, StormClass.ZERO_BYTE_LOOP.value)
-        .when(answer == Answer.SERVED.value, StormClass.SAME_SEGMENT_LOOP.value)
-        .when(answer == Answer.ENDED.value, StormClass.ENDED_LOOP.value)
-        .when(answer == Answer.POST.value, StormClass.REPOST_LOOP.value)
-        .when(answer == Answer.SERVER_ERROR.value, StormClass.SERVER_ERROR_LOOP.value)
-        .when((answer == Answer.SEQ_MISSING.value) & ahead, StormClass.SEQ_AHEAD_SWEEP.value)
-        .when(answer == Answer.SEQ_MISSING.value, StormClass.SEQ_BEHIND_LOOP.value)
-        .when(_at_least(Answer.NOT_FOUND, params.not_found_rps), StormClass.NOT_FOUND_LOOP.value)
-        .when((answer == Answer.NOT_FOUND.value) & F.col("ended_us").isNotNull(), StormClass.NOT_FOUND_DRIP.value)
-        .when(_at_least(Answer.OVERLOAD, params.overload_rps), StormClass.OVERLOAD_CLIENT.value)
+    return F.expr(
+        f"""
+        CASE answer
+        WHEN '{Answer.ZERO_BYTE}' THEN '{StormClass.ZERO_BYTE_LOOP}'
+        WHEN '{Answer.SERVED}' THEN '{StormClass.SAME_SEGMENT_LOOP}'
+        WHEN '{Answer.ENDED}' THEN '{StormClass.ENDED_LOOP}'
+        WHEN '{Answer.POST}' THEN '{StormClass.REPOST_LOOP}'
+        WHEN '{Answer.SERVER_ERROR}' THEN '{StormClass.SERVER_ERROR_LOOP}'
+        WHEN '{Answer.SEQ_MISSING}' THEN
+            CASE WHEN coalesce(seq_lo >= head_lo, seq_hi > seq_lo) THEN '{StormClass.SEQ_AHEAD_SWEEP}'
+                 ELSE '{StormClass.SEQ_BEHIND_LOOP}' END
+        WHEN '{Answer.NOT_FOUND}' THEN
+            CASE WHEN mean_rps >= {params.not_found_rps} THEN '{StormClass.NOT_FOUND_LOOP}'
+                 WHEN ended_us IS NOT NULL THEN '{StormClass.NOT_FOUND_DRIP}' END
+        WHEN '{Answer.OVERLOAD}' THEN IF(mean_rps >= {params.overload_rps}, '{StormClass.OVERLOAD_CLIENT}', NULL)
+        WHEN '{Fleet.OVERLOAD}' THEN '{StormClass.OVERLOAD_AMPLIFICATION}'
+        WHEN '{Fleet.HERD}' THEN IF(trigger IS NOT NULL OR at_once, '{StormClass.THUNDERING_HERD}', NULL)
+        END
+        """
     )
 
 
-def _at_least(answer: Answer, rps: float) -> Column:
-    return (F.col("answer") == answer.value) & (F.col("mean_rps") >= rps)
+def without_repetition(episodes: DataFrame) -> DataFrame:
+    """Drops what a fleet's overload, at the same time on the same node, already tells: its members, and its herd."""
+    whole, part = StormClass.OVERLOAD_AMPLIFICATION, (StormClass.OVERLOAD_CLIENT, StormClass.THUNDERING_HERD)
+    told = F.expr(f"collect_list(IF(class = '{whole}', struct(first_us, last_us), NULL)) OVER (PARTITION BY node)")
+    overlaps = F.expr("exists(told, other -> first_us <= other.last_us AND other.first_us <= last_us)")
+    repeats = F.col("class").isin(*(storm.value for storm in part)) & overlaps
+    return episodes.withColumn("told", told).where(~repeats).drop("told")

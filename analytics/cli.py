@@ -16,7 +16,7 @@ from analytics.errors import AnalyticsError, BadInput
 from analytics.inputs import find_logs, readable_paths
 from analytics.params import StormParams
 from analytics.progress import on_stderr
-from analytics.spark import LOCAL, failures_as_one_line, spark_session
+from analytics.spark import LOCAL, SMALL_INPUT, failures_as_one_line, spark_session
 
 if TYPE_CHECKING:
     from analytics.report.model import Report
@@ -33,20 +33,20 @@ class FailOn(StrEnum):
 def storms(
     logs: Annotated[
         list[str],
-        typer.Argument(metavar="LOG...", help="Access logs: files (also .gz), directories, globs, or URIs."),
+        typer.Argument(metavar="LOG...", help="Access logs: files (also .gz), folders, globs, URIs."),
     ],
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE|-", help="Write report.json; '-': to stdout, no table."),
+        typer.Option("--json", metavar="FILE|-", help="Write the report as JSON."),
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 from this severity on.")] = FailOn.WARN,
     master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, ...")] = LOCAL,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show what Spark logs, and whole errors.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Spark's log and whole errors.")] = False,
 ) -> None:
     """Find retry storms in access logs: what looped, since when, what triggered it, and what to do.
 
-    Exit codes: 0 no storm, 1 storms from --fail-on upwards, 2 usage, 3 bad input (no logs, or more than 1 % of the lines
-    unparsable), 4 Spark or Java missing.
+    Exit codes: 0 no storm, 1 storms from --fail-on upwards, 2 usage, 3 bad input (no logs, or more than 1 % of the
+    lines unparsable), 4 Spark or Java missing.
     """
     _check_writable(json_file)
     try:
@@ -67,7 +67,7 @@ def _run(logs: list[str], master: str, *, verbose: bool) -> Report:
     with ExitStack() as held:
         stage = held.enter_context(on_stderr())
         with stage("starting Spark"):
-            spark = held.enter_context(spark_session(master, verbose=verbose))
+            spark = held.enter_context(spark_session(master, small=files.size <= SMALL_INPUT, verbose=verbose))
         from analytics.job import make_report  # imports pyspark, which the line above has found to be there
 
         held.enter_context(failures_as_one_line())

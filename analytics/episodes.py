@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer
+from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
 from analytics.params import StormParams, micros
 from analytics.rollup import connections, repeated_hits, with_hits
 
@@ -62,11 +62,9 @@ def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
         per :data:`ISLAND_KEY` and stretch: the roll-up's figures added up, ``hits`` (lines that count), ``peak_rps``,
         and ``centre_us``, ``buckets``, ``sum_n2`` for judging the rhythm.
     """
-    watched = with_hits(rollup, params).where(
-        F.col("answer").isin(*(answer.value for answer in WATCHED)) & F.col("client").isNotNull()
-    )
+    watched = with_hits(rollup, params).where(among(WATCHED) & F.col("client").isNotNull())
     # What was right once per seq is no signal; and this keeps healthy subscribers out of the sort below.
-    signals = watched.where(~_repeatable() | (F.col("hits") > 1))
+    signals = watched.where(~among(REPEATABLE) | (F.col("hits") > 1))
     ordered = Window.partitionBy(*ISLAND_KEY).orderBy("bucket_us")
     pause = F.col("first_us") - F.lag("last_us").over(ordered)
     started = signals.withColumn("starts", F.when(pause <= micros(params.gap_s), 0).otherwise(1))
@@ -75,10 +73,6 @@ def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
     # An empty segment is right once per seq too, but its buckets are too short to tell: only the whole stretch can.
     hits = F.when(F.col("answer") == Answer.ZERO_BYTE.value, repeated_hits(params)).otherwise(F.col("hits"))
     return joined.drop("island").withColumn("hits", hits).withColumn("conns", connections())
-
-
-def _repeatable() -> Column:
-    return F.col("answer").isin(*(answer.value for answer in REPEATABLE))
 
 
 def _added_up() -> list[Column]:
@@ -118,7 +112,7 @@ def severity(params: StormParams) -> Column:
 
 def _crowd(params: StormParams) -> Column:
     """Many clients behind one key: each of many connections asked about once, and then it was over."""
-    counted = F.col("answer").isin(*(answer.value for answer in (*FAILURES, Answer.ENDED)))
+    counted = among((*FAILURES, Answer.ENDED))
     once_each = F.col("n") < params.crowd_per_conn * F.col("conns")
     return counted & once_each & (F.col("duration_s") <= params.crowd_s)
 
@@ -132,7 +126,7 @@ def backoff() -> Column:
     centre = (F.col("centre_us") - F.col("first_us")) / F.greatest(F.lit(1), length)
     mean = F.col("n") / F.col("buckets")
     variation2 = F.col("sum_n2") / F.col("buckets") / (mean * mean) - 1
-    per_second = ~_repeatable() & (F.col("buckets") >= 4)
+    per_second = ~among(REPEATABLE) & (F.col("buckets") >= 4)
     return (
         F.when(F.col("gap_ms") < 100, "hot_loop")
         .when(per_second & (centre < 0.35), "exponential")
@@ -156,23 +150,28 @@ def merge_clients(classified: DataFrame, params: StormParams) -> DataFrame:
     pause = F.col("first_us") - latest
     started = classified.withColumn("starts", F.when(pause <= micros(params.gap_s), 0).otherwise(1))
     numbered = started.withColumn("group", F.sum("starts").over(ordered.rowsBetween(Window.unboundedPreceding, 0)))
-    seconds = F.greatest(F.lit(1.0), (F.max("last_us") - F.min("first_us")) / 1e6)
     merged = numbered.groupBy(*key, "group").agg(
         # "critical" < "warn": the worst severity is the smallest text.
         F.min("severity").alias("severity"),
         *sums(),
         F.sum("hits").alias("hits"),
-        F.countDistinct("client").alias("n_clients"),
-        worst_names("client", params).alias("clients"),
+        # A fleet is one row that knows its members; the others are one row per client.
+        F.coalesce(F.max("n_clients"), F.size(F.collect_set("client"))).cast("long").alias("n_clients"),
+        F.coalesce(F.max_by("clients", "n"), worst_names("client", params)).alias("clients"),
+        F.max("n_channels").alias("fleet_channels"),
+        F.max_by("channels", "n").alias("fleet_names"),
         # The clients' worst seconds need not be the same one: the sum of their means is the better bound for many.
-        F.greatest(F.max("peak_rps"), F.sum("hits") / seconds).alias("peak_rps"),
+        F.expr("greatest(max(peak_rps), sum(hits) / greatest(1.0, (max(last_us) - min(first_us)) / 1e6))").alias(
+            "peak_rps"
+        ),
         F.max_by("backoff", "n").alias("backoff"),
         F.max_by("gap_ms", "n").alias("gap_ms"),
         F.min_by("trigger", "trigger_us").alias("trigger"),
         F.min("trigger_us").alias("trigger_us"),
     )
-    named = merged.withColumn("channels", F.array_compact(F.array("channel")))
-    return named.withColumn("n_channels", F.size("channels").cast("long")).select(*EPISODE)
+    names = F.coalesce(F.col("fleet_names"), F.array_compact(F.array("channel")))
+    count = F.coalesce(F.col("fleet_channels"), F.size("channels")).cast("long")
+    return merged.withColumn("channels", names).withColumn("n_channels", count).select(*EPISODE)
 
 
 def sums(side: str = "") -> list[Column]:

@@ -2,168 +2,136 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer
-from analytics.classes import StormClass
-from analytics.episodes import EPISODE, Severity, sums, worst_names
+from analytics.answers import FAILURES, Answer, among
+from analytics.episodes import Severity, sums, worst_names
 from analytics.params import StormParams, micros
-from analytics.triggers import with_context
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-SECOND_US = 1_000_000
-
-
-def failed_seconds(rollup: DataFrame) -> DataFrame:
-    """The roll-up's failures that name a client: what a fleet is seen by. One row per second and roll-up key."""
-    failed = F.col("answer").isin(*(answer.value for answer in FAILURES))
-    return rollup.where(failed & F.col("client").isNotNull())
+SECOND_US: Final = 1_000_000
 
 
-def fleet_storms(rollup: DataFrame, events: DataFrame, params: StormParams) -> DataFrame:
-    """All fleet storms: overload that many amplify, and herds; the columns of ``EPISODE``.
+class Fleet(StrEnum):
+    """What a fleet's candidate has where a single client's has its kind of answer."""
 
-    A herd that also overloads its node is reported once, as the overload that it became.
+    OVERLOAD = "fleet_overload"
+    HERD = "fleet_herd"
+
+
+def no_fleet(candidates: DataFrame) -> DataFrame:
+    """Single clients' candidates with the columns that only a fleet fills."""
+    names = F.lit(None).cast("array<string>")
+    number = F.lit(None).cast("int")
+    return candidates.withColumns(
+        {"n_clients": number, "clients": names, "n_channels": number, "channels": names, "at_once": F.lit(False)}
+    )
+
+
+def worth_looking(overload_clients: int, failed_clients: int, params: StormParams) -> bool:
+    """Whether so few clients failed that there can be no fleet among them, which saves half of the plan.
+
+    Args:
+        overload_clients: distinct clients that were answered 429 or 503, about.
+        failed_clients: distinct clients with any failure, about; a client may be counted once per kind.
     """
-    failures = failed_seconds(rollup)
-    overload = amplified(failures, events, params)
-    herds = thundering_herds(failures, events, params)
-    swallowed = (
-        F.col("h.node").eqNullSafe(F.col("o.node"))
-        & (F.col("h.first_us") <= F.col("o.last_us"))
-        & (F.col("o.first_us") <= F.col("h.last_us"))
-    )
-    spans = F.broadcast(overload.select("node", "first_us", "last_us"))
-    alone = herds.alias("h").join(spans.alias("o"), swallowed, "left_anti")
-    return overload.unionByName(alone)
+    # The counts are estimates, with an error of a tenth or so.
+    return overload_clients >= params.many_clients * 0.7 or failed_clients >= params.herd_clients * 0.7
 
 
-def without_members(storms: DataFrame, fleets: DataFrame) -> DataFrame:
-    """Drops single clients' overload storms that a fleet's storm already tells about."""
-    overload = fleets.where(F.col("class") == StormClass.OVERLOAD_AMPLIFICATION.value)
-    spans = F.broadcast(overload.select("node", "first_us", "last_us")).alias("f")
-    covered = (
-        (F.col("s.class") == StormClass.OVERLOAD_CLIENT.value)
-        & F.col("s.node").eqNullSafe(F.col("f.node"))
-        & (F.col("s.first_us") <= F.col("f.last_us"))
-        & (F.col("f.first_us") <= F.col("s.last_us"))
-    )
-    return storms.alias("s").join(spans, covered, "left_anti")
+def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
+    """Stretches of time in which many clients failed together, from the roll-up, each with its members.
+
+    Returns:
+        columns as of :func:`analytics.episodes.storms`, with a :class:`Fleet` as ``answer``, without ``client`` and
+        ``channel``, but with ``n_clients``, ``clients``, ``n_channels``, ``channels``, ``at_once``.
+    """
+    failures = rollup.where(among(FAILURES) & F.col("client").isNotNull())
+    found = _with_members(_stretches(_seconds(failures, params), params), failures, params)
+    again = F.col("n") >= params.amplification * F.col("n_clients")
+    return found.where((F.col("answer") == Fleet.OVERLOAD.value) | again)
 
 
-def amplified(failures: DataFrame, events: DataFrame, params: StormParams) -> DataFrame:
-    """Overload by many: seconds in which clients that were refused came back before the second was over."""
-    refused = failures.where(F.col("answer") == Answer.OVERLOAD.value)
-    seconds = _node_seconds(refused)
-    many = F.col("clients") >= params.many_clients
-    hot = seconds.where(many & (F.col("n") >= params.amplification * F.col("clients")))
-    stretches = _stretches(hot, params.gap_s)
-    enough = (F.col("seconds") >= params.amplified_s) & (F.col("n") >= params.warn_hits_alone)
-    found = _with_members(stretches.where(enough), refused, params)
-    context = _with_server_context(found, events, params)
-    return _as_storm(context, StormClass.OVERLOAD_AMPLIFICATION)
-
-
-def thundering_herds(failures: DataFrame, events: DataFrame, params: StormParams) -> DataFrame:
-    """Many clients in one second, far above the node's usual second, who come again, and who share a cue."""
-    same_node = F.col("s.node").eqNullSafe(F.col("b.node"))
-    usual = F.broadcast(_baseline(failures).alias("b"))
-    seconds = _node_seconds(failures).alias("s").join(usual, same_node).select("s.*", "b.usual")
-    burst = seconds.where(
-        (F.col("clients") >= params.herd_clients) & (F.col("n") >= params.herd_ratio * F.col("usual"))
-    )
-    found = _with_members(_stretches(burst, params.herd_gap_s), failures, params)
-    again = found.where(F.col("n") >= params.amplification * F.col("n_clients"))
-    context = _with_server_context(again, events, params)
-    at_once = (F.col("n_channels") >= params.herd_channels) & (F.col("arrived") >= params.herd_arrival_share)
-    return _as_storm(context.where(F.col("trigger").isNotNull() | at_once), StormClass.THUNDERING_HERD)
-
-
-def _with_server_context(found: DataFrame, events: DataFrame, params: StormParams) -> DataFrame:
-    # A fleet has no channel of its own, so that only events of the server can be its trigger.
-    channel, answer = F.lit(None).cast("string"), F.lit(Answer.OVERLOAD.value)
-    return with_context(found.withColumns({"channel": channel, "answer": answer}), events, params)
-
-
-def _node_seconds(failures: DataFrame) -> DataFrame:
-    """Per node and second: ``n`` requests by ``clients`` distinct clients."""
-    per_client = failures.groupBy("node", "bucket_us", "client").agg(
-        F.sum("n").alias("n"), F.min("first_us").alias("first_us"), F.max("last_us").alias("last_us")
-    )
-    return per_client.groupBy("node", "bucket_us").agg(
-        F.sum("n").alias("n"),
-        F.count(F.lit(1)).alias("clients"),
+def _seconds(failures: DataFrame, params: StormParams) -> DataFrame:
+    """Per node and second: how much failed, for how many; one row per kind of fleet that the second points to."""
+    refused = F.col("answer") == Answer.OVERLOAD.value
+    seconds = failures.groupBy("node", "bucket_us").agg(
         F.min("first_us").alias("first_us"),
         F.max("last_us").alias("last_us"),
+        F.sum("n").alias("n"),
+        F.size(F.collect_set("client")).alias("clients"),
+        F.sum(F.when(refused, F.col("n")).otherwise(0)).alias("refused"),
+        F.size(F.collect_set(F.when(refused, F.col("client")))).alias("refused_clients"),
+    )
+    # Refused, and back before the second was over: nobody who waits as told does that.
+    many = F.col("refused_clients") >= params.many_clients
+    hot = many & (F.col("refused") >= params.amplification * F.col("refused_clients"))
+    crowded = F.col("clients") >= params.herd_clients
+    burst = crowded & (F.col("n") >= params.herd_ratio * _usual())
+    kinds = F.array_compact(F.array(F.when(hot, Fleet.OVERLOAD.value), F.when(burst, Fleet.HERD.value)))
+    return seconds.withColumn("kinds", kinds).withColumn("answer", F.explode("kinds")).drop("kinds")
+
+
+def _usual() -> Column:
+    """Failures in the node's usual second. Where most of its seconds have none, that is 1 rather than 0."""
+    return F.expr(
+        f"""if(2 * count(1) OVER (PARTITION BY node)
+               > (max(bucket_us) OVER (PARTITION BY node) - min(bucket_us) OVER (PARTITION BY node)) / {SECOND_US} + 1,
+               percentile_approx(n, 0.5) OVER (PARTITION BY node), 1)"""
     )
 
 
-def _baseline(failures: DataFrame) -> DataFrame:
-    """Per node: failures in its ``usual`` second. Where most seconds have none, that is 1 rather than 0."""
-    seconds = failures.groupBy("node", "bucket_us").agg(F.sum("n").alias("n"))
-    spread = seconds.groupBy("node").agg(
-        F.percentile_approx("n", 0.5).alias("median"),
-        F.count(F.lit(1)).alias("active"),
-        ((F.max("bucket_us") - F.min("bucket_us")) / SECOND_US + 1).alias("all"),
-    )
-    mostly_active = F.col("active") * 2 > F.col("all")
-    return spread.select("node", F.when(mostly_active, F.col("median")).otherwise(F.lit(1)).alias("usual"))
-
-
-def _stretches(seconds: DataFrame, gap_s: float) -> DataFrame:
-    """Islands of node-seconds: ``node``, ``from_us``, ``to_us``, ``seconds``, ``n``, ``peak_rps``."""
-    ordered = Window.partitionBy("node").orderBy("bucket_us")
+def _stretches(seconds: DataFrame, params: StormParams) -> DataFrame:
+    """Islands of seconds: ``answer``, ``node``, ``from_us``, ``to_us``, ``peak_rps``."""
+    overload = F.col("answer") == Fleet.OVERLOAD.value
+    ordered = Window.partitionBy("answer", "node").orderBy("bucket_us")
+    allowed = F.when(overload, micros(params.gap_s)).otherwise(micros(params.herd_gap_s))
     pause = F.col("first_us") - F.lag("last_us").over(ordered)
-    started = seconds.withColumn("starts", F.when(pause <= micros(gap_s), 0).otherwise(1))
-    return (
+    started = seconds.withColumn("starts", F.when(pause <= allowed, 0).otherwise(1))
+    stretches = (
         started.withColumn("island", F.sum("starts").over(ordered))
-        .groupBy("node", "island")
+        .groupBy("answer", "node", "island")
         .agg(
             F.min("bucket_us").alias("from_us"),
             F.max("bucket_us").alias("to_us"),
             F.count(F.lit(1)).alias("seconds"),
-            F.sum("n").alias("n"),
-            F.max("n").cast("double").alias("peak_rps"),
+            F.sum("refused").alias("refused"),
+            F.max(F.when(overload, F.col("refused")).otherwise(F.col("n"))).cast("double").alias("peak_rps"),
         )
-        .drop("island")
     )
+    enough = (F.col("seconds") >= params.amplified_s) & (F.col("refused") >= params.warn_hits_alone)
+    return stretches.where(~overload | enough).select("answer", "node", "from_us", "to_us", "peak_rps")
 
 
 def _with_members(stretches: DataFrame, failures: DataFrame, params: StormParams) -> DataFrame:
     """Joins each stretch to what its node's clients did in it, and adds that up."""
     # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.
     around = F.col("f.bucket_us").between(F.col("t.from_us") - SECOND_US, F.col("t.to_us") + SECOND_US)
-    inside = F.col("f.node").eqNullSafe(F.col("t.node")) & around
-    lines = failures.alias("f").join(F.broadcast(stretches.drop("n").alias("t")), inside)
-    key = ("node", "from_us", "peak_rps")
-    per_client = lines.groupBy(*(F.col(f"t.{name}") for name in key), F.col("f.client"), F.col("f.channel")).agg(
+    concerned = (F.col("t.answer") == Fleet.HERD.value) | (F.col("f.answer") == Answer.OVERLOAD.value)
+    inside = F.col("f.node").eqNullSafe(F.col("t.node")) & around & concerned
+    lines = failures.alias("f").join(F.broadcast(stretches.alias("t")), inside)
+    key = [F.col(f"t.{name}") for name in ("answer", "node", "from_us", "peak_rps")]
+    per_client = lines.groupBy(*key, F.col("f.client"), F.col("f.channel")).agg(
         *sums("f."), F.max("f.release").alias("release_hi"), F.min("f.release").alias("release_lo")
     )
-    arrived = F.col("first_us") <= F.col("from_us") + micros(params.herd_arrival_s)
-    return per_client.groupBy(*key).agg(
+    arrival_us = F.percentile_approx("first_us", params.herd_arrival_share) - F.min("first_us")
+    added_up = per_client.groupBy("answer", "node", "from_us", "peak_rps").agg(
         *sums(),
-        F.countDistinct("client").alias("n_clients"),
-        F.countDistinct("channel").alias("n_channels"),
+        F.sum("n").alias("hits"),
+        F.size(F.collect_set("client")).alias("n_clients"),
+        F.size(F.collect_set("channel")).alias("n_channels"),
         worst_names("client", params).alias("clients"),
         worst_names("channel", params).alias("channels"),
-        F.avg(arrived.cast("double")).alias("arrived"),
+        arrival_us.alias("arrival_us"),
         # One name if all clients have the same release, null if they differ.
         F.when(F.min("release_lo") == F.max("release_hi"), F.max("release_hi")).alias("release"),
     )
-
-
-def _as_storm(found: DataFrame, storm: StormClass) -> DataFrame:
-    known = {
-        "class": F.lit(storm.value),
-        "severity": F.lit(Severity.CRITICAL.value),
-        "hits": F.col("n"),
-        # Many clients have no common rhythm.
-        "backoff": F.lit(None).cast("string"),
-        "gap_ms": F.lit(None).cast("double"),
-    }
-    return found.withColumns(known).select(*EPISODE)
+    together = (F.col("n_channels") >= params.herd_channels) & (F.col("arrival_us") <= micros(params.herd_arrival_s))
+    marked = added_up.withColumn("at_once", together).withColumn("severity", F.lit(Severity.CRITICAL.value))
+    return marked.drop("from_us", "arrival_us")

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from analytics.classes import classify
+from analytics.classes import classify, without_repetition
 from analytics.episodes import islands, merge_clients, storms
-from analytics.fleet import fleet_storms, without_members
+from analytics.fleet import fleet_candidates, no_fleet, worth_looking
 from analytics.params import StormParams
 from analytics.progress import Stage, silent
 from analytics.report.model import Report, episode_from
 from analytics.rollup import events_of, roll_up
 from analytics.sources import normalise, read_lines
-from analytics.totals import answer_totals, island_repeats, summarise
+from analytics.spark import interpreted
+from analytics.totals import answer_totals, failed_clients, island_repeats, summarise
 from analytics.triggers import with_context
 
 if TYPE_CHECKING:
@@ -34,14 +35,20 @@ class Found:
     episodes: DataFrame
 
 
-def find_storms(rollup: DataFrame, params: StormParams) -> Found:
-    """All storms of a roll-up, one client's and fleets'."""
-    events = events_of(rollup)
+def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) -> Found:
+    """All storms of a roll-up.
+
+    Args:
+        fleets: also look for storms of many clients (:func:`analytics.fleet.worth_looking`).
+    """
     found = islands(rollup, params)
-    fleets = fleet_storms(rollup, events, params)
-    single = classify(with_context(storms(found, params), events, params), params)
-    merged = merge_clients(without_members(single, fleets), params)
-    return Found(found, merged.unionByName(fleets))
+    candidates = storms(found, params)
+    if fleets:
+        candidates = candidates.unionByName(fleet_candidates(rollup, params), allowMissingColumns=True)
+    else:
+        candidates = no_fleet(candidates)
+    classified = classify(with_context(candidates, events_of(rollup), params), params)
+    return Found(found, without_repetition(merge_clients(classified, params)))
 
 
 def make_report(
@@ -62,8 +69,8 @@ def make_report(
         rollup = roll_up(normalise(read_lines(spark, paths, damaged=bool(files.damaged)))).persist()
         rows: list[Any] = answer_totals(rollup, params).collect()
     try:
-        with stage("looking for storms"):
-            found = find_storms(rollup, params)
+        with stage("looking for storms"), interpreted(spark):
+            found = find_storms(rollup, params, fleets=worth_looking(*failed_clients(rows), params))
             repeats = island_repeats(found.islands).collect()[0]["repeats"]
             worst, count = _worst(found.episodes, params)
     finally:

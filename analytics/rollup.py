@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from analytics.answers import GRAINS, REPEATABLE, Answer
+from analytics.answers import GRAINS, REPEATABLE, Answer, among
 from analytics.params import StormParams, micros
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def repeated_hits(params: StormParams) -> Column:
 
 def with_hits(rollup: DataFrame, params: StormParams) -> DataFrame:
     """Adds ``hits``: how many of a row's lines count towards a storm."""
-    repeatable = F.col("answer").isin(*(answer.value for answer in REPEATABLE))
-    return rollup.withColumn("hits", F.when(repeatable, repeated_hits(params)).otherwise(F.col("n")))
+    return rollup.withColumn("hits", F.when(among(REPEATABLE), repeated_hits(params)).otherwise(F.col("n")))
 
 
 def events_of(rollup: DataFrame) -> DataFrame:

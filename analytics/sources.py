@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import GRAINS, Answer
+from analytics.answers import GRAINS, Answer, among
 from analytics.schema import CORRUPT, EXPECTED, log_schema
 from trickle.records import Kind, Op, Reason
 from trickle.wire import Status
@@ -57,7 +57,7 @@ def normalise(lines: DataFrame) -> DataFrame:
         F.when(readable, _text("node")).alias("node"),
         F.when(readable, _text("channel")).alias("channel"),
         F.when(exchange, _text("release")).alias("release"),
-        F.when(exchange & _by_client(answer), _text("client")).alias("client"),
+        F.when(exchange & _by_client(), _text("client")).alias("client"),
         F.when(answer == Answer.EVENT.value, _text("event")).alias("event"),
         F.when(exchange, asked_seq()).alias("seq"),
         F.when(exchange, _bounded("next_seq", MAX_SEQ)).alias("head"),
@@ -110,8 +110,8 @@ def asked_seq() -> Column:
     return F.coalesce(_bounded("rseq", MAX_SEQ), _bounded("seq", MAX_SEQ))
 
 
-def _by_client(answer: Column) -> Column:
-    return answer.isin(*(kind.value for kind, grain in GRAINS.items() if grain.by_client))
+def _by_client() -> Column:
+    return among(kind for kind, grain in GRAINS.items() if grain.by_client)
 
 
 def _text(name: str) -> Column:

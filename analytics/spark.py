@@ -26,17 +26,26 @@ DRIVER_MEMORY: Final = "1g"
 JAVA_VERSION: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
+SMALL_INPUT: Final = 100_000_000
+"""Bytes of log up to which Java's optimising compiler does not pay for itself: without it such a report takes half of
+the CPU time. Above, parsing JSON profits from it."""
+
+_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+_INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 _INSTALL_JAVA: Final = (
     f"Spark needs Java {JAVA_VERSION} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
     "Fedora: dnf install java-21-openjdk-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
 )
 
 
-def settings(master: str, *, verbose: bool = False) -> dict[str, str]:
+def settings(master: str, *, small: bool = False, verbose: bool = False) -> dict[str, str]:
     """Spark's configuration for a report.
 
     Args:
         master: where to run: ``local[*]``, ``spark://…`` and so on.
+        small: the input is small (:data:`SMALL_INPUT`): start fast rather than run fast.
         verbose: let Spark log.
     """
     chosen = {
@@ -57,15 +66,17 @@ def settings(master: str, *, verbose: bool = False) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(_cores()),
             "spark.sql.adaptive.enabled": "false",
         }
+        if small:
+            chosen["spark.driver.extraJavaOptions"] = _QUICK_JAVA
     return chosen
 
 
 @contextmanager
-def spark_session(master: str = LOCAL, *, verbose: bool = False) -> Iterator[SparkSession]:
+def spark_session(master: str = LOCAL, *, small: bool = False, verbose: bool = False) -> Iterator[SparkSession]:
     """A Spark session; one that is already active is used, and left running.
 
     Args:
-        master: see :func:`settings`.
+        master, small: see :func:`settings`.
         verbose: do not hide what Spark writes to stderr.
 
     Raises:
@@ -75,7 +86,7 @@ def spark_session(master: str = LOCAL, *, verbose: bool = False) -> Iterator[Spa
     if active := session_type.getActiveSession():
         yield active
         return
-    session = _start(session_type, settings(master, verbose=verbose), verbose=verbose)
+    session = _start(session_type, settings(master, small=small, verbose=verbose), verbose=verbose)
     try:
         yield session
     finally:
@@ -150,6 +161,19 @@ def _stderr_to(target: IO[bytes] | None) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Runs plans as they are, for many small ones over few rows: compiling them would take longer than running them."""
+    before = {name: spark.conf.get(name) for name in _INTERPRETED}
+    try:
+        for name, value in _INTERPRETED.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, was in before.items():
+            spark.conf.set(name, was or "")
 
 
 @contextmanager

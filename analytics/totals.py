@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from analytics.answers import REPEATABLE, WATCHED, Answer
+from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
 from analytics.rollup import with_hits
 from analytics.schema import EXPECTED
 from trickle.records import Event
@@ -84,9 +84,9 @@ class Quality:
 
 def answer_totals(rollup: DataFrame, params: StormParams) -> DataFrame:
     """One row per kind of answer: sums, and ``repeats`` as far as one bucket can tell."""
-    beyond_first = F.when(_is_in(REPEATABLE), F.greatest(F.col("hits") - 1, F.lit(0))).otherwise(0)
+    beyond_first = F.when(among(REPEATABLE), F.greatest(F.col("hits") - 1, F.lit(0))).otherwise(0)
     # Failures are judged by their stretches (:func:`island_repeats`), which need a client.
-    judged_there = _is_in(set(WATCHED) - set(REPEATABLE)) & F.col("client").isNotNull()
+    judged_there = among(WATCHED) & ~among(REPEATABLE) & F.col("client").isNotNull()
     repeats = F.when(judged_there, 0).otherwise(F.greatest(F.col("retried"), beyond_first))
     dropped = F.when(F.col("event") == Event.LOG_DROPPED.value, F.col("n")).otherwise(0)
     return (
@@ -104,18 +104,21 @@ def answer_totals(rollup: DataFrame, params: StormParams) -> DataFrame:
             F.sum(dropped).alias("dropped"),
             F.bit_or("present").alias("present"),
             F.collect_set("node").alias("nodes"),
+            F.approx_count_distinct("client").alias("clients"),
         )
     )
 
 
+def failed_clients(rows: list[Any]) -> tuple[int, int]:
+    """About how many clients were refused for overload, and how many failed at all (summed over kinds of answer)."""
+    clients = {row["answer"]: row["clients"] for row in rows}
+    return clients.get(Answer.OVERLOAD.value, 0), sum(clients.get(answer.value, 0) for answer in FAILURES)
+
+
 def island_repeats(islands: DataFrame) -> DataFrame:
     """One row, ``repeats``: requests beyond the first of each stretch of failures."""
-    judged_here = islands.where(~_is_in(REPEATABLE))
+    judged_here = islands.where(~among(REPEATABLE))
     return judged_here.agg(F.coalesce(F.sum(F.greatest(F.col("hits") - 1, F.lit(0))), F.lit(0)).alias("repeats"))
-
-
-def _is_in(answers: Any) -> Any:
-    return F.col("answer").isin(*sorted(answer.value for answer in answers))
 
 
 def summarise(rows: list[Any], repeats: int, damaged_files: tuple[str, ...]) -> tuple[Totals, Quality]:

@@ -15,10 +15,15 @@ from analytics.params import StormParams, micros
 from trickle.records import Event
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 SERVER_EVENTS: Final = (Event.SERVER_START, Event.SERVER_READY, Event.DRAIN, Event.SERVER_STOP, Event.CONFIG)
 CHANNEL_EVENTS: Final = (Event.CHANNEL_CREATE, Event.CHANNEL_END)
+
+_NO_EVENTS: Final = "cast(array() AS array<struct<ts_us: bigint, event: string>>)"
+
+_BEFORE_THE_END: Final = (Answer.ZERO_BYTE, Answer.SERVED)
+"""Answers that a client may loop on until the channel ends."""
 
 _ABOUT_THE_CHANNEL: Final = (Answer.ENDED, Answer.NOT_FOUND, Answer.ZERO_BYTE, Answer.SERVED, Answer.POST)
 """Answers for which the channel's own events are the likelier trigger; for the others, the server's."""
@@ -37,16 +42,14 @@ def with_context(storms: DataFrame, events: DataFrame, params: StormParams) -> D
     """
     of_channel = _gathered(events, CHANNEL_EVENTS, ["node", "channel"], "channel_events")
     of_server = _gathered(events, SERVER_EVENTS, ["node"], "server_events")
-    channel_key = F.col("s.node").eqNullSafe(F.col("c.node")) & F.col("s.channel").eqNullSafe(F.col("c.channel"))
     joined = (
         storms.alias("s")
-        .join(F.broadcast(of_channel.alias("c")), channel_key, "left")
-        .join(F.broadcast(of_server.alias("v")), F.col("s.node").eqNullSafe(F.col("v.node")), "left")
-        .select("s.*", "c.channel_events", "v.server_events")
+        .join(F.broadcast(of_channel.alias("c")), F.expr("s.node <=> c.node AND s.channel <=> c.channel"), "left")
+        .join(F.broadcast(of_server.alias("v")), F.expr("s.node <=> v.node"), "left")
+        .selectExpr("s.*", "c.channel_events", "v.server_events")
     )
-    picked = joined.withColumn("picked", _best_trigger(params)).withColumn("ended_us", _last_end(params))
-    named = picked.withColumn("trigger", F.col("picked.event")).withColumn("trigger_us", F.col("picked.ts_us"))
-    return named.drop("picked", "channel_events", "server_events")
+    chosen = joined.withColumns({"chosen": F.expr(_best_trigger(params)), "ended_us": F.expr(_last_end(params))})
+    return chosen.selectExpr(*storms.columns, "ended_us", "chosen.event AS trigger", "chosen.ts_us AS trigger_us")
 
 
 def _gathered(events: DataFrame, kinds: tuple[Event, ...], key: list[str], name: str) -> DataFrame:
@@ -54,39 +57,36 @@ def _gathered(events: DataFrame, kinds: tuple[Event, ...], key: list[str], name:
     return chosen.groupBy(*key).agg(F.collect_list(F.struct("ts_us", "event")).alias(name))
 
 
-def _near(name: str, params: StormParams, *, until: Column) -> Column:
-    """Those events of an array that are near enough to the episode's beginning; an empty array if there are none."""
-    since = F.col("first_us") - micros(params.trigger_before_s)
-    found = F.filter(F.col(name), lambda event: (event["ts_us"] >= since) & (event["ts_us"] <= until))
-    return F.coalesce(found, F.expr("cast(array() as array<struct<ts_us: bigint, event: string>>)"))
-
-
-def _best_trigger(params: StormParams) -> Column:
-    """The likeliest trigger: of the likelier kind, then the latest."""
-    soon = F.col("first_us") + micros(params.trigger_after_s)
+def _best_trigger(params: StormParams) -> str:
+    """The likeliest trigger: of the likelier kind; of those, a channel's end before its beginning; then the latest."""
+    soon = f"first_us + {micros(params.trigger_after_s)}"
     # The fault of the past: the publisher closes its last, empty segment and deletes the channel only afterwards, so
     # that the readers loop *until* the channel ends. Its end is then inside or just after the episode.
-    around = F.col("last_us") + micros(params.gap_s)
-    before_its_end = F.col("answer").isin(Answer.ZERO_BYTE.value, Answer.SERVED.value)
-    own = _near("channel_events", params, until=F.when(before_its_end, around).otherwise(soon))
-    servers = _near("server_events", params, until=soon)
-    about_channel = F.col("answer").isin(*(answer.value for answer in _ABOUT_THE_CHANNEL))
-    ranked = F.concat(
-        F.transform(own, lambda event: _ranked(F.when(about_channel, 1).otherwise(0), event)),
-        F.transform(servers, lambda event: _ranked(F.when(about_channel, 0).otherwise(1), event)),
-    )
-    return F.array_max(ranked)
+    around = f"IF(answer IN ({_quoted(_BEFORE_THE_END)}), last_us + {micros(params.gap_s)}, {soon})"
+    own_rank = f"IF(answer IN ({_quoted(_ABOUT_THE_CHANNEL)}), 1, -1)"
+    return f"""array_max(concat(
+        {_ranked("channel_events", around, own_rank, params)},
+        {_ranked("server_events", soon, "0", params)}
+    ))"""
 
 
-def _ranked(rank: Column, event: Column) -> Column:
-    # A channel's end explains more than its beginning; both explain nothing if they are of the wrong kind.
-    is_end = (event["event"] == Event.CHANNEL_END.value).cast("int")
-    return F.struct(
-        rank.alias("rank"), is_end.alias("is_end"), event["ts_us"].alias("ts_us"), event["event"].alias("event")
-    )
+def _ranked(name: str, until: str, rank: str, params: StormParams) -> str:
+    """Those events of an array that are near enough to the episode's beginning, ready to be compared."""
+    return f"""transform(
+        filter(coalesce({name}, {_NO_EVENTS}), e -> e.ts_us BETWEEN {_since(params)} AND {until}),
+        e -> struct({rank} AS rank, e.event = '{Event.CHANNEL_END}' AS is_end, e.ts_us AS ts_us, e.event AS event)
+    )"""
 
 
-def _last_end(params: StormParams) -> Column:
-    own = _near("channel_events", params, until=F.col("first_us") + micros(params.trigger_after_s))
-    ends = F.filter(own, lambda event: event["event"] == Event.CHANNEL_END.value)
-    return F.array_max(F.transform(ends, lambda event: event["ts_us"]))
+def _last_end(params: StormParams) -> str:
+    until = f"first_us + {micros(params.trigger_after_s)}"
+    near = f"e.event = '{Event.CHANNEL_END}' AND e.ts_us BETWEEN {_since(params)} AND {until}"
+    return f"array_max(transform(filter(channel_events, e -> {near}), e -> e.ts_us))"
+
+
+def _since(params: StormParams) -> str:
+    return f"first_us - {micros(params.trigger_before_s)}"
+
+
+def _quoted(answers: tuple[Answer, ...]) -> str:
+    return ", ".join(f"'{answer}'" for answer in answers)

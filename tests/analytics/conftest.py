@@ -16,5 +16,5 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local Spark session, configured as the command configures it."""
-    with spark_session() as session:
+    with spark_session(small=True) as session:
         yield session

@@ -33,9 +33,7 @@ class LogWriter:
 
     def event(self, at: float, event: Event, channel: str | None = None) -> None:
         """Something happened."""
-        self.records.append(
-            AccessRecord(ts_us=us(at), kind=Kind.EVENT, node=self.node, event=event, channel=channel)
-        )
+        self.records.append(AccessRecord(ts_us=us(at), kind=Kind.EVENT, node=self.node, event=event, channel=channel))
 
     def exchange(self, at: float, client: str | None, channel: str, **fields: Any) -> None:
         """One request with its answer; a plain GET unless the fields say otherwise."""
@@ -52,7 +50,9 @@ class LogWriter:
             "release": RELEASE,
             "attempt": 1,
         }
-        self.records.append(AccessRecord(ts_us=us(at), node=self.node, client=client, channel=channel, **known | fields))
+        self.records.append(
+            AccessRecord(ts_us=us(at), node=self.node, client=client, channel=channel, **known | fields)
+        )
 
     def served(self, at: float, client: str, channel: str, seq: int, /, **fields: Any) -> None:
         """A segment, with bytes."""

@@ -1,0 +1,87 @@
+"""Arguments become files, each once; what cannot be read is said before Spark is started."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+
+from analytics.errors import BadInput
+from analytics.inputs import find_logs, is_damaged, readable_paths
+
+
+def touch(path: Path, data: bytes = b"{}\n") -> Path:
+    """Creates a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def test_directory_is_searched_for_logs(tmp_path: Path) -> None:
+    """A directory gives its logs, rotated and compressed ones too, and nothing else."""
+    wanted = ["a/access.jsonl", "a/access.jsonl.1", "b/old.log.2.gz", "c.ndjson"]
+    for name in [*wanted, "report.json", "notes.txt", ".hidden.jsonl", "access.jsonl.tmp"]:
+        touch(tmp_path / name, gzip.compress(b"{}\n") if name.endswith(".gz") else b"{}\n")
+    assert find_logs([str(tmp_path)]).names == tuple(str(tmp_path / name) for name in wanted)
+
+
+def test_glob_and_repetition(tmp_path: Path) -> None:
+    """A glob gives its files in order; a file named twice, or through a link, is read once."""
+    first, second = touch(tmp_path / "1.jsonl"), touch(tmp_path / "2.jsonl", b"{}\n{}\n")
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(first)
+    files = find_logs([str(tmp_path / "[12].jsonl"), str(second), str(link)])
+    assert files.names == (str(first), str(second))
+    assert files.size == 9
+
+
+@pytest.mark.parametrize("argument", ["missing.jsonl", "*.jsonl", "empty", "bad\0name"])
+def test_nothing_there(argument: str, tmp_path: Path) -> None:
+    """An argument that matches nothing is bad input, and named in the message."""
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=r"no such log|no logs|cannot read"):
+        find_logs([f"{tmp_path}/{argument}"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file(tmp_path: Path) -> None:
+    """A file without permission is bad input."""
+    touch(tmp_path / "a.jsonl").chmod(0)
+    with pytest.raises(BadInput, match="permission"):
+        find_logs([str(tmp_path / "a.jsonl")])
+
+
+def test_uri_is_left_to_spark() -> None:
+    """A URI stands for itself, glob characters included."""
+    files = find_logs(["s3a://bucket/logs/*.jsonl"])
+    assert files.names == ("s3a://bucket/logs/*.jsonl",)
+    with readable_paths(files) as paths:
+        assert paths == ["s3a://bucket/logs/*.jsonl"]
+
+
+def test_damaged_gzip(tmp_path: Path) -> None:
+    """A cut gzip and one that is none are told from a whole one; other files are not looked into."""
+    whole = gzip.compress(b"{}\n" * 10_000)
+    assert not is_damaged(str(touch(tmp_path / "whole.jsonl.gz", whole)))
+    assert is_damaged(str(touch(tmp_path / "cut.jsonl.gz", whole[: len(whole) // 2])))
+    assert is_damaged(str(touch(tmp_path / "none.jsonl.gz", b"plain text")))
+    assert not is_damaged(str(touch(tmp_path / "plain.jsonl", b"plain text")))
+
+
+@pytest.mark.parametrize("name", ["a:b.jsonl", "_a.jsonl", ".a.jsonl", "a[1]{x,y}*?.jsonl", "a\nb.jsonl", "ä.jsonl"])
+def test_awkward_name_is_read_through_a_link(name: str, tmp_path: Path) -> None:
+    """A name that Spark would misunderstand gets a plain one, which is gone afterwards."""
+    path = touch(tmp_path / name, b"content")
+    with readable_paths(find_logs([str(path)])) as (link,):
+        assert Path(link).name == "log-00000.jsonl"
+        assert Path(link).read_bytes() == b"content"
+    assert not os.path.lexists(link)
+
+
+def test_plain_name_is_read_directly(tmp_path: Path) -> None:
+    """A plain name is not linked."""
+    path = touch(Path(os.path.realpath(tmp_path)) / "access 1.jsonl")
+    with readable_paths(find_logs([str(path)])) as paths:
+        assert paths == [str(path)]

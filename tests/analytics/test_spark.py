@@ -1,0 +1,150 @@
+"""Spark's start: quiet, local, and with one helpful line where it is impossible."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analytics import spark as module
+from analytics.errors import SparkFailed, SparkUnavailable
+from analytics.spark import failures_as_one_line, java_version, one_line, settings, spark_session
+
+
+def fake_java(folder: Path, version: str, code: int = 1) -> Path:
+    """A java that says its version and cannot run Spark; returns its home."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nexit {code}\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return folder
+
+
+def run_storms(log: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process of its own, where no session is active."""
+    code = "import typer; from analytics.cli import storms; typer.run(storms)"
+    return subprocess.run(
+        [sys.executable, "-c", code, str(log), *options],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_local_settings() -> None:
+    """A local session listens on the loopback only, has no UI, and as many partitions as cores."""
+    chosen = settings("local[*]", small=True)
+    assert chosen["spark.driver.bindAddress"] == chosen["spark.driver.host"] == "127.0.0.1"
+    assert chosen["spark.ui.enabled"] == "false"
+    assert chosen["spark.sql.session.timeZone"] == "UTC"
+    assert int(chosen["spark.sql.shuffle.partitions"]) == len(os.sched_getaffinity(0))
+    assert "TieredStopAtLevel" in chosen["spark.driver.extraJavaOptions"]
+
+
+def test_cluster_settings() -> None:
+    """A cluster decides about its network, its partitions and its Java itself."""
+    chosen = settings("spark://master:7077", small=True)
+    assert not {"spark.driver.host", "spark.sql.shuffle.partitions", "spark.driver.extraJavaOptions"} & set(chosen)
+
+
+def test_quiet_start_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """The whole command, from nothing: the report on stdout, plain progress on stderr, and not a word of Spark."""
+    log = tmp_path / "access.jsonl"
+    log.write_text('{"ts_us":1760000000000000,"kind":"event","event":"server_start"}\n')
+    done = run_storms(log)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("No retry storms.")
+    assert [line.split(" ")[0:2] for line in done.stderr.splitlines()] == [
+        ["storms:", "starting"],
+        ["storms:", "reading"],
+        ["storms:", "looking"],
+    ]
+
+
+def test_java_too_old(tmp_path: Path) -> None:
+    """An old Java is told with its version and what to install; the exit code is 4."""
+    log = tmp_path / "access.jsonl"
+    log.write_text("{}\n")
+    done = run_storms(log, JAVA_HOME=str(fake_java(tmp_path / "jdk", "11.0.2")))
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1].startswith("tricklecast: Spark needs Java 17 or newer: install it")
+    assert done.stderr.splitlines()[-1].endswith("(found version 11)")
+    assert "Traceback" not in done.stderr
+
+
+def test_spark_does_not_start(tmp_path: Path) -> None:
+    """Where Java is new enough and Spark fails all the same, its own first error is shown, in one line."""
+    log = tmp_path / "access.jsonl"
+    log.write_text("{}\n")
+    done = run_storms(log, JAVA_HOME=str(fake_java(tmp_path / "jdk", "17.0.9")))
+    assert done.returncode == 4
+    assert "tricklecast: Spark did not start: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_java(tmp_path: Path) -> None:
+    """Without Java, what to install is said at once."""
+    log = tmp_path / "access.jsonl"
+    log.write_text("{}\n")
+    done = run_storms(log, JAVA_HOME=str(tmp_path))
+    assert done.returncode == 4
+    assert "apt-get install openjdk-17-jre-headless" in done.stderr
+
+
+def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyspark, the line that installs it is said."""
+    real_import = builtins.__import__
+
+    def without_pyspark(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("pyspark"):
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_pyspark)
+    with pytest.raises(SparkUnavailable, match=r'pip install "tricklecast\[analytics\]"'), spark_session():
+        pass
+
+
+@pytest.mark.parametrize(("said", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("nonsense", None)])
+def test_java_version(said: str, version: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The major version is read from what java says, in the old form and the new."""
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", said, 0)))
+    assert java_version() == version
+
+
+def test_java_version_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Java has no version, and one that cannot be run neither."""
+    monkeypatch.setattr(module, "find_java", lambda: None)
+    assert java_version() is None
+    monkeypatch.setattr(module, "find_java", lambda: "/nonexistent/java")
+    assert java_version() is None
+
+
+def test_an_active_session_is_used_and_left_running(spark: Any) -> None:
+    """The command does not stop a session that it did not start."""
+    with spark_session() as session:
+        assert session is spark
+    assert spark.range(1).count() == 1
+
+
+def test_failures_become_one_line(spark: Any) -> None:
+    """What Spark raises is one line, without the Java stack."""
+    with pytest.raises(SparkFailed, match=r"^Spark failed: .*missing.* \(-v shows all of it\)$") as caught:
+        with failures_as_one_line():
+            spark.sql("SELECT missing FROM VALUES (1)").collect()
+    assert "\n" not in str(caught.value)
+
+
+def test_one_line() -> None:
+    """The first line that says something, cut, and without control characters."""
+    assert one_line("\n \n a\x1b[31mb \nsecond") == "a?[31mb"
+    assert one_line("") == "no message"
+    assert len(one_line("x" * 1000)) == 300

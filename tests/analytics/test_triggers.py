@@ -1,0 +1,81 @@
+"""Episodes find the event that they followed, and only a near one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from analytics.params import StormParams
+from analytics.triggers import with_context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+S = 1_000_000
+START, END = 1000 * S, 1010 * S
+STORM = "name string, answer string, node string, channel string, first_us long, last_us long"
+EVENT = "node string, channel string, event string, ts_us long"
+
+CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]] = {
+    "nothing happened": ("not_found", [], None, False),
+    "just before": ("not_found", [("film", "channel_end", START - 1)], "channel_end", True),
+    "as long before as allowed": ("not_found", [("film", "channel_end", START - 120 * S)], "channel_end", True),
+    "longer before": ("not_found", [("film", "channel_end", START - 120 * S - 1)], None, False),
+    "as long after as allowed": ("not_found", [("film", "channel_end", START + 2 * S)], "channel_end", True),
+    "longer after": ("not_found", [("film", "channel_end", START + 2 * S + 1)], None, False),
+    "another channel": ("not_found", [("other", "channel_end", START)], None, False),
+    "only the server": ("not_found", [(None, "server_start", START - S)], "server_start", False),
+    "the channel before the server": (
+        "not_found",
+        [(None, "server_start", START - S), ("film", "channel_end", START - 9 * S)],
+        "channel_end",
+        True,
+    ),
+    "the server before the channel": (
+        "overload",
+        [(None, "server_start", START - 9 * S), ("film", "channel_end", START - S)],
+        "server_start",
+        True,
+    ),
+    "the end before the beginning": (
+        "seq_missing",
+        [("film", "channel_end", START - 9 * S), ("film", "channel_create", START - S)],
+        "channel_end",
+        True,
+    ),
+    "the latest of a kind": (
+        "overload",
+        [(None, "server_stop", START - 9 * S), (None, "server_start", START - S)],
+        "server_start",
+        False,
+    ),
+    "empty until the end": ("zero_byte", [("film", "channel_end", END + 5 * S)], "channel_end", False),
+    "empty, and much later the end": ("zero_byte", [("film", "channel_end", END + 5 * S + 1)], None, False),
+    "no lifecycle event": ("not_found", [(None, "log_dropped", START)], None, False),
+}
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession) -> dict[str | None, tuple[str | None, bool]]:
+    """The trigger of each case, and whether the channel had ended; each case has a node of its own."""
+    storms = [(name, case[0], name, "film", START, END) for name, case in CASES.items()]
+    events = [(name, *event) for name, case in CASES.items() for event in case[1]]
+    unknown = ("unknown node", "not_found", None, "film", START, END)
+    joined = with_context(
+        spark.createDataFrame([*storms, unknown], STORM),
+        spark.createDataFrame([*events, (None, "film", "channel_end", START)], EVENT),
+        StormParams(),
+    )
+    return {row["name"]: (row["trigger"], row["ended_us"] is not None) for row in joined.collect()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trigger(name: str, found: dict[str | None, tuple[str | None, bool]]) -> None:
+    """The likelier kind of event wins, within two minutes before and a moment after the beginning."""
+    assert found[name] == CASES[name][2:]
+
+
+def test_unknown_node(found: dict[str | None, tuple[str | None, bool]]) -> None:
+    """A log without nodes still joins: unknown is equal to unknown."""
+    assert found["unknown node"] == ("channel_end", True)
