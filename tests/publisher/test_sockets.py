@@ -1,0 +1,155 @@
+"""The socket stream: what event-loop transports do not give."""
+
+from __future__ import annotations
+
+import socket
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from publisher import sockets
+from publisher.sockets import SocketStream, connect_tcp
+from tests.publisher.peers import Peer, fake_server, run
+
+
+def pair() -> tuple[SocketStream, socket.socket]:
+    """A stream and its peer, connected over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    ours.setblocking(False)
+    return SocketStream(ours), theirs
+
+
+def test_reading_and_writing_wait_for_each_other_s_end() -> None:
+    """Large data goes through although neither side's buffer can hold it; the end of it is seen."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        data = bytes(range(256)) * 40_000
+
+        def drain() -> bytes:
+            with peer:
+                received = b""
+                while part := peer.recv(1 << 20):
+                    received += part
+                peer.sendall(b"done")
+                return received
+
+        async with stream, anyio.create_task_group() as tasks:
+            received: list[bytes] = []
+
+            async def collect() -> None:
+                received.append(await anyio.to_thread.run_sync(drain))
+
+            tasks.start_soon(collect)
+            assert stream.is_silent()
+            await stream.send(data)
+            await stream.send_eof()
+            assert await stream.receive() == b"done"
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+            assert not stream.is_silent()
+        assert received == [data]
+
+    run(main())
+
+
+def test_what_the_peer_said_is_read_after_a_write_was_rejected() -> None:
+    """A reset under a write does not take the answer away."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        await stream.send(b"unread")
+        peer.sendall(b"answer")
+        peer.close()  # with unread bytes: the kernel resets the connection
+        while not stream.peer_stopped_reading:
+            await stream.send(b"x")
+            await anyio.lowlevel.checkpoint()
+        await stream.send(b"dropped")
+        assert await stream.receive() == b"answer"
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await stream.receive()
+        await stream.aclose()
+
+    run(main())
+
+
+def test_closing_wakes_the_reader() -> None:
+    """A reader that waits learns that the stream was closed here, and so does a later one."""
+
+    async def main() -> None:
+        stream, peer = pair()
+
+        async def close() -> None:
+            await anyio.lowlevel.checkpoint()
+            await stream.aclose()
+
+        with peer:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(close)
+                with pytest.raises(anyio.ClosedResourceError):
+                    await stream.receive()
+            with pytest.raises(anyio.ClosedResourceError):
+                await stream.receive()
+            assert not stream.is_silent()
+            await stream.aclose()
+            await stream.send(b"x")
+            assert stream.peer_stopped_reading
+
+    run(main())
+
+
+def test_every_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that refuses costs nothing, one that is silent a moment; without any there is an error for each."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.send(b"hello")
+            await peer.closed()
+
+        async with fake_server(script) as server:
+            port = int(server.base.split(":")[2].split("/")[0])
+
+            def resolve(*addresses: str) -> None:
+                found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+                async def getaddrinfo(*_: object, **__: object) -> object:
+                    return found
+
+                monkeypatch.setattr(sockets.anyio, "getaddrinfo", getaddrinfo)
+
+            # 127.0.0.2 refuses; 192.0.2.1 is reserved for documentation, and answers nobody.
+            resolve("127.0.0.2", "127.0.0.1")
+            async with await connect_tcp("host", port) as stream:
+                assert await stream.receive() == b"hello"
+            resolve("127.0.0.2", "127.0.0.3")
+            with pytest.raises(OSError, match="refused"):
+                await connect_tcp("host", port)
+
+    run(main())
+
+
+def test_a_silent_address_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the stagger, the next address is tried beside it; whichever answers first wins, the other is closed."""
+
+    async def main() -> None:
+        monkeypatch.setattr(sockets, "STAGGER_S", 0.01)
+        ours, theirs = socket.socketpair()
+
+        async def connect(family: int, address: tuple[str | int, ...]) -> socket.socket:
+            if address[0] == "silent":
+                await anyio.sleep_forever()
+            return ours
+
+        async def getaddrinfo(*_: object, **__: object) -> object:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, 1)) for name in ("silent", "fast")]
+
+        monkeypatch.setattr(sockets, "_connect", connect)
+        monkeypatch.setattr(sockets.anyio, "getaddrinfo", getaddrinfo)
+        with theirs:
+            async with await connect_tcp("host", 1) as stream:
+                assert isinstance(stream, SocketStream)
+
+    run(main())
