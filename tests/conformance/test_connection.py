@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from app.conformance.connection import Connection, Late, Transcript, Upload, encode_chunk
-from app.conformance.http1 import Cut
+from app.conformance.stream import Cut
 from app.conformance.verdicts import Failure
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

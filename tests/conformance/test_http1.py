@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conformance.http1 import ByteReader, Cut, Framing, Malformed, Response, ResponseParser
+from app.conformance.http1 import Framing, Response, ResponseParser
+from app.conformance.stream import ByteReader, Cut, Malformed
 from app.conformance.verdicts import Failure, shorten
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from app.conformance import expect
 from app.conformance.case import Group
 from app.conformance.connection import encode_chunk
-from app.conformance.http1 import Cut, Framing
+from app.conformance.http1 import Framing
+from app.conformance.stream import Cut
 from app.conformance.target import Target
 from trickle import wire
 

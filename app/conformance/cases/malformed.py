@@ -8,7 +8,7 @@ from functools import partial
 from app.conformance import expect
 from app.conformance.case import Group
 from app.conformance.connection import Connection
-from app.conformance.http1 import Cut
+from app.conformance.stream import Cut
 from app.conformance.target import Target
 
 MALFORMED = Group("malformed", "HTTP layer (RFC 9110, RFC 9112)")

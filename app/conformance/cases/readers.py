@@ -5,8 +5,8 @@ from __future__ import annotations
 from app.conformance import expect
 from app.conformance.case import Group
 from app.conformance.connection import AT_ONCE_S
-from app.conformance.http1 import Cut
 from app.conformance.profiles import QUICK
+from app.conformance.stream import Cut
 from app.conformance.target import Target
 from trickle import wire
 
