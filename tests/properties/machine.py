@@ -48,7 +48,7 @@ SIZES: Final = st.lists(st.integers(1, 4), max_size=3)
 WHICH: Final = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
 """Counted from the newest back: mostly one that still lives, sometimes a stale one."""
 
-OFFSETS: Final = st.sampled_from([0, 0, 0, -1, 1, -2, 2, -3, 6])
+OFFSETS: Final = st.sampled_from([0, 0, 0, -1, -1, 1, -2, 2, -3, 6])
 """Distance of a seq from the head."""
 
 NOT_OFTEN: Final = st.sampled_from([False, False, False, True])
