@@ -6,6 +6,7 @@ from typing import Final
 
 from app.conformance.case import Case, Group
 from app.conformance.cases import (
+    clients,
     end,
     http,
     keep_alive,
@@ -50,6 +51,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     rebirth.REBIRTH,
     rebirth.EXPIRY,
     refusals.REFUSALS,
+    clients.CLIENTS,
     http.HTTP,
     keep_alive.KEEP_ALIVE,
     malformed.MALFORMED,
