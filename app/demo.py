@@ -7,6 +7,7 @@ each is a process of its own. What they did is then checked here.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -127,12 +128,12 @@ def _run_report(stage: Stage, log: Path) -> None:
     report_file = stage.directory / "report.json"
     with stage.step("Look for retry storms in the access log with Spark") as detail:
         command = ["storms", str(log), "--json", str(report_file), "--fail-on", "never"]
-        done = _finish(_start(*command, capture=True), "the storm report")
+        done = _finish(_start(*command, like=stage.console), "the storm report")
         report: dict[str, Any] = json.loads(report_file.read_text())
         storms = report["episodes"]
         detail(f"{len(storms)} found in {sum(1 for _ in log.open('rb'))} lines")
     stage.console.print()
-    stage.console.print(done, markup=False, highlight=False)
+    sys.stdout.write(done)
     found = [storm for storm in storms if NAIVE_CLIENT in storm["clients"]]
     stage.check("the report names the naive client's storm", bool(found))
     stage.check("and accuses nobody else", len(found) == len(storms))
@@ -157,10 +158,25 @@ def _server(log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
                 process.kill()
 
 
-def _start(*arguments: str, capture: bool = False) -> subprocess.Popen[str]:
+def _start(*arguments: str, like: Console | None = None) -> subprocess.Popen[str]:
+    """Start a command of ours.
+
+    Args:
+        like: print as wide and as colourful as this console would, and show progress on its standard error.
+    """
+    environment = dict(os.environ)
+    if like is not None:
+        environment["COLUMNS"] = str(like.width)
+        if like.is_terminal:
+            environment["FORCE_COLOR"] = "1"
     output = subprocess.PIPE
     return subprocess.Popen(
-        _command(*arguments), stdin=subprocess.DEVNULL, stdout=output, stderr=None if capture else output, text=True
+        _command(*arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=None if like else output,
+        text=True,
+        env=environment,
     )
 
 

@@ -26,12 +26,12 @@ from trickle.records import AccessRecord, Op, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
-    from app.data_plane.protocol import TrickleProtocol
+    from app.data_plane.connection import Connection
 
 _PRINTABLE: Final = re.compile(r"[\x20-\x7e]*", re.ASCII)
 
 
-def begin(connection: TrickleProtocol, request: Request) -> None:
+def begin(connection: Connection, request: Request) -> None:
     """Begin the exchange of a request whose head has arrived; its body may follow."""
     plane = connection.plane
     route = parse_route(request.method, request.parts)
@@ -47,7 +47,7 @@ def begin(connection: TrickleProtocol, request: Request) -> None:
         exchange.answer(reply or _manage(plane.registry, exchange, request, route))
 
 
-def _read(connection: TrickleProtocol, request: Request, route: Route, record: AccessRecord) -> None:
+def _read(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
     plane = connection.plane
     assert route.seq is not None, "a read names a seq"
     resolution = plane.registry.resolve(route.channel, route.seq)
@@ -71,7 +71,7 @@ def _read(connection: TrickleProtocol, request: Request, route: Route, record: A
     exchange.answer(answer)
 
 
-def _publish(connection: TrickleProtocol, request: Request, route: Route, record: AccessRecord) -> None:
+def _publish(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
     plane = connection.plane
     registry = plane.registry
     publish = Publish(connection, request, record)

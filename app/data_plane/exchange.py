@@ -8,8 +8,8 @@ from app.data_plane.replies import Reply
 from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
+    from app.data_plane.connection import Connection
     from app.data_plane.plane import DataPlane
-    from app.data_plane.protocol import TrickleProtocol
     from app.data_plane.request import Request
 
 
@@ -24,7 +24,7 @@ class Exchange:
 
     __slots__ = ("arrived", "connection", "cors", "head_only", "http10", "keep_alive", "plane", "record")
 
-    def __init__(self, connection: TrickleProtocol, request: Request, record: AccessRecord) -> None:
+    def __init__(self, connection: Connection, request: Request, record: AccessRecord) -> None:
         self.connection = connection
         self.plane: DataPlane = connection.plane
         self.record = record

@@ -16,7 +16,7 @@ from app.data_plane.routes import Router
 from trickle.records import AccessRecord
 
 if TYPE_CHECKING:
-    from app.data_plane.protocol import TrickleProtocol
+    from app.data_plane.connection import Connection
     from app.data_plane.publish import Publish
 
 RecordSink = Callable[[AccessRecord], None]
@@ -89,9 +89,9 @@ class DataPlane:
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)
         self.connection_numbers: Iterator[int] = count(1)
-        self.connections: set[TrickleProtocol] = set()
+        self.connections: set[Connection] = set()
         self.preconnects: dict[Publish, float] = {}
-        self.stalled: dict[TrickleProtocol, Stall] = {}
+        self.stalled: dict[Connection, Stall] = {}
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.bytes_in = 0
         self.bytes_out = 0

@@ -1,27 +1,22 @@
-"""One connection: which of its requests are ours, their bodies in, and its lifetime.
+"""A connection's requests: which are ours, their bodies in, and those that were pipelined.
 
-A subclass of uvicorn's httptools protocol, given to uvicorn by its public ``http=`` option. Requests below the base
-path are served here; every other request goes to ``super()`` and so to FastAPI, untouched. TLS, keep-alive, parsing
-and graceful shutdown stay uvicorn's. What is relied upon is pinned by tests/app/data_plane/test_uvicorn_contract.py.
+Requests below the base path are served here; every other request goes to ``super()`` and so to FastAPI, untouched.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from app.data_plane.answers import shutdown_reply
+from app.data_plane.connection import Connection
 from app.data_plane.dispatch import begin
 from app.data_plane.exchange import Exchange
-from app.data_plane.plane import DataPlane, Stall
-from app.data_plane.reader import Reader
+from app.data_plane.plane import DataPlane
 from app.data_plane.replies import Reply
 from app.data_plane.request import Request
 from app.data_plane.routes import Route
@@ -38,19 +33,24 @@ QUEUE_BYTES: Final = 64 << 10
 NO_HEAD: Final = -1
 """Instead of the number of packets that the header fields being parsed have taken so far: there are none."""
 
-TLS_HIGH_WATER: Final = 64 << 10
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
 
-class TrickleProtocol(HttpToolsProtocol):
-    """A connection of the data plane.
+class TrickleProtocol(Connection):
+    """Parses what comes in and begins exchanges, one at a time, in order."""
 
-    Attributes:
-        plane: what all connections share.
-        exchange: the exchange in progress on a segment route, if any.
-        write_paused: the transport holds bytes that the peer has not taken.
-        fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
-    """
+    __slots__ = (
+        "_chunked",
+        "_head_bytes",
+        "_head_packets",
+        "_ours",
+        "_partial",
+        "_partial_size",
+        "_queue",
+        "_queued_bytes",
+        "_request",
+        "_upgrade",
+    )
 
     def __init__(
         self,
@@ -60,128 +60,22 @@ class TrickleProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.plane = plane
-        self.exchange: Exchange | None = None
-        self.write_paused = False
-        self.fd = -1
-        self.number = next(plane.connection_numbers)
+        super().__init__(plane, config, server_state, app_state, _loop)
         self._request: Request | None = None
         self._queue: deque[Request] | None = None
         self._queued_bytes = 0
         self._head_bytes = 0
         self._head_packets = NO_HEAD
-        self._partial: list[bytes] = []
+        self._partial: list[bytes] | None = None
         self._partial_size = 0
         self._chunked = False
         self._ours = False
-        self._deaf = False
-        self._mid_message = False
         self._upgrade: list[bytes] | None = None
 
-    # The connection.
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.plane.connections.add(self)
-        if transport.get_extra_info("sslcontext") is None:
-            self.fd = transport.get_extra_info("socket").fileno()
-            # Pause as soon as the kernel's buffer is full, and resume when ours is empty: `write_paused` then means
-            # "the transport holds bytes", and a slow reader costs its position instead of a copy.
-            transport.set_write_buffer_limits(high=0)
-        else:
-            transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self.plane.connections.discard(self)
-        self.plane.stalled.pop(self, None)
-        self._deaf = True
-        self.fd = -1
         self._queue = None
         self._deliver_rest()
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.lost()
         super().connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.write_paused = True
-        self.plane.stalled[self] = Stall(self.plane.clock(), self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.write_paused = False
-        self.plane.stalled.pop(self, None)
-        if isinstance(self.exchange, Reader):
-            self.exchange.wake()
-
-    def shutdown(self) -> None:
-        """The server goes away: an idle exchange is sent away within the drain, an active one may finish."""
-        if self.exchange is None:
-            super().shutdown()
-            return
-        self.exchange.keep_alive = False
-        if self.exchange.idle:
-            delay = self.plane.rng.uniform(0.0, self.plane.options.shutdown_drain_s)
-            self.loop.call_later(delay, self._send_away, self.exchange)
-
-    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
-        """Break the connection; an exchange on it ends with ``reason``."""
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.lost(reason)
-        self._deaf = True
-        self.transport.abort()
-
-    def cut_off(self) -> None:
-        """The peer does not read: cut it off without a final chunk, so that it cannot take the part for the whole."""
-        self.abort(Reason.EVICTED)
-
-    def lag(self) -> int:
-        """How many body bytes the reader on this connection is behind."""
-        return self.exchange.lag() if isinstance(self.exchange, Reader) else 0
-
-    # Writing.
-
-    def send(self, data: bytes) -> None:
-        """Write, straight to the socket while the transport holds nothing."""
-        if self.fd >= 0 and not self.write_paused:
-            try:
-                written = os.write(self.fd, data)
-            except OSError as error:
-                written = self.write_failed(error)
-            if written == len(data):
-                return
-            data = data[written:]
-        self.transport.write(data)
-
-    def send_many(self, buffers: list[bytes]) -> None:
-        """Write several buffers at once."""
-        if self.fd >= 0 and not self.write_paused:
-            try:
-                written = os.writev(self.fd, buffers)
-            except OSError as error:
-                written = self.write_failed(error)
-            if written == sum(map(len, buffers)):
-                return
-            self.transport.write(memoryview(b"".join(buffers))[written:])
-        else:
-            self.transport.writelines(buffers)
-
-    def write_failed(self, error: OSError) -> int:
-        """A write to the socket failed: nothing was written; anything but a full buffer breaks the connection."""
-        if not isinstance(error, BlockingIOError):
-            self.transport.abort()
-        return 0
-
-    def complete(self, *, close: bool) -> None:
-        """The exchange is over: go on with the next request, or close."""
-        self.exchange = None
-        if close or self._deaf:
-            self._close()
-        else:
-            self.on_response_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -192,7 +86,7 @@ class TrickleProtocol(HttpToolsProtocol):
     # Parsing.
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self.deaf:
             return
         self._unset_keepalive_if_required()
         try:
@@ -220,7 +114,7 @@ class TrickleProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._ours = False
         self._chunked = False
-        self._mid_message = True
+        self.mid_message = True
         self._head_packets = 0
 
     def on_url(self, url: bytes) -> None:
@@ -237,7 +131,7 @@ class TrickleProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._head_packets = NO_HEAD
-        if self._deaf:
+        if self.deaf:
             return
         parts = self.plane.router.match(self.url)
         if parts is None:
@@ -260,6 +154,8 @@ class TrickleProtocol(HttpToolsProtocol):
             keep_alive=parser.should_keep_alive() and not http10,
         )
         self._request = request
+        # An exchange may wait for a long time, and needs none of this meanwhile.
+        self.url, self.headers = b"", []
         if self.exchange is not None or self._queue or self._asgi_in_progress():
             self._enqueue(request)
         else:
@@ -273,16 +169,19 @@ class TrickleProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         self._head_packets = NO_HEAD
         if not self._ours:
-            if not self._deaf:
+            if not self.deaf:
                 super().on_body(body)
             return
         request = self._request
-        if request is None or self._deaf:
+        if request is None or self.deaf:
             return
         if not self._chunked:
             request.chunks.append(body)
             return
-        self._partial.append(body)
+        if self._partial is None:
+            self._partial = [body]
+        else:
+            self._partial.append(body)
         self._partial_size += len(body)
         if self._partial_size > UNSPLIT:
             self._flush_partial()
@@ -291,14 +190,14 @@ class TrickleProtocol(HttpToolsProtocol):
         self._flush_partial()
 
     def on_message_complete(self) -> None:
-        self._mid_message = False
+        self.mid_message = False
         self._head_packets = NO_HEAD
         if not self._ours:
-            if not self._deaf:
+            if not self.deaf:
                 super().on_message_complete()
             return
         request, self._request = self._request, None
-        if request is not None and not self._deaf:
+        if request is not None and not self.deaf:
             request.complete = True
             self._deliver(request)
 
@@ -309,7 +208,7 @@ class TrickleProtocol(HttpToolsProtocol):
         if self.exchange is not None or self._queue:
             # Behind an unfinished exchange of ours it cannot be answered in order: the connection closes after that
             # exchange, and the client sends it again (RFC 9112, section 9.3.2).
-            self._deaf = True
+            self.deaf = True
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
@@ -373,7 +272,7 @@ class TrickleProtocol(HttpToolsProtocol):
         """What has arrived of a chunk goes on as it is."""
         if self._partial and (request := self._request) is not None:
             request.chunks.append(self._partial[0] if len(self._partial) == 1 else b"".join(self._partial))
-        self._partial = []
+        self._partial = None
         self._partial_size = 0
 
     def _upgraded(self, rest: bytes) -> None:
@@ -388,9 +287,9 @@ class TrickleProtocol(HttpToolsProtocol):
 
     def _reject(self, status: Status, text: str) -> None:
         """What came is no request that can be answered otherwise: say so, and close."""
-        if self._deaf:
+        if self.deaf:
             return
-        self._deaf = True
+        self.deaf = True
         exchange, self.exchange = self.exchange, None
         reply = Reply(status, Reason.BAD_REQUEST, body=text.encode("ascii"), close=True)
         if exchange is not None:
@@ -408,22 +307,3 @@ class TrickleProtocol(HttpToolsProtocol):
             Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
         )
         Exchange(self, request, record).answer(reply)
-
-    @property
-    def peer(self) -> str | None:
-        """The client's address."""
-        return self.client[0] if self.client else None
-
-    def _send_away(self, exchange: Exchange) -> None:
-        if self.exchange is exchange and exchange.idle:
-            exchange.send_away(shutdown_reply(self.plane.jitter))
-
-    def _close(self) -> None:
-        """Close when all is written. A peer that may still be sending is read from for a moment longer."""
-        self._deaf = True
-        if not self._mid_message:
-            self.transport.close()
-            return
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.loop.call_later(self.plane.options.linger_s, self.transport.close)

@@ -10,7 +10,7 @@ from app.data_plane.exchange import Exchange
 from trickle.records import AccessRecord
 
 if TYPE_CHECKING:
-    from app.data_plane.protocol import TrickleProtocol
+    from app.data_plane.connection import Connection
     from app.data_plane.request import Request
 
 
@@ -24,7 +24,7 @@ class Publish(Exchange):
 
     writer: Writer
 
-    def __init__(self, connection: TrickleProtocol, request: Request, record: AccessRecord) -> None:
+    def __init__(self, connection: Connection, request: Request, record: AccessRecord) -> None:
         super().__init__(connection, request, record)
         self.received = 0
 

@@ -14,7 +14,7 @@ from trickle.records import AccessRecord
 from trickle.wire import Status
 
 if TYPE_CHECKING:
-    from app.data_plane.protocol import TrickleProtocol
+    from app.data_plane.connection import Connection
     from app.data_plane.request import Request
 
 TURN_BYTES: Final = 256 << 10
@@ -36,9 +36,7 @@ class Reader(Exchange):
 
     __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "segment", "sent", "started")
 
-    def __init__(
-        self, connection: TrickleProtocol, request: Request, record: AccessRecord, found: Serve | Wait
-    ) -> None:
+    def __init__(self, connection: Connection, request: Request, record: AccessRecord, found: Serve | Wait) -> None:
         super().__init__(connection, request, record)
         self.channel = found.channel
         self.segment = found.segment

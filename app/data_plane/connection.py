@@ -1,0 +1,219 @@
+"""One connection's lifetime: what it is made of, how it is written to, and how it ends.
+
+A subclass of uvicorn's httptools protocol, given to uvicorn by its public ``http=`` option. TLS, keep-alive, parsing
+and graceful shutdown stay uvicorn's. What is relied upon is pinned by tests/app/data_plane/test_uvicorn_contract.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app.data_plane.answers import shutdown_reply
+from app.data_plane.exchange import Exchange
+from app.data_plane.plane import DataPlane, Stall
+from app.data_plane.reader import Reader
+from trickle.records import Reason
+
+TLS_HIGH_WATER: Final = 64 << 10
+
+
+class LeanFlowControl(FlowControl):
+    """uvicorn's flow control, whose event is made when somebody waits for it.
+
+    Most connections never write through FastAPI, and an ``asyncio.Event`` holds 0.6 kB of empty queue: a fifth of
+    what an idle reader costs altogether.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.read_paused = False
+        self.write_paused = False
+
+    async def drain(self) -> None:
+        """Wait until the transport takes more."""
+        if self.write_paused:
+            await self._is_writable_event.wait()
+
+    def pause_writing(self) -> None:
+        """The transport is full."""
+        if not self.write_paused:
+            self.write_paused = True
+            self._is_writable_event = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        if self.write_paused:
+            self.write_paused = False
+            self._is_writable_event.set()
+
+
+class LeanPipeline(list[Any]):
+    """The few methods of a deque that uvicorn uses for pipelined requests; an empty deque holds 0.6 kB."""
+
+    __slots__ = ()
+
+    def appendleft(self, item: Any) -> None:
+        """Add at the left end."""
+        self.insert(0, item)
+
+
+class Connection(HttpToolsProtocol):
+    """A connection of the data plane.
+
+    Attributes:
+        plane: what all connections share.
+        exchange: the exchange in progress on a segment route, if any.
+        write_paused: the transport holds bytes that the peer has not taken.
+        fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
+        number: counts the connections of this server.
+        deaf: whatever still comes in is ignored: the connection is about to close.
+        mid_message: the peer has not finished the request that it is sending.
+    """
+
+    # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
+    __slots__ = ("deaf", "exchange", "fd", "mid_message", "number", "plane", "write_paused")
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.pipeline = LeanPipeline()  # type: ignore[assignment]
+        self.plane = plane
+        self.exchange: Exchange | None = None
+        self.write_paused = False
+        self.fd = -1
+        self.number = next(plane.connection_numbers)
+        self.deaf = False
+        self.mid_message = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.flow = LeanFlowControl(transport)
+        self.plane.connections.add(self)
+        if transport.get_extra_info("sslcontext") is None:
+            self.fd = transport.get_extra_info("socket").fileno()
+            # Pause as soon as the kernel's buffer is full, and resume when ours is empty: `write_paused` then means
+            # "the transport holds bytes", and a slow reader costs its position instead of a copy.
+            transport.set_write_buffer_limits(high=0)
+        else:
+            transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.plane.connections.discard(self)
+        self.plane.stalled.pop(self, None)
+        self.deaf = True
+        self.fd = -1
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.lost()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.write_paused = True
+        self.plane.stalled[self] = Stall(self.plane.clock(), self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.write_paused = False
+        self.plane.stalled.pop(self, None)
+        if isinstance(self.exchange, Reader):
+            self.exchange.wake()
+
+    def shutdown(self) -> None:
+        """The server goes away: an idle exchange is sent away within the drain, an active one may finish."""
+        if self.exchange is None:
+            super().shutdown()
+            return
+        self.exchange.keep_alive = False
+        if self.exchange.idle:
+            delay = self.plane.rng.uniform(0.0, self.plane.options.shutdown_drain_s)
+            self.loop.call_later(delay, self._send_away, self.exchange)
+
+    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
+        """Break the connection; an exchange on it ends with ``reason``."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.lost(reason)
+        self.deaf = True
+        self.transport.abort()
+
+    def cut_off(self) -> None:
+        """The peer does not read: cut it off without a final chunk, so that it cannot take the part for the whole."""
+        self.abort(Reason.EVICTED)
+
+    def lag(self) -> int:
+        """How many body bytes the reader on this connection is behind."""
+        return self.exchange.lag() if isinstance(self.exchange, Reader) else 0
+
+    # Writing.
+
+    def send(self, data: bytes) -> None:
+        """Write, straight to the socket while the transport holds nothing."""
+        if self.fd >= 0 and not self.write_paused:
+            try:
+                written = os.write(self.fd, data)
+            except OSError as error:
+                written = self.write_failed(error)
+            if written == len(data):
+                return
+            data = data[written:]
+        self.transport.write(data)
+
+    def send_many(self, buffers: list[bytes]) -> None:
+        """Write several buffers at once."""
+        if self.fd >= 0 and not self.write_paused:
+            try:
+                written = os.writev(self.fd, buffers)
+            except OSError as error:
+                written = self.write_failed(error)
+            if written == sum(map(len, buffers)):
+                return
+            self.transport.write(memoryview(b"".join(buffers))[written:])
+        else:
+            self.transport.writelines(buffers)
+
+    def write_failed(self, error: OSError) -> int:
+        """A write to the socket failed: nothing was written; anything but a full buffer breaks the connection."""
+        if not isinstance(error, BlockingIOError):
+            self.transport.abort()
+        return 0
+
+    def complete(self, *, close: bool) -> None:
+        """The exchange is over: go on with the next request, or close."""
+        self.exchange = None
+        if close or self.deaf:
+            self._close()
+        else:
+            self.on_response_complete()
+
+    @property
+    def peer(self) -> str | None:
+        """The client's address."""
+        return self.client[0] if self.client else None
+
+    def _send_away(self, exchange: Exchange) -> None:
+        if self.exchange is exchange and exchange.idle:
+            exchange.send_away(shutdown_reply(self.plane.jitter))
+
+    def _close(self) -> None:
+        """Close when all is written. A peer that may still be sending is read from for a moment longer."""
+        self.deaf = True
+        if not self.mid_message:
+            self.transport.close()
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(self.plane.options.linger_s, self.transport.close)
