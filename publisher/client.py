@@ -31,7 +31,7 @@ from publisher.exchanges import TIMEOUT, USER_AGENT, Exchanges
 from publisher.posts import Post, Posts
 from publisher.transport import DuplexTransport
 from trickle import wire
-from trickle.errors import InvalidInput, LocalProtocolError, TrickleError
+from trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
 from trickle.paths import ChannelURL
 
 CLOSE_S: Final = 5.0
@@ -60,7 +60,8 @@ class Publisher:
         auth: any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         transport: replaces the transport. It must read the answer while it writes the body, as
-            :class:`~publisher.transport.DuplexTransport` does and httpx's own does not.
+            :class:`~publisher.transport.DuplexTransport` does and httpx's own does not. Proxies from the environment
+            are not used.
         rng: where the jitter of retries comes from.
 
     Raises:
@@ -125,8 +126,10 @@ class Publisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S) as limit:
                 await self.close()
+            if limit.cancelled_caught:
+                raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
         except TrickleError as failure:
             if error is None:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ class FakeServer:
 
 
 @contextlib.asynccontextmanager
-async def fake_server(*scripts: Script) -> AsyncIterator[FakeServer]:
+async def fake_server(*scripts: Script, tls: ssl.SSLContext | None = None) -> AsyncIterator[FakeServer]:
     """Serve each connection with the next script, the last one for all that follow; a script's error fails the test."""
     fake = FakeServer()
 
@@ -116,9 +117,9 @@ async def fake_server(*scripts: Script) -> AsyncIterator[FakeServer]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    fake.base = f"http://127.0.0.1:{port}/trickle"
+    fake.base = f"{'https' if tls else 'http'}://127.0.0.1:{port}/trickle"
     try:
         yield fake
     finally:

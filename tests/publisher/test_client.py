@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from publisher import Closed, Publisher, Receipt, Segment
+from publisher import Closed, Publisher, Receipt, Segment, client
 from tests.publisher.peers import FakeServer, Head, Peer, fake_server, run
 from trickle import __version__, errors, wire
 
@@ -532,6 +532,25 @@ def test_ending_is_retried_and_its_failure_reported() -> None:
                 await fail(server)
         assert "not ended" in caught.value.__notes__[0]
         assert trickle.log.count("DELETE") == 4
+
+    run(main())
+
+
+def test_ending_takes_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer the DELETE is not waited for without end, and that is said."""
+
+    async def main() -> None:
+        monkeypatch.setattr(client, "CLOSE_S", 0.05)
+        trickle = Trickle()
+
+        async def silent(peer: Peer, head: Head) -> None:
+            await peer.closed()
+
+        trickle.instead = {"DELETE": [silent]}
+        async with fake_server(trickle) as server:
+            with pytest.raises(errors.ConnectionLost, match="no answer to the channel's end"):
+                async with publisher(server, start=0) as pub:
+                    await pub.publish(b"x")
 
     run(main())
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import httpx
 import pytest
 
+from publisher.sockets import SocketStream
 from publisher.transport import DuplexTransport
 from tests.publisher.peers import Peer, fake_server, run
 
@@ -508,5 +511,61 @@ def test_idle_connections_are_bounded_and_expire() -> None:
             everybody = asyncio.Barrier(1)
             await http.get(server.base)
             assert len(server.peers) == 7
+
+    run(main())
+
+
+def test_over_tls_everything_is_the_same(certificate: Path) -> None:
+    """Early answers, reuse and cut connections do not depend on the layer below; trust is as ``verify`` says."""
+
+    async def main() -> None:
+        server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        server_side.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+        trusting = ssl.create_default_context(cafile=certificate / "cert.pem")
+
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                await peer.head()
+                assert await peer.body() == [b"data"]
+                await peer.answer(200)
+            await peer.head()
+            await peer.chunk()
+            await peer.answer(413, {"Connection": "close"})
+            await peer.closed()
+
+        async def cut(peer: Peer) -> None:
+            await peer.head()
+            peer.reset()
+
+        async with fake_server(script, cut, tls=server_side) as server:
+            async with httpx.AsyncClient(transport=DuplexTransport(verify=trusting)) as http:
+                for _ in range(2):
+                    assert (await http.post(server.base, content=Chunks(b"data"))).status_code == 200
+                assert (await http.post(server.base, content=endless())).status_code == 413
+                assert len(server.peers) == 1
+                with pytest.raises(httpx.ReadError):
+                    await http.post(server.base, content=endless())
+            async with client() as http:
+                with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+                    await http.get(server.base)
+            async with httpx.AsyncClient(transport=DuplexTransport(verify=False)) as http:
+                with pytest.raises(httpx.ReadError):
+                    await http.get(server.base)
+
+    run(main())
+
+
+def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that never answers is a timeout of its own kind."""
+
+    async def never(host: str, port: int) -> SocketStream:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def main() -> None:
+        monkeypatch.setattr("publisher.transport.connect_tcp", never)
+        async with client(connect=0.01) as http:
+            with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
+                await http.get("http://host/")
 
     run(main())

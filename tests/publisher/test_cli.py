@@ -1,0 +1,252 @@
+"""``tricklecast publish`` as a process, against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from publisher import cli
+from tests.publisher.clips import decode, make_clip
+from tests.support.server import RunningServer, serve
+from trickle.errors import TrickleError
+
+WITHIN_S = 60
+
+
+def publish(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    command = [sys.executable, "-m", "app", "publish", *map(str, arguments)]
+    done = subprocess.run(command, input=stdin or b"", capture_output=True, timeout=WITHIN_S, check=False)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@contextmanager
+def publishing(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command with an open standard input."""
+    command = [sys.executable, "-m", "app", "publish", *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def create(server: RunningServer, channel: str) -> str:
+    """Create a channel, so that its first segment can be waited for; its URL."""
+    url = f"{server.base}/{channel}"
+    urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=WITHIN_S).close()
+    return url
+
+
+def read(server: RunningServer, channel: str, seq: int) -> bytes:
+    """One segment, waiting for it."""
+    with urllib.request.urlopen(f"{server.base}/{channel}/{seq}", timeout=WITHIN_S) as response:
+        data: bytes = response.read()
+        return data
+
+
+def status(url: str) -> int:
+    """What a GET answers."""
+    try:
+        with urllib.request.urlopen(url, timeout=WITHIN_S) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_clip_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:
+    """What readers get decodes to the frames of the file."""
+    clip = make_clip(tmp_path / "clip.mp4")
+    done = publish(f"{server.base}/clip", clip, "--no-realtime", "--keep")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("published 3 segments (")
+    assert done.stderr.endswith("the last one 2; the channel is still open\n")
+    received = b"".join(read(server, "clip", seq) for seq in range(3))
+    assert decode(received, "mpegts").hashes == decode(clip).hashes
+    with urllib.request.urlopen(f"{server.base}/clip/0", timeout=WITHIN_S) as response:
+        assert response.headers["Content-Type"] == "video/mp2t"
+
+
+def test_media_comes_through_a_pipe(server: RunningServer, tmp_path: Path) -> None:
+    """``-`` is standard input, which need not be seekable."""
+    clip = make_clip(tmp_path / "clip.mkv")
+    done = publish(f"{server.base}/pipe", "-", "--no-realtime", "--keep", stdin=clip.read_bytes())
+    assert done.returncode == 0, done.stderr
+    received = b"".join(read(server, "pipe", seq) for seq in range(3))
+    assert decode(received, "mpegts").hashes == decode(clip).hashes
+
+
+def test_media_redirected_from_a_file_can_be_sought_in(server: RunningServer, tmp_path: Path) -> None:
+    """An MP4 whose index is at its end can be read from ``< file``."""
+    clip = make_clip(tmp_path / "clip.mp4")
+    command = [sys.executable, "-m", "app", "publish", f"{server.base}/redirected", "-", "--no-realtime"]
+    with clip.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, timeout=WITHIN_S, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_media_is_paced(server: RunningServer, tmp_path: Path) -> None:
+    """By default a clip takes as long as it plays, and its channel ends with it."""
+    clip = make_clip(tmp_path / "clip.mp4", seconds=2.0)
+    done = publish(f"{server.base}/paced", clip)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stderr.split(" in ")[1].split(" s")[0]) >= 1.9
+    with urllib.request.urlopen(f"{server.base}/paced/next", timeout=WITHIN_S) as response:
+        assert response.headers["Lp-Trickle-Closed"] == "terminated"
+
+
+def test_lines_become_segments(server: RunningServer) -> None:
+    """Line by line while the input is still open; the tail is not lost; numbering goes on at the next run."""
+    url = create(server, "lines")
+    with publishing(url, "-", "--raw", "--by", "line", "--keep", "--content-type", "application/json") as process:
+        assert process.stdin is not None
+        for number in range(3):
+            process.stdin.write(b"%d\n" % number)
+            process.stdin.flush()
+            assert read(server, "lines", number) == b"%d\n" % number
+        process.stdin.write(b"tail")
+        process.stdin.close()
+        assert process.wait(WITHIN_S) == 0
+    assert read(server, "lines", 3) == b"tail"
+    assert publish(url, "-", "--raw", "--keep", stdin=b"more").returncode == 0
+    assert read(server, "lines", 4) == b"more"
+    assert publish(url, "-", "--raw", "--start", "reset", stdin=b"reset").returncode == 0
+    assert read(server, "lines", 5) == b"reset"
+
+
+def test_a_file_is_split_by_size(server: RunningServer, tmp_path: Path) -> None:
+    """Joined, the segments are the file."""
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(300_000))
+    done = publish(f"{server.base}/bytes", path, "--raw", "--by", "size:64KiB", "--keep")
+    assert done.returncode == 0, done.stderr
+    received = [read(server, "bytes", seq) for seq in range(5)]
+    assert [len(data) for data in received] == [65_536] * 4 + [37_856]
+    assert b"".join(received) == path.read_bytes()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_ends_the_channel(server: RunningServer, number: int, code: int) -> None:
+    """Ctrl-C and SIGTERM end the channel in order, although standard input is silent and open."""
+    channel = f"interrupted{code}"
+    with publishing(create(server, channel), "-", "--raw", "--by", "line") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"x\nhalf a line")
+        process.stdin.flush()
+        assert read(server, channel, 0) == b"x\n"
+        process.send_signal(number)
+        assert process.wait(WITHIN_S) == code
+    with urllib.request.urlopen(f"{server.base}/{channel}/-1", timeout=WITHIN_S) as response:
+        assert response.headers["Lp-Trickle-Closed"] == "terminated"
+
+
+def test_interrupted_it_may_keep_the_channel(server: RunningServer) -> None:
+    """With --keep, the channel stays as it is."""
+    with publishing(create(server, "kept"), "-", "--raw", "--by", "line", "--keep") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"x\n")
+        process.stdin.flush()
+        assert read(server, "kept", 0) == b"x\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN_S) == 130
+    with urllib.request.urlopen(f"{server.base}/kept/next", timeout=WITHIN_S) as response:
+        assert response.headers["Lp-Trickle-Closed"] is None
+        assert response.read() == b"1"
+
+
+def test_the_end_of_the_channel_from_outside_is_an_error(server: RunningServer) -> None:
+    """Somebody else's DELETE is seen without a further write, and not undone."""
+    url = create(server, "ended")
+    with publishing(url, "-", "--raw", "--by", "line") as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"x\n")
+        process.stdin.flush()
+        assert read(server, "ended", 0) == b"x\n"
+        urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=WITHIN_S).close()
+        process.stdin.write(b"y\nz\n")
+        process.stdin.flush()
+        assert process.wait(WITHIN_S) == 1
+        assert process.stderr.read() == b"tricklecast: the channel has ended\n"
+
+
+def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, str]]:
+    """Arguments that cannot work, the exit code, and what the error says."""
+    clip = make_clip(tmp_path / "clip.mkv", seconds=0.2)
+    pcm = make_clip(tmp_path / "pcm.wav", seconds=0.2, video=None, audio="pcm_s16le")
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"no media in here" * 100)
+    return {
+        "no scheme": (["nonsense", clip], 1, "not a usable URL"),
+        "no channel": ([base.removesuffix("/trickle"), clip], 1, "names no channel"),
+        "refused": (["http://127.0.0.1:1/trickle/x", clip], 1, "connection lost"),
+        "reserved name": ([f"{base}/_x", clip], 1, "refused by the server"),
+        "not a trickle server": ([f"{base.removesuffix('/trickle')}/api/v1/x", clip, "--start", "0"], 1, "40"),
+        "missing file": ([f"{base}/bad", tmp_path / "missing.mp4"], 1, "No such file"),
+        "missing raw file": ([f"{base}/bad", tmp_path / "missing", "--raw"], 1, "No such file"),
+        "directory": ([f"{base}/bad", tmp_path], 1, "directory"),
+        "raw directory": ([f"{base}/bad", tmp_path, "--raw"], 1, "directory"),
+        "unreadable media": ([f"{base}/bad", broken], 1, "Invalid data"),
+        "nothing to carry": ([f"{base}/bad", pcm], 1, "no video or audio that MPEG-TS can carry"),
+        "no certificates": ([f"{base}/bad", clip, "--ca-file", broken], 1, "cannot read certificates"),
+        "split without raw": ([f"{base}/bad", clip, "--by", "line"], 2, "--by needs --raw"),
+        "bad split": ([f"{base}/bad", clip, "--raw", "--by", "word"], 2, "split by"),
+        "bad start": ([f"{base}/bad", clip, "--start", "-3"], 2, "start is"),
+    }
+
+
+def test_what_cannot_work_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
+    """Each wrong use says what is wrong, exits non-zero, and creates no channel."""
+    command = typer.Typer()
+    command.command()(cli.publish)
+    for name, (arguments, code, text) in bad_inputs(server.base, tmp_path).items():
+        result = CliRunner().invoke(command, [*map(str, arguments)])
+        said = str(result.exception) if isinstance(result.exception, TrickleError) else result.stderr
+        assert (result.exit_code, result.stdout) == (code, ""), name
+        assert text in " ".join(said.split()), (name, said)
+        assert code == 2 or "\n" not in said, name
+    assert status(f"{server.base}/bad/next") == 404
+
+
+def test_an_error_is_one_line_on_standard_error(server: RunningServer, tmp_path: Path) -> None:
+    """Without a traceback, and with an exit code."""
+    done = publish(f"{server.base}/bad", tmp_path / "missing.mp4")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"tricklecast: cannot read {tmp_path / 'missing.mp4'}: No such file or directory\n"
+
+
+def test_over_tls(certificate: Path) -> None:
+    """A server whose certificate is trusted is published to; any other one is not."""
+    files = ["--tls-cert", str(certificate / "cert.pem"), "--tls-key", str(certificate / "key.pem")]
+    with serve(*files, scheme="https") as server:
+        url = f"{server.base}/c"
+        done = publish(url, "-", "--raw", "--by", "line", "--ca-file", certificate / "cert.pem", stdin=b"a\nb\n" * 20)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith("published 40 segments")
+        done = publish(url, "-", "--raw", stdin=b"x")
+        assert done.returncode == 1
+        assert "certificate verify failed" in done.stderr
+
+
+def test_a_segment_that_is_too_large_is_reported(tmp_path: Path) -> None:
+    """What the server does not keep is said, and is an error at the end."""
+    log = tmp_path / "access.log"
+    with serve("--max-segment-bytes", "100000", access_log=log) as server:
+        done = publish(f"{server.base}/c", "-", "--raw", "--by", "size:1MiB", stdin=bytes(1_500_000))
+        assert done.returncode == 1, done.stderr
+        assert "segment 0 is lost: segment too large (seq 0) [413]" in done.stderr
+        assert server.stop() == 0
+    posts = [record for record in map(json.loads, log.read_text().splitlines()) if record.get("op") == "publish"]
+    assert {record["release"] for record in posts} == {"tricklecast/0.1.0"}
