@@ -132,3 +132,12 @@ def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target
 def _waiting(target: Target, channel: Channel) -> bool:
     connection: Connection = target.send("GET", f"/api/v1/channels/{channel.name}")
     return b'"readers":0' not in connection.response().body
+
+
+def test_pipelined_control_plane_requests_are_answered_in_order(target: Target) -> None:
+    """uvicorn's own pipelining works: several FastAPI requests in one packet."""
+    connection = target.open()
+    paths = ["/healthz", "/readyz", "/healthz", "/readyz", "/healthz"]
+    connection.send(b"".join(connection.render("GET", path) for path in paths))
+    bodies = [connection.response().body for _ in paths]
+    assert bodies == [b'{"status":"ok"}' if path == "/healthz" else b'{"status":"ready"}' for path in paths]

@@ -138,7 +138,7 @@ def test_nothing_of_ours_hides_something_of_uvicorns_by_accident() -> None:
     """What the data plane overrides is what it means to override; a new name in uvicorn must not collide."""
     meant = {
         "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "shutdown",
-        "on_response_complete", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body",
+        "on_response_complete", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "pipeline",
         "on_message_complete",
     }  # fmt: skip
     bases = [base for base in TrickleProtocol.__mro__ if base.__module__.startswith("app.")]

@@ -1,0 +1,179 @@
+"""Readers: many of them, slow ones, and ones that go away."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.conformance.connection import Connection, encode_chunk
+from app.conformance.http1 import Cut
+from app.conformance.target import Channel, Target
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+
+READERS = 60
+
+
+def pattern(size: int, start: int = 0) -> bytes:
+    """Bytes that tell where they are."""
+    return b"".join(b"%08x" % number for number in range(start // 8, (start + size) // 8))
+
+
+def state(target: Target, channel: Channel) -> dict[str, Any]:
+    """What the control plane says about a channel."""
+    found: dict[str, Any] = json.loads(target.ask("GET", f"/api/v1/channels/{channel.name}").body)
+    return found
+
+
+def test_many_readers_get_exactly_the_same_bytes(channel: Channel, target: Target) -> None:
+    """Those who wait, those who come in the middle and those who come late: the same chunks in the same order."""
+    channel.create("video/mp2t")
+    waiting = [channel.read(0) for _ in range(READERS)]
+    eventually(lambda: state(target, channel)["readers"] == READERS)
+    upload = channel.upload(0)
+    chunks = [pattern(2000, 2000 * number) for number in range(50)]
+    for chunk in chunks[:25]:
+        upload.chunk(chunk)
+    middle = [channel.read(0) for _ in range(5)]
+    for connection in middle:
+        assert connection.head().status == 200
+    for chunk in chunks[25:]:
+        upload.chunk(chunk)
+    upload.end()
+    assert upload.answer().status == 200
+    for connection in waiting:
+        response = connection.response()
+        assert response.chunks == chunks
+        assert response.get("Content-Type") == "video/mp2t"
+    for connection in middle:
+        assert connection.rest() == b"".join(chunks)
+    assert channel.get(0).chunks == chunks
+    eventually(lambda: state(target, channel)["readers"] == 0)
+
+
+def test_readers_of_several_channels_get_only_theirs(target: Target) -> None:
+    """Nothing of one channel reaches the readers of another, also when they share a connection."""
+    channels = [target.channel() for _ in range(5)]
+    for number, channel in enumerate(channels):
+        channel.publish(0, b"%d" % number * 1000)
+    connection = target.open()
+    for _ in range(3):
+        for number, channel in enumerate(channels):
+            connection.request("GET", channel.at(0))
+            assert connection.response().body == b"%d" % number * 1000
+
+
+def test_a_waiting_reader_that_goes_leaves_no_trace(channel: Channel, target: Target, server: LocalServer) -> None:
+    """The segment it waited for is forgotten with it; the head has not moved."""
+    channel.create()
+    reader = channel.read(0)
+    eventually(lambda: state(target, channel)["readers"] == 1)
+    reader.abort()
+    eventually(lambda: state(target, channel)["readers"] == 0)
+    after = state(target, channel)
+    assert (after["next_seq"], after["window"]["segments"]) == (0, 0)
+    found = server.plane.registry.channels[channel.name]
+    assert not found.segments
+    record = server.record(channel=channel.name, op="read")
+    assert (record.reason, record.status, record.bytes_out, record.rseq) == ("client_gone", None, 0, 0)
+
+
+def test_a_reader_that_goes_mid_segment_disturbs_nobody(channel: Channel, target: Target, server: LocalServer) -> None:
+    """Others get everything, and the record says how much the lost one had been sent."""
+    upload, staying = channel.started(0, b"12345678")
+    leaving = channel.arrived(0, b"12345678")
+    leaving.abort()
+    eventually(lambda: state(target, channel)["readers"] == 1)
+    upload.chunk(b"abc").end()
+    assert staying.rest() == b"abc"
+    assert upload.answer().status == 200
+    record = server.record(channel=channel.name, op="read", reason="client_gone")
+    assert (record.status, record.bytes_out) == (200, 8)
+
+
+CHUNK = 64 << 10
+
+
+def stall(channel: Channel, server: LocalServer, chunks: int) -> Connection:
+    """Publish so much to a reader that takes nothing that its connection is full; the publisher is not slowed."""
+    upload = channel.upload(0, b"begun---")
+    reader = channel.read(0)
+    eventually(lambda: server.plane.registry.readers == 1)
+    for number in range(chunks):
+        upload.chunk(pattern(CHUNK, CHUNK * number))
+    upload.end()
+    assert upload.answer().get("Lp-Trickle-Size") == str(chunks * CHUNK + 8)
+    return reader
+
+
+def test_a_slow_reader_catches_up_exactly() -> None:
+    """It stalls, the publisher and others do not; when it reads again, it gets every byte in order."""
+    chunks = 200
+    with local_server(reader_lag_s=60, reader_lag_bytes="1GiB") as server, server.client() as target:
+        channel = target.channel()
+        reader = stall(channel, server, chunks)
+        assert len(server.plane.stalled) == 1
+        assert channel.get(0).body == b"begun---" + pattern(CHUNK * chunks)
+        assert reader.head().status == 200
+        assert reader.rest() == b"begun---" + pattern(CHUNK * chunks)
+        eventually(lambda: not server.plane.stalled)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"reader_lag_s": 60, "reader_lag_bytes": "1MiB"}, {"reader_lag_s": 0.3, "reader_lag_bytes": "1GiB"}]
+)
+def test_a_reader_too_far_behind_is_cut_off_without_an_end(settings: dict[str, Any]) -> None:
+    """Past the lag in bytes or time the connection breaks without a final chunk: nobody takes the part for all."""
+    with local_server(**settings) as server, server.client() as target:
+        channel = target.channel()
+        reader = stall(channel, server, 200)
+        record = server.record(channel=channel.name, op="read", reason="evicted")
+        assert record.status == 200
+        assert record.bytes_out is not None
+        assert record.bytes_out < 200 * CHUNK
+        eventually(lambda: server.plane.registry.readers == 0)
+        assert reader.head().status == 200
+        with pytest.raises(Cut):
+            reader.rest()
+        assert channel.get(0).body == b"begun---" + pattern(CHUNK * 200)
+
+
+def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> None:
+    """A backlog that was there when the reader came is no lag: only standing still is."""
+    with local_server(reader_lag_s=60, reader_lag_bytes="1MiB") as server, server.client() as target:
+        channel = target.channel()
+        body = pattern(12 << 20)
+        upload = channel.upload(0)
+        upload.connection.send(encode_chunk(body))
+        assert upload.end().answer().status == 200
+        reader = channel.read(0)
+        eventually(lambda: server.plane.stalled)
+        for tick in range(3):
+            server.plane._cut_off_stalled(server.plane.clock() + tick)
+        assert reader.head().status == 200
+        assert reader.rest() == body
+
+
+def test_http_1_0_gets_a_plain_body(channel: Channel, target: Target) -> None:
+    """An HTTP/1.0 reader gets the bytes without chunks, and the end of the connection as their end."""
+    upload = channel.upload(0, b"one")
+    connection = target.open()
+    connection.send(connection.render("GET", channel.at(0), version="1.0"))
+    head = connection.head()
+    assert (head.status, head.get("Transfer-Encoding"), head.get("Content-Length")) == (200, None, None)
+    assert connection.body(3) == b"one"
+    upload.chunk(b"two").chunk(b"three").end()
+    assert connection.rest() == b"twothree"
+    assert upload.answer().status == 200
+
+
+def test_http_1_0_publishes_with_a_length(channel: Channel, target: Target) -> None:
+    """An HTTP/1.0 publisher is served, and its connection closes, keep-alive or not."""
+    connection = target.open()
+    headers = {"Content-Length": "3", "Connection": "keep-alive"}
+    connection.send(connection.render("POST", channel.at(0), headers, version="1.0") + b"abc")
+    assert connection.response().status == 200
+    connection.closed()
+    assert channel.get(0).body == b"abc"
