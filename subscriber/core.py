@@ -275,7 +275,11 @@ class Cursor:
         from_earliest = self._before_birth or self._on_lag is OnLag.EARLIEST
         oldest = earliest or 0
         live_edge = latest - 1
-        seq = min(max(oldest if from_earliest else live_edge, asked + 1, oldest), latest)
+        # A hole in a window that still holds what is older: the publisher left one out, and the next may be there.
+        # A second time in a row it is no small hole, and the way out of it is that of everybody else.
+        is_hole = earliest is not None and earliest <= asked and self._failures == 0
+        wanted = oldest if from_earliest or is_hole else live_edge
+        seq = min(max(wanted, asked + 1, oldest), latest)
         if self._failures == 0:
             # A step forward after a healthy segment: another request, not a retry, so nothing is to be waited for.
             self._failures = 1

@@ -1,25 +1,16 @@
-"""The commands as a user types them, in a process of their own: exit codes, and one clear line for each mistake."""
+"""The commands as a user types them: exit codes, and one clear line for each mistake."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from app.cli import main
 from subscriber.cli import channels, subscribe
 from tests.subscriber.test_transport import unused_port
 
-TIMEOUT_S = 60
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
-
-
-def tricklecast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "app", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 @pytest.mark.parametrize(
@@ -38,15 +29,25 @@ def tricklecast(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["channels", NOWHERE], 1, "Connection refused"),
     ],
 )
-def test_a_mistake_is_one_clear_line(arguments: list[str], code: int, says: str) -> None:
+def test_a_mistake_is_one_clear_line(
+    arguments: list[str],
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """On standard error, with an exit code, and never a stack trace."""
-    result = tricklecast(*arguments)
-    assert result.returncode == code
-    assert says in " ".join(result.stderr.replace("│", " ").split())
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+    monkeypatch.setattr("sys.argv", ["tricklecast", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capfd.readouterr()
+    assert left.value.code == code
+    assert says in " ".join(said.err.replace("│", " ").split())
+    assert "Traceback" not in said.err
+    assert said.out == ""
     if code == 1:
-        assert result.stderr.splitlines()[-1].startswith("tricklecast: ")
+        assert said.err.startswith("tricklecast: ")
+        assert len(said.err.splitlines()) == 1
 
 
 def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +57,7 @@ def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
         subscribe(NOWHERE)
 
 
-def test_a_pipe_needs_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """There, standard output is the default."""
     seen: list[object] = []
 
@@ -71,6 +72,19 @@ def test_a_pipe_needs_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert repr(seen[0]) == (
         f"Request(url={NOWHERE!r}, output='-', start='-3', for_s=5.0, wait_s=2.0, on_lag=<OnLag.EARLIEST: 'earliest'>)"
     )
+
+
+def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the URL and the format that were asked for."""
+    said: list[object] = []
+
+    async def fetch_channels(url: str) -> dict[str, object]:
+        return {"url": url}
+
+    monkeypatch.setattr("subscriber.listing.fetch_channels", fetch_channels)
+    monkeypatch.setattr("subscriber.listing.print_channels", lambda answer, as_json: said.append((answer, as_json)))
+    channels(NOWHERE, as_json=True)
+    assert said == [({"url": NOWHERE}, True)]
 
 
 def test_help_names_every_option() -> None:

@@ -312,12 +312,25 @@ class TestMissing:
         assert (error.seq, error.latest, error.earliest) == (5, 100, 40)
 
     @pytest.mark.parametrize(
-        ("latest", "earliest", "seq"), [(6, None, 6), (7, 7, 7), (9, 100, 9), (9, 0, 8), (9, None, 8)]
+        ("latest", "earliest", "seq"), [(6, None, 6), (7, 7, 7), (9, 100, 9), (9, 0, 6), (9, None, 8)]
     )
     def test_forward_is_always_further(self, latest: int, earliest: int | None, seq: int) -> None:
         """Whatever the headers say, the new seq is beyond the old one and not beyond the head."""
         headers = {} if earliest is None else {"earliest": earliest}
         assert resync(Driver(5).answer(470, latest=latest, **headers)).seq == seq
+
+    def test_a_hole_in_the_window_costs_one_segment(self) -> None:
+        """What is older is still kept, so that the wanted one was left out by its publisher, not missed here."""
+        driver = Driver(5)
+        assert resync(driver.answer(470, latest=20, earliest=1)) == Resync(6, 0.0, resync_error(5, 20, 1))
+        assert driver.read(6) == Advance(6, gap=1)
+
+    def test_a_wide_hole_leads_to_the_live_edge(self) -> None:
+        """A publisher that resumed far ahead is not followed step by step."""
+        driver = Driver(5)
+        assert resync(driver.answer(470, latest=900, earliest=1)).seq == 6
+        assert resync(driver.answer(470, latest=900, earliest=1)).seq == 899
+        assert driver.read(899).gap == 894
 
     def test_a_second_step_without_a_segment_between_waits(self) -> None:
         """A server that only ever says 470 is asked more and more slowly, and not for ever."""

@@ -142,7 +142,7 @@ def runs(draw: st.DrawFn) -> Run:
     return run
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(runs())
 def test_requests_are_bounded(run: Run) -> None:
     """Requests ≤ segments + reconnects + waited / 20 s + 2, and the reconnects themselves are paid for."""
@@ -154,7 +154,7 @@ def test_requests_are_bounded(run: Run) -> None:
     assert reconnects - free - run.waits <= BUDGET_RESERVE + BUDGET_RATIO * run.whole
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(runs())
 def test_no_request_is_repeated_at_once(run: Run) -> None:
     """The same GET comes again only after a pause, and no pause is longer than patience allows."""
@@ -165,7 +165,7 @@ def test_no_request_is_repeated_at_once(run: Run) -> None:
         assert delay_s <= PATIENCE_S + MIN_PAUSE_S + CAP_S
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(runs())
 def test_segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
     """Within one numbering each seq comes once, in order, and ``gap`` is exactly what lies between."""
