@@ -24,9 +24,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from trickle import wire
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class TrickleError(Exception):
@@ -224,7 +227,7 @@ def header_int(headers: Mapping[str, str], name: str) -> int | None:
         headers: a mapping that finds names in any case, as httpx's does.
     """
     value = headers.get(name, "").strip()
-    return int(value) if value.lstrip("-").isascii() and value.lstrip("-").isdigit() else None
+    return int(value) if _INTEGER.fullmatch(value) else None
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

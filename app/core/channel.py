@@ -139,7 +139,7 @@ class Channel:
             key: the ``Idempotency-Key``.
         """
         if seq == SEQ_NEXT:
-            seq = self._first_free()
+            seq = self.first_free()
         segment = self.segments.get(seq)
         if segment is None:
             if seq < self.floor:
@@ -248,9 +248,8 @@ class Channel:
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""
         for segment in self._deadlines.due(now):
-            if not segment.closed:
-                self._preempt(segment, Verdict.CLOSED_BY_OTHER)
-                self._close(segment, Event.SKIP if segment.state is State.WAITING else Event.TRUNCATE, now)
+            self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+            self._close(segment, Event.SKIP if segment.state is State.WAITING else Event.TRUNCATE, now)
         self._settle(self.window.evict(now))
         self._notify()
 
@@ -277,7 +276,8 @@ class Channel:
         del self._waiting[segment.seq]
         self._deadlines.clear(segment)
 
-    def _first_free(self) -> int:
+    def first_free(self) -> int:
+        """The first seq at or after the head that nobody has reserved."""
         seq = self.next_seq
         while (segment := self.segments.get(seq)) is not None and segment.writer is not None:
             seq += 1

@@ -169,6 +169,11 @@ class Registry:
             found.content_type = found.content_type or content_type
         return answer
 
+    def would_write(self, name: str, seq: int) -> int:
+        """The seq that a POST of ``seq`` would be given now; nothing is reserved."""
+        channel = self.live(name)
+        return seq if seq >= 0 else channel.first_free() if channel else 0
+
     def publish_own(self, name: str, content_type: str, chunk: bytes, now: float) -> Outcome | None:
         """Publish one segment of one chunk to a channel of the server's own.
 

@@ -76,9 +76,9 @@ def _publish(connection: Connection, request: Request, route: Route, record: Acc
     registry = plane.registry
     publish = Publish(connection, request, record)
     connection.exchange = publish
-    reply = _unacceptable(request, route, registry.limits.segment_bytes)
+    reply = _unacceptable(request, route, registry)
     if reply is None:
-        assert route.seq is not None, "a publish names a seq"
+        assert route.seq is not None
         reserved = registry.reserve(
             route.channel,
             route.seq,
@@ -103,15 +103,16 @@ def _publish(connection: Connection, request: Request, route: Route, record: Acc
     publish.answer(reply)
 
 
-def _unacceptable(request: Request, route: Route, segment_bytes: int) -> Reply | None:
+def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:
     """The answer to a POST whose head is already wrong; ``None`` if it may go to the core."""
     for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
         text = request.text(name)
         if len(text) > MAX_TEXT or not _PRINTABLE.fullmatch(text):
             return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
+    assert route.seq is not None, "a publish names a seq"
     size = request.content_length()
-    if size is not None and size > segment_bytes:
-        headers = () if route.seq is None or route.seq < 0 else ((wire.SEQ, route.seq),)
+    if size is not None and size > registry.limits.segment_bytes:
+        headers = ((wire.SEQ, registry.would_write(route.channel, route.seq)),)
         return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)
     return None
 

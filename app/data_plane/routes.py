@@ -70,7 +70,8 @@ class Router:
         below = parts[depth:]
         if not depth and below[0].decode("latin-1") in CONTROL_PLANE:
             return None
-        return below
+        # `/c/` names a segment and forgets its seq: taken for `/c`, a POST's body would vanish.
+        return (*below, b"") if len(below) == 1 and path.endswith(b"/") else below
 
 
 @lru_cache(maxsize=8192)

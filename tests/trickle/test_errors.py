@@ -183,14 +183,13 @@ def test_header_int_of_a_missing_header() -> None:
     assert header_int({}, "X") is None
 
 
-@pytest.mark.xfail(raises=ValueError, reason="int() is asked for text that it refuses")
 @pytest.mark.parametrize("value", ["--1", "9" * 5000])
 def test_header_int_of_what_int_refuses(value: str) -> None:
     """Digits that Python will not convert count as missing, too: a header must not be able to raise."""
     assert header_int({"X": value}, "X") is None
 
 
-@given(st.text(st.characters(exclude_characters="-"), max_size=50))
+@given(st.text(max_size=50))
 def test_header_int_never_fails(value: str) -> None:
     """Whatever text a peer sends, reading it as a number gives that number or nothing."""
     result = header_int({"X": value}, "X")
