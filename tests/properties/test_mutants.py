@@ -75,7 +75,7 @@ MUTANTS: Final = (
     Mutant("takeover-is-not-told", Channel, "_preempt", "self._preempted.append(writer)", "pass"),
     Mutant("preempted-is-told-twice", Channel, "_preempt", "append(writer)", "extend([writer, writer])"),
     Mutant("preempted-token-stays-valid", Writer, "settle", "self.outcome = Outcome(", "Outcome("),
-    Mutant("next-is-shared", Channel, "_first_free", "segment.writer is not None", "segment.closed"),
+    Mutant("next-is-shared", Channel, "first_free", "segment.writer is not None", "segment.closed"),
     # Epochs.
     Mutant(
         "drain-end-removes-the-next-epoch",

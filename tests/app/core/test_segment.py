@@ -103,7 +103,9 @@ def test_closing_lets_go_of_writer_and_deadline() -> None:
     segment = reach(State.OPEN)
     segment.deadline = 9.0
     segment.close(Event.FINISH, 3.0)
-    assert (segment.writer, segment.deadline, segment.closed_at) == (None, None, 3.0)
+    assert segment.writer is None
+    assert segment.deadline is None
+    assert segment.closed_at == 3.0
 
 
 @pytest.mark.parametrize("state", State)

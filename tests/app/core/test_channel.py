@@ -1,0 +1,787 @@
+"""One channel: the rules of docs/reference/protocol.md, sections 3 to 5, as far as the core decides them."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.facts import ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
+from app.core.invariants import check_channel
+from app.core.limits import Budget
+from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from app.core.segment import State
+from app.core.writer import Outcome, Verdict, Writer
+from tests.app.core.support import Bench, content, refusal
+
+# The head.
+
+
+def test_the_head_is_one_past_the_newest_started_segment() -> None:
+    """The first byte moves the head, not the preconnect before it and not the end after it."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    assert bench.channel.next_seq == 0
+    bench.channel.append(writer, [b"x"], 1.0)
+    assert bench.channel.next_seq == 1
+    bench.channel.finish(writer, [], 2.0)
+    assert bench.channel.next_seq == 1
+
+
+def test_the_head_never_goes_back() -> None:
+    """An older segment that begins or ends later leaves the head where it is."""
+    bench = Bench()
+    older, newer = bench.reserve(0), bench.reserve(1)
+    bench.channel.append(newer, [b"n"], 0.0)
+    bench.channel.append(older, [b"o"], 0.0)
+    bench.channel.finish(older, [], 0.0)
+    assert bench.channel.next_seq == 2
+
+
+def test_an_empty_segment_moves_the_head() -> None:
+    """A body without a byte closes its segment as empty, and readers of the next seq wait for the next one."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    assert bench.channel.finish(writer, [], 0.0) == Outcome(Verdict.EMPTY, 0)
+    assert (bench.channel.next_seq, bench.states) == (1, {0: "empty"})
+
+
+def test_a_channel_shows_what_it_is() -> None:
+    """A channel's text names it, its epoch, its head and whether it has ended."""
+    bench = Bench("film")
+    bench.publish(0)
+    assert repr(bench.channel) == "<Channel 'film'.1 head 1>"
+    bench.channel.end(EndReason.DELETED, 0.0)
+    assert repr(bench.channel) == "<Channel 'film'.1 head 1 ended>"
+
+
+# Reading (section 4).
+
+
+@pytest.mark.parametrize(
+    ("asked", "resolved"), [(-1, 5), (-2, 4), (-3, 3), (-4, 2), (-5, 2), (-999, 2), (5, 5), (4, 4), (2, 2)]
+)
+def test_negative_seqs_count_from_the_head(asked: int, resolved: int) -> None:
+    """-1 is the head, -2 the newest started segment, -N lies N - 1 before the head but not before what is kept."""
+    bench = Bench(window_segments=3)
+    for seq in range(5):
+        bench.publish(seq)
+    resolution = bench.channel.resolve(asked)
+    assert isinstance(resolution, Serve | Wait)
+    assert (resolution.segment.seq, resolution.head) == (resolved, 5)
+    assert isinstance(resolution, Wait) == (resolved == 5)
+
+
+@pytest.mark.parametrize("asked", [-1, -2, -3, -50, 0])
+def test_before_the_first_byte_all_ways_lead_to_segment_0(asked: int) -> None:
+    """Where nothing was written, every negative seq waits for the first segment."""
+    resolution = Bench().channel.resolve(asked)
+    assert isinstance(resolution, Wait)
+    assert (resolution.segment.seq, resolution.head) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "asked", "answer"), [(0, 1, Wait), (0, 2, Ahead), (1, 1, Wait), (1, 2, Ahead), (3, 4, Ahead), (3, 3, Wait)]
+)
+def test_a_reader_may_wait_for_the_head_only(head: int, asked: int, answer: type) -> None:
+    """Beyond the head there is nothing to wait for, but for seq 1 of a new channel."""
+    bench = Bench()
+    for seq in range(head):
+        bench.publish(seq)
+    resolution = bench.channel.resolve(asked)
+    assert isinstance(resolution, answer)
+    if isinstance(resolution, Ahead):
+        assert (resolution.seq, resolution.head, resolution.earliest) == (asked, head, 0)
+
+
+def test_a_preconnected_segment_beyond_the_head_can_be_waited_for() -> None:
+    """A preconnect says that the segment will come."""
+    bench = Bench()
+    bench.publish(0)
+    bench.reserve(2)
+    watcher = bench.wait(2)
+    assert watcher.segment is bench.channel.segments[2]
+
+
+def test_what_left_the_window_is_gone() -> None:
+    """An evicted segment is told from one that is still to come, with the oldest that can be had."""
+    bench = Bench(window_segments=2)
+    for seq in range(4):
+        bench.publish(seq)
+    assert bench.channel.resolve(1) == Gone(bench.channel, 1, 4, 2)
+
+
+def test_a_hole_is_gone_until_its_writer_comes() -> None:
+    """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
+    bench = Bench()
+    bench.publish(1)
+    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1)
+    bench.reserve(0)
+    assert bench.wait(0).segment.seq == 0
+
+
+def test_an_open_segment_is_served_at_once() -> None:
+    """The live edge is read while it is being written."""
+    bench = Bench()
+    bench.open(0, b"abc")
+    assert content(bench.serve(-2)) == b"abc"
+
+
+def test_the_oldest_open_segment_counts_as_earliest() -> None:
+    """What can be read is counted from the oldest open segment, if that is older than the window."""
+    bench = Bench()
+    bench.open(0)
+    assert bench.channel.earliest == 0
+    bench.publish(1)
+    assert bench.channel.earliest == 0
+
+
+def test_readers_are_counted_and_forgotten_at_once() -> None:
+    """A waiting reader that leaves takes the segment along, unless another one waits."""
+    bench = Bench()
+    first, second = bench.wait(-1), bench.wait(-1)
+    segment = first.segment
+    assert bench.channel.readers == 2
+    bench.channel.detach(first, segment)
+    assert bench.states == {0: "waiting"}
+    bench.channel.detach(second, segment)
+    assert (bench.channel.readers, bench.states) == (0, {})
+
+
+def test_releasing_twice_does_no_harm() -> None:
+    """Who waits no more may say so again, even when others wait for a new segment of the same seq."""
+    bench = Bench()
+    resolution = bench.channel.resolve(-1)
+    assert isinstance(resolution, Wait)
+    bench.channel.release(resolution.segment)
+    bench.channel.release(resolution.segment)
+    watcher = bench.wait(-1)
+    bench.channel.release(resolution.segment)
+    assert bench.channel.segments[0] is watcher.segment
+
+
+def test_a_preconnect_keeps_its_segment_when_readers_leave() -> None:
+    """The segment of a writer is not a reader's to forget."""
+    bench = Bench()
+    bench.reserve(0)
+    watcher = bench.wait(0)
+    bench.channel.detach(watcher, watcher.segment)
+    assert bench.states == {0: "waiting"}
+
+
+def test_a_reader_is_woken_by_bytes_and_by_the_end() -> None:
+    """A waiting reader hears of the first byte, of each arrival and of the end, and of nothing after that."""
+    bench = Bench()
+    watcher = bench.wait(-1)
+    writer = bench.open(0)
+    bench.channel.append(writer, [b"y"], 0.0)
+    assert (watcher.wakes, watcher.saw_close) == (2, False)
+    bench.channel.finish(writer, [b"z"], 0.0)
+    assert (watcher.wakes, watcher.saw_close, content(watcher.segment)) == (3, True, b"xyz")
+
+
+def test_a_reader_of_a_closed_segment_is_only_counted() -> None:
+    """There is nothing more to wake it for."""
+    bench = Bench()
+    watcher = bench.attach(bench.publish(0))
+    assert (bench.channel.readers, watcher.segment.cursors) == (1, {})
+    bench.channel.detach(watcher, watcher.segment)
+    assert bench.channel.readers == 0
+
+
+# Reserving (section 3).
+
+
+@pytest.mark.parametrize(
+    ("seq", "why"), [(0, Why.CLOSED), (2, Why.CLOSED), (3, None), (4, None), (5, Why.AHEAD), (999, Why.AHEAD)]
+)
+def test_a_publisher_may_be_one_ahead(seq: int, why: Why | None) -> None:
+    """The head and the seq after it are granted, what is closed or lies beyond is refused, and nothing changes."""
+    bench = Bench()
+    for kept in range(3):
+        bench.publish(kept)
+    before = bench.states
+    answer = bench.ask(seq)
+    if why is None:
+        assert isinstance(answer, Writer)
+        assert answer.segment.seq == seq
+    else:
+        assert answer == Refusal(why, bench.channel, seq)
+        assert bench.states == before
+
+
+def test_a_resuming_publisher_may_begin_anywhere() -> None:
+    """Where nothing was written in this epoch, any seq is granted, and what lies below is settled by its first byte."""
+    bench = Bench()
+    bench.open(50)
+    assert (bench.channel.next_seq, bench.channel.floor) == (51, 50)
+    assert refusal(bench.ask(49)).why is Why.CLOSED
+    assert isinstance(bench.channel.resolve(10), Gone)
+
+
+def test_a_jump_by_one_leaves_a_hole_that_can_be_filled() -> None:
+    """Two connections may overtake each other: seq 1 may begin before seq 0, on a new channel and later."""
+    bench = Bench()
+    bench.open(1)
+    assert (bench.channel.next_seq, bench.channel.floor) == (2, 0)
+    assert content(bench.publish(0, b"late")) == b"late"
+    bench.open(3)
+    assert content(bench.publish(2, b"late")) == b"late"
+
+
+def test_a_reset_allows_a_jump() -> None:
+    """With a reset any seq at or after the head is granted; the head moves with the first byte only."""
+    bench = Bench()
+    bench.publish(0)
+    writer = bench.reserve(40, reset=True)
+    assert bench.channel.next_seq == 1
+    bench.channel.append(writer, [b"x"], 0.0)
+    assert bench.channel.next_seq == 41
+
+
+def test_a_reset_closes_lower_open_segments() -> None:
+    """What is open below is truncated and its writers are told; higher ones and preconnects stay."""
+    bench = Bench()
+    old, other, newer, preconnect = bench.open(0), bench.open(1), bench.open(3), bench.reserve(4)
+    watcher = bench.attach(old.segment)
+    bench.reserve(2, reset=True)
+    assert bench.states == {0: "truncated", 1: "truncated", 2: "waiting", 3: "open", 4: "waiting"}
+    assert bench.verdicts(old) == bench.verdicts(other) == [Verdict.CLOSED_BY_OTHER]
+    assert bench.verdicts(preconnect) == bench.verdicts(newer) == []
+    assert watcher.saw_close
+    assert bench.channel.next_seq == 4
+
+
+def test_a_refused_reset_closes_nothing() -> None:
+    """A reset of a closed segment is a conflict and changes nothing."""
+    bench = Bench()
+    bench.open(0)
+    bench.publish(1)
+    assert refusal(bench.ask(1, reset=True)).why is Why.CLOSED
+    assert bench.states == {0: "open", 1: "complete"}
+
+
+def test_next_is_resolved_and_reserved_in_one_step() -> None:
+    """Concurrent POSTs of -1 never share a seq: each gets the first one at or after the head that is free."""
+    bench = Bench()
+    assert [bench.reserve(-1).segment.seq for _ in range(3)] == [0, 1, 2]
+    bench = Bench()
+    bench.publish(0)
+    waiting = bench.wait(-1)
+    assert bench.reserve(-1).segment is waiting.segment
+    assert bench.reserve(-1).segment.seq == 2
+    assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, bench.channel, 3)
+
+
+def test_an_evicted_segment_is_closed_for_good() -> None:
+    """A late POST of a seq that has left the window is a conflict, and begins nothing."""
+    bench = Bench(window_segments=1)
+    for seq in range(3):
+        bench.publish(seq)
+    assert refusal(bench.ask(1)) == Refusal(Why.CLOSED, bench.channel, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "stored"), [("k", "k", True), ("k", "other", False), ("k", None, False), (None, "k", False)]
+)
+def test_a_retry_with_the_same_key_is_stored_already(first: str | None, second: str | None, stored: bool) -> None:
+    """A complete segment answers the key that wrote it; every other POST of it is a conflict."""
+    bench = Bench()
+    segment = bench.publish(0, b"abc", key=first)
+    answer = bench.ask(0, key=second)
+    assert answer == (AlreadyStored(bench.channel, segment) if stored else Refusal(Why.CLOSED, bench.channel, 0))
+
+
+def test_only_a_complete_segment_is_stored() -> None:
+    """The key of a segment that was truncated, or closed without a byte, does not make a retry a success."""
+    bench = Bench(segment_bytes=2)
+    assert bench.publish(0, b"abc", key="k").state is State.TRUNCATED
+    assert bench.publish(1, b"", key="k").state is State.EMPTY
+    assert [refusal(bench.ask(seq, key="k")).why for seq in (0, 1)] == [Why.CLOSED, Why.CLOSED]
+
+
+@pytest.mark.parametrize(("taker", "key"), [("k", "k"), ("other", None), (None, None)])
+def test_a_segment_of_two_keys_has_none(taker: str | None, key: str | None) -> None:
+    """Bytes under different keys are no retry's own; before the first byte the key is the taker's."""
+    bench = Bench()
+    bench.orphan(0)
+    bench.channel.segments[0].key = "k"
+    assert bench.reserve(0, key=taker).segment.key == key
+    bench.reserve(1, key="k")
+    assert bench.reserve(1, key=taker).segment.key == taker
+
+
+# Writing: takeover, end, abort.
+
+
+def test_a_second_writer_continues_the_segment() -> None:
+    """Bytes follow what is there; the earlier writer is told once and its later bytes are dropped."""
+    bench = Bench()
+    first = bench.open(0, b"one")
+    second = bench.reserve(0)
+    assert bench.told[first].outcomes == [Outcome(Verdict.SUPERSEDED, 3)]
+    assert bench.channel.append(first, [b"late"], 0.0) == Outcome(Verdict.SUPERSEDED, 3)
+    bench.channel.append(second, [b"two"], 0.0)
+    assert content(second.segment) == b"onetwo"
+    assert second.serial > first.serial
+
+
+@pytest.mark.parametrize("act", ["append", "finish", "abort"])
+def test_a_stale_writer_changes_nothing(act: str) -> None:
+    """Late bytes, a late end and a late abort of the earlier writer leave the new writer's segment alone."""
+    bench = Bench()
+    first = bench.open(0, b"one")
+    second = bench.reserve(0)
+    match act:
+        case "append":
+            bench.channel.append(first, [b"late"], 1.0)
+        case "finish":
+            bench.channel.finish(first, [b"late"], 1.0)
+        case _:
+            bench.channel.abort(first, 1.0)
+    assert (second.outcome, second.segment.state, content(second.segment)) == (None, State.OPEN, b"one")
+    assert (bench.channel.active_at, second.segment.deadline) == (0.0, None)
+    assert len(bench.told[first].outcomes) == 1
+
+
+def test_the_end_counts_what_is_stored() -> None:
+    """A finished body is complete, with its last chunks, and answered with the size."""
+    bench = Bench()
+    writer = bench.open(0, b"abc")
+    assert bench.channel.finish(writer, [b"d", b"ef"], 3.0) == Outcome(Verdict.COMPLETE, 6)
+    assert (bench.states, bench.channel.bytes_in, bench.channel.active_at) == ({0: "complete"}, 6, 3.0)
+    assert bench.verdicts(writer) == []
+
+
+def test_each_arrival_is_one_frame() -> None:
+    """Chunks that arrived together are relayed together, each as a chunk of its own."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    bench.channel.append(writer, [b"a", b"b"], 0.0)
+    bench.channel.append(writer, [b"c"], 0.0)
+    assert writer.segment.frames == [b"1\r\na\r\n1\r\nb\r\n", b"1\r\nc\r\n"]
+
+
+def test_an_arrival_without_bytes_is_no_first_byte() -> None:
+    """Nothing stored, nothing begun."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    assert bench.channel.append(writer, [], 0.0) is None
+    assert (bench.states, bench.channel.next_seq) == ({0: "waiting"}, 0)
+
+
+def test_an_aborted_segment_can_be_resumed() -> None:
+    """A publisher that disconnects has its grace to come back, and then no deadline any more."""
+    bench = Bench(publisher_grace_s=5.0)
+    writer = bench.orphan(0, b"one", now=1.0)
+    assert writer.outcome == Outcome(Verdict.ABORTED, 3)
+    assert (writer.segment.deadline, bench.channel.next_deadline()) == (6.0, 6.0)
+    bench.channel.expire(5.999)
+    again = bench.reserve(0, now=5.999)
+    bench.channel.expire(100.0)
+    assert (again.segment.state, again.segment.deadline, again.outcome) == (State.OPEN, None, None)
+
+
+def test_an_orphan_is_truncated_when_its_grace_ends() -> None:
+    """Readers get the end of a segment whose publisher did not come back."""
+    bench = Bench(publisher_grace_s=5.0)
+    writer = bench.orphan(0, now=1.0)
+    watcher = bench.attach(writer.segment)
+    bench.channel.expire(6.0)
+    assert (bench.states, watcher.saw_close) == ({0: "truncated"}, True)
+
+
+def test_a_later_complete_segment_truncates_orphans() -> None:
+    """The publisher has gone on: who reads the orphan need not wait for the grace. Live writers keep theirs."""
+    bench = Bench()
+    bench.orphan(0)
+    bench.open(1)
+    bench.publish(2)
+    assert bench.states == {0: "truncated", 1: "open", 2: "complete"}
+
+
+def test_a_later_empty_segment_truncates_no_orphan() -> None:
+    """A preconnect that ends without a byte says nothing about the older segment."""
+    bench = Bench()
+    bench.orphan(0)
+    bench.publish(1, b"")
+    assert bench.states == {0: "open", 1: "empty"}
+
+
+def test_a_segment_closed_by_request_truncates_orphans() -> None:
+    """A later segment completes by DELETE as it does by its publisher's end."""
+    bench = Bench()
+    bench.orphan(0)
+    bench.open(1)
+    bench.channel.close_segment(1, 0.0)
+    assert bench.states == {0: "truncated", 1: "complete"}
+
+
+def test_an_older_orphan_does_not_wait() -> None:
+    """Where a later segment is complete already, the grace would hold up readers for nothing."""
+    bench = Bench()
+    writer = bench.open(0)
+    bench.publish(1)
+    bench.channel.abort(writer, 0.0)
+    assert bench.states == {0: "truncated", 1: "complete"}
+
+
+def test_an_aborted_preconnect_is_forgotten() -> None:
+    """Without a byte and without a reader nothing is left of it; the head has not moved."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    bench.channel.abort(writer, 0.0)
+    assert (bench.states, bench.channel.next_seq, writer.outcome) == ({}, 0, Outcome(Verdict.ABORTED, 0))
+
+
+def test_readers_of_an_aborted_preconnect_wait_on() -> None:
+    """The next publisher of the head serves them."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    watcher = bench.wait(0)
+    bench.channel.abort(writer, 0.0)
+    assert (bench.states, watcher.wakes) == ({0: "waiting"}, 0)
+    bench.publish(0)
+    assert watcher.saw_close
+
+
+# Order among segments.
+
+
+def test_the_first_byte_skips_older_waiting_segments_at_once() -> None:
+    """Readers of a passed-by seq get the empty answer and move on."""
+    bench = Bench()
+    watchers = [bench.wait(0), bench.wait(1)]
+    bench.open(2)
+    assert bench.states == {0: "skipped", 1: "skipped", 2: "open"}
+    assert [(watcher.wakes, watcher.saw_close) for watcher in watchers] == [(1, True), (1, True)]
+
+
+def test_an_overtaken_preconnect_may_still_begin() -> None:
+    """Within its grace it begins like any other segment, and the head stays."""
+    bench = Bench(skip_grace_s=2.0)
+    late = bench.reserve(0)
+    bench.open(1, now=1.0)
+    assert (late.segment.state, late.segment.deadline) == (State.WAITING, 3.0)
+    bench.channel.expire(2.999)
+    bench.channel.append(late, [b"late"], 2.999)
+    bench.channel.expire(100.0)
+    assert (bench.states, late.segment.deadline, bench.channel.next_seq) == ({0: "open", 1: "open"}, None, 2)
+
+
+def test_an_overtaken_preconnect_is_skipped_in_the_end() -> None:
+    """After its grace its readers move on and its publisher is told, with nothing stored."""
+    bench = Bench(skip_grace_s=2.0)
+    late = bench.reserve(0)
+    watcher = bench.wait(0)
+    bench.open(1, now=1.0)
+    bench.open(2, now=2.5)
+    bench.channel.expire(3.0)
+    assert bench.states == {0: "skipped", 1: "open", 2: "open"}
+    assert bench.told[late].outcomes == [Outcome(Verdict.CLOSED_BY_OTHER, 0)]
+    assert watcher.saw_close
+
+
+def test_a_preconnect_that_comes_late_has_its_grace() -> None:
+    """A POST of a hole below the head has the same time to begin, and a takeover does not prolong it."""
+    bench = Bench(skip_grace_s=2.0)
+    bench.open(1)
+    bench.reserve(0, now=5.0)
+    again = bench.reserve(0, now=6.0)
+    assert again.segment.deadline == 7.0
+
+
+def test_an_overtaken_preconnect_that_breaks_is_skipped() -> None:
+    """Nobody will begin it any more, so its readers need not wait for the grace."""
+    bench = Bench()
+    late = bench.reserve(0)
+    watcher = bench.wait(0)
+    bench.open(1)
+    bench.channel.abort(late, 0.0)
+    assert (bench.states, watcher.saw_close) == ({0: "skipped", 1: "open"}, True)
+
+
+def test_an_older_open_segment_stays_open() -> None:
+    """Segments may overlap: the older one ends when its own publisher ends it."""
+    bench = Bench()
+    older = bench.open(0, b"a")
+    bench.publish(1)
+    bench.channel.append(older, [b"b"], 0.0)
+    bench.channel.finish(older, [b"c"], 0.0)
+    assert (content(older.segment), bench.states) == (b"abc", {0: "complete", 1: "complete"})
+
+
+def test_there_is_no_first_byte_deadline_by_default() -> None:
+    """A preconnect may be idle for as long as it likes."""
+    bench = Bench()
+    bench.reserve(0)
+    assert bench.channel.next_deadline() is None
+
+
+def test_a_first_byte_deadline_skips_the_preconnect() -> None:
+    """Where it is set, an idle preconnect is closed, its readers move on, and it does so at the time and not before."""
+    bench = Bench(first_byte_timeout_s=3.0)
+    writer = bench.reserve(0, now=1.0)
+    watcher = bench.wait(0)
+    bench.channel.expire(3.999)
+    assert bench.states == {0: "waiting"}
+    bench.channel.expire(4.0)
+    assert (bench.states, bench.channel.next_seq) == ({0: "skipped"}, 1)
+    assert (bench.verdicts(writer), watcher.saw_close) == ([Verdict.CLOSED_BY_OTHER], True)
+
+
+def test_a_takeover_has_the_whole_first_byte_time() -> None:
+    """The deadline of the earlier preconnect is not the new one's."""
+    bench = Bench(first_byte_timeout_s=3.0)
+    bench.reserve(0, now=0.0)
+    assert bench.reserve(0, now=2.0).segment.deadline == 5.0
+
+
+def test_all_that_is_due_is_done_in_one_step() -> None:
+    """An orphan and two preconnects whose times end together are all settled."""
+    bench = Bench(publisher_grace_s=5.0, first_byte_timeout_s=5.0)
+    bench.orphan(0, now=0.0)
+    bench.reserve(1, now=0.0)
+    bench.reserve(2, now=0.0)
+    bench.channel.expire(5.0)
+    assert bench.states == {0: "truncated", 1: "skipped", 2: "skipped"}
+    check_channel(bench.channel)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(9, None), (10, None), (11, Verdict.TOO_LARGE), (25, Verdict.TOO_LARGE)])
+def test_a_segment_holds_its_limit_and_no_more(size: int, verdict: Verdict | None) -> None:
+    """One below and at the limit are stored; one above, what fits is kept and marked as truncated."""
+    bench = Bench(segment_bytes=10)
+    writer = bench.open(0, b"abc")
+    outcome = bench.channel.append(writer, [b"d" * (size - 3)], 0.0)
+    assert outcome == (None if verdict is None else Outcome(verdict, 10))
+    assert (writer.segment.size, bench.budget.used) == (min(size, 10), min(size, 10))
+    assert bench.states == {0: "open" if verdict is None else "truncated"}
+    assert bench.verdicts(writer) == []
+
+
+def test_the_limit_may_lie_within_the_last_chunks() -> None:
+    """An end whose chunks do not fit is too large, too, and a first chunk may be."""
+    bench = Bench(segment_bytes=4)
+    writer = bench.reserve(0)
+    watcher = bench.wait(0)
+    assert bench.channel.finish(writer, [b"abc", b"def"], 0.0) == Outcome(Verdict.TOO_LARGE, 4)
+    assert (content(writer.segment), bench.states, watcher.saw_close) == (b"abcd", {0: "truncated"}, True)
+
+
+def test_a_full_segment_takes_no_byte() -> None:
+    """At the limit every further byte ends the segment."""
+    bench = Bench(segment_bytes=3)
+    writer = bench.open(0, b"abc")
+    assert bench.channel.append(writer, [b"d"], 0.0) == Outcome(Verdict.TOO_LARGE, 3)
+    assert bench.channel.append(writer, [b"e"], 0.0) == Outcome(Verdict.TOO_LARGE, 3)
+
+
+def test_a_full_server_truncates_what_it_cannot_store() -> None:
+    """Where no room can be made nothing of the arrival is stored; what is there is truncated."""
+    bench = Bench(total_bytes=5)
+    writer = bench.open(0, b"abc")
+    assert bench.channel.append(writer, [b"def"], 0.0) == Outcome(Verdict.OVER_BUDGET, 3)
+    assert (bench.states, bench.budget.used) == ({0: "truncated"}, 3)
+
+
+def test_a_full_server_leaves_no_trace_of_what_it_refused() -> None:
+    """A first byte that cannot be stored leaves the head and the readers where they are."""
+    bench = Bench(total_bytes=2)
+    writer = bench.reserve(0)
+    watcher = bench.wait(0)
+    assert bench.channel.append(writer, [b"abc"], 9.0) == Outcome(Verdict.OVER_BUDGET, 0)
+    assert (bench.states, bench.channel.next_seq, watcher.wakes) == ({0: "waiting"}, 0, 0)
+    assert (bench.channel.active_at, bench.channel.bytes_in) == (0.0, 0)
+
+
+def test_the_window_is_kept_small() -> None:
+    """As segments close the oldest leave, and their bytes are free again."""
+    bench = Bench(window_segments=2)
+    for seq in range(5):
+        bench.publish(seq, b"abc")
+    assert (sorted(bench.channel.segments), bench.budget.used, bench.channel.floor) == ([3, 4], 6, 3)
+
+
+def test_a_segment_leaves_because_of_its_age() -> None:
+    """The channel asks to be looked at then, and lets go of it then."""
+    bench = Bench(window_age_s=60.0)
+    bench.publish(0, now=0.0)
+    assert bench.channel.next_deadline() is None
+    bench.publish(1, now=5.0)
+    assert (bench.channel.next_deadline(), bench.appointments[-1]) == (60.0, 60.0)
+    bench.channel.expire(60.0)
+    assert (bench.states, bench.channel.next_deadline()) == ({1: "complete"}, None)
+
+
+def test_an_eviction_brings_the_next_age_forward() -> None:
+    """Where segments closed out of order, what becomes the oldest may be older than what has left."""
+    bench = Bench(window_age_s=60.0)
+    late = bench.open(0)
+    bench.publish(1, now=1.0)
+    bench.publish(2, now=2.0)
+    bench.channel.finish(late, [], 50.0)
+    bench.appointments.clear()
+    bench.channel.evict_oldest()
+    assert bench.appointments == [bench.channel.next_deadline()] == [61.0]
+
+
+def test_evicting_the_oldest_says_what_it_freed() -> None:
+    """An empty segment frees nothing, which is not the same as that there was none to evict."""
+    bench = Bench()
+    bench.publish(0, b"")
+    bench.publish(1, b"abc")
+    bench.publish(2, b"d")
+    assert [bench.channel.evict_oldest() for _ in range(3)] == [0, 3, None]
+    assert bench.states == {2: "complete"}
+
+
+def test_a_reader_keeps_what_it_reads_from() -> None:
+    """Eviction takes a segment out of the window, not out of a reader's hands."""
+    bench = Bench(window_segments=1)
+    segment = bench.publish(0, b"abc")
+    bench.publish(1)
+    assert 0 not in bench.channel.segments
+    assert content(segment) == b"abc"
+
+
+def test_making_room_may_evict_from_the_same_channel() -> None:
+    """The oldest kept segment gives way to the live edge."""
+    bench = Bench(total_bytes=6)
+    budget = bench.channel._budget = bench.channel.window._budget = Budget(6, lambda size: evict())
+
+    def evict() -> None:
+        bench.channel.evict_oldest()
+
+    bench.publish(0, b"abc")
+    bench.publish(1, b"d")
+    bench.publish(2, b"efg")
+    assert (sorted(bench.channel.segments), budget.used) == ([1, 2], 4)
+
+
+# Closing by request, and the end of the channel (section 5).
+
+
+@pytest.mark.parametrize(("data", "state"), [(b"abc", "complete"), (b"", "empty")])
+def test_one_segment_is_closed_by_request(data: bytes, state: str) -> None:
+    """Its writer is told what is stored, its readers hear of the end, and the head is past it."""
+    bench = Bench()
+    writer = bench.open(0, data) if data else bench.reserve(0)
+    watcher = bench.attach(writer.segment)
+    assert bench.channel.close_segment(0, 7.0) is None
+    assert (bench.states, bench.channel.next_seq, bench.channel.active_at) == ({0: state}, 1, 7.0)
+    assert bench.told[writer].outcomes == [Outcome(Verdict.CLOSED_BY_OTHER, len(data))]
+    assert watcher.saw_close
+
+
+def test_closing_a_closed_segment_changes_nothing() -> None:
+    """It is no error either."""
+    bench = Bench()
+    bench.publish(0)
+    facts = len(bench.facts)
+    assert bench.channel.close_segment(0, 7.0) is None
+    assert (len(bench.facts), bench.channel.active_at) == (facts, 0.0)
+
+
+def test_closing_a_missing_segment_is_refused() -> None:
+    """A segment that nobody reads or writes cannot be closed, and is not created."""
+    bench = Bench()
+    assert bench.channel.close_segment(0, 0.0) == Refusal(Why.NO_SEGMENT, bench.channel, 0)
+    assert bench.states == {}
+
+
+def test_the_end_tells_everybody() -> None:
+    """Every POST in flight and every waiting GET hears that the channel is over; the head does not move."""
+    bench = Bench(channel_drain_s=10.0)
+    bench.publish(0)
+    writing, preconnect = bench.open(1, b"ab"), bench.reserve(2)
+    watchers = [bench.attach(writing.segment), bench.wait(2)]
+    bench.channel.end(EndReason.DELETED, 5.0)
+    assert bench.told[writing].outcomes == [Outcome(Verdict.TERMINATED, 2)]
+    assert bench.told[preconnect].outcomes == [Outcome(Verdict.TERMINATED, 0)]
+    assert [(watcher.wakes, watcher.saw_close) for watcher in watchers] == [(1, True), (1, True)]
+    assert watchers[1].segment.state is State.TERMINATED
+    assert (bench.states, bench.channel.next_seq) == ({0: "complete", 1: "terminated"}, 2)
+    assert (bench.channel.drain_until, bench.channel.next_deadline(), bench.appointments[-1]) == (15.0, 15.0, 15.0)
+
+
+def test_what_is_kept_stays_readable_during_the_drain() -> None:
+    """A reader one segment behind loses nothing; at or past the head there will be nothing more."""
+    bench = Bench()
+    bench.publish(1, b"abc")
+    bench.channel.end(EndReason.DELETED, 0.0)
+    assert content(bench.serve(1)) == content(bench.serve(-2)) == b"abc"
+    assert bench.channel.resolve(-1) == bench.channel.resolve(2) == Ended(bench.channel, 2, 2)
+    assert bench.channel.resolve(9) == Ended(bench.channel, 9, 2)
+    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1)
+
+
+def test_an_ended_channel_that_was_never_written_has_nothing() -> None:
+    """Every GET of it hears that it is over, and none creates a segment."""
+    bench = Bench()
+    bench.channel.end(EndReason.IDLE, 0.0)
+    assert [type(bench.channel.resolve(seq)) for seq in (-1, -2, 0, 1)] == [Ended] * 4
+    assert bench.states == {}
+
+
+@pytest.mark.parametrize("act", ["finish", "abort"])
+def test_the_end_and_a_closing_preconnect_may_come_in_either_order(act: str) -> None:
+    """A preconnect that closes after the end changes nothing: a reader of -1 hears of the end, not of a segment."""
+    bench = Bench()
+    bench.publish(0)
+    preconnect = bench.reserve(1)
+    bench.channel.end(EndReason.DELETED, 0.0)
+    if act == "finish":
+        assert bench.channel.finish(preconnect, [], 1.0) == Outcome(Verdict.TERMINATED, 0)
+    else:
+        bench.channel.abort(preconnect, 1.0)
+    assert (bench.channel.next_seq, bench.states) == (1, {0: "complete"})
+    assert isinstance(bench.channel.resolve(-1), Ended)
+
+
+def test_forgetting_frees_all_that_is_kept() -> None:
+    """After the drain nothing is held any more."""
+    bench = Bench()
+    segment = bench.publish(0, b"abc")
+    bench.channel.end(EndReason.DELETED, 0.0)
+    bench.channel.forget()
+    assert (bench.states, bench.budget.used, content(segment)) == ({}, 0, b"abc")
+
+
+def test_everybody_is_told_when_the_change_is_done() -> None:
+    """Who is woken or told sees the new state, never the middle of a change."""
+    bench = Bench()
+    seen: list[tuple[int, dict[int, str]]] = []
+
+    class Looker:
+        def wake(self) -> None:
+            seen.append((bench.channel.next_seq, bench.states))
+
+        def preempted(self, outcome: Outcome) -> None:
+            self.wake()
+
+    writer = bench.open(0)
+    writer.owner = Looker()
+    bench.channel.attach(Looker(), writer.segment)
+    waiting = bench.wait(1).segment
+    bench.channel.attach(Looker(), waiting)
+    bench.open(2)
+    bench.reserve(3, reset=True)
+    after_skip = (3, {0: "open", 1: "skipped", 2: "open"})
+    after_reset = (3, {0: "truncated", 1: "skipped", 2: "truncated", 3: "waiting"})
+    assert seen == [after_skip, after_reset, after_reset]
+
+
+def test_facts_tell_the_story() -> None:
+    """Opened, closed and ended: each once, in order, with the sizes; a waiting segment that ends is no fact."""
+    bench = Bench()
+    bench.publish(0, b"abc")
+    bench.wait(1)
+    bench.channel.end(EndReason.DELETED, 0.0)
+    expected: list[Fact] = [
+        SegmentOpened(1, "c", 1, 0),
+        SegmentClosed(2, "c", 1, 0, State.COMPLETE, 3),
+        ChannelEnded(3, "c", 1, 1, EndReason.DELETED),
+    ]
+    assert bench.facts == expected

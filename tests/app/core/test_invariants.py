@@ -1,0 +1,194 @@
+"""The invariants hold for what the core does, and each one finds what it is there for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from app.core.channel import Channel
+from app.core.invariants import check_channel, check_registry
+from app.core.registry import Registry, Tombstone
+from app.core.segment import Segment, State
+from app.core.writer import Verdict
+from tests.app.core.support import Watcher, grant, make_registry, publish
+
+
+def busy() -> Registry:
+    """Segments in every state: kept, orphaned, open, overtaken, preconnected and waited for; an ended channel."""
+    registry, _ = make_registry(window_segments=3, window_bytes=100, total_bytes=1000, segment_bytes=50, tombstones=1)
+    publish(registry, "c", 0, b"abc")
+    publish(registry, "c", 1, b"")
+    for seq in (2, 3):
+        writer = grant(registry, "c", seq)
+        writer.channel.append(writer, [b"de"], 0.0)
+    writer.channel.abort(writer, 0.0)
+    grant(registry, "c", 5)
+    beyond = grant(registry, "c", 5)
+    beyond.channel.append(beyond, [b"f"], 0.0)
+    grant(registry, "c", 4)
+    grant(registry, "c", 6)
+    resolution = registry.resolve("c", 6)
+    segment = registry.channels["c"].segments[6]
+    registry.attach(Watcher(segment), registry.channels["c"], segment)
+    assert resolution is not None
+    publish(registry, "old", 0)
+    registry.end("old", 0.0)
+    registry.create("_own", "", 0.0, force=True)
+    return registry
+
+
+def channel(registry: Registry) -> Channel:
+    return registry.channels["c"]
+
+
+def segment(registry: Registry, state: State) -> Segment:
+    return next(segment for segment in channel(registry).segments.values() if segment.state is state)
+
+
+def orphan(registry: Registry) -> Segment:
+    return channel(registry).segments[3]
+
+
+def overtaken(registry: Registry) -> Segment:
+    return channel(registry).segments[4]
+
+
+def test_a_busy_registry_holds_them() -> None:
+    """Whatever state its segments are in, what the core did is consistent."""
+    registry = busy()
+    assert [str(segment.state) for _, segment in sorted(channel(registry).segments.items())] == [
+        "complete",
+        "empty",
+        "open",
+        "open",
+        "waiting",
+        "open",
+        "waiting",
+    ]
+    check_registry(registry)
+
+
+def test_an_empty_registry_holds_them() -> None:
+    """Nothing is consistent, too."""
+    check_registry(make_registry()[0])
+
+
+def _stale_writer(registry: Registry) -> None:
+    writer = channel(registry).segments[2].writer
+    assert writer is not None
+    writer.settle(Verdict.SUPERSEDED)
+
+
+def _foreign_writer(registry: Registry) -> None:
+    channel(registry).segments[2].writer = channel(registry).segments[6].writer
+
+
+def _grow(registry: Registry) -> None:
+    kept = segment(registry, State.COMPLETE)
+    for at in range(3):
+        channel(registry).segments[100 + at] = kept
+        channel(registry).window.keep(kept)
+
+
+def _rename(registry: Registry) -> None:
+    channel(registry).name = "other"
+
+
+def _leak(registry: Registry) -> None:
+    registry.budget.used += 1
+
+
+def _swell(registry: Registry) -> None:
+    channel(registry).window.bytes += 1
+
+
+def _ended(registry: Registry) -> None:
+    channel(registry).ended = True
+
+
+def _unscheduled(registry: Registry) -> None:
+    registry._deadlines.clear()
+
+
+def _late(registry: Registry) -> None:
+    when = channel(registry).scheduled_at
+    assert when is not None
+    channel(registry).scheduled_at = when + 1
+    registry._deadlines.append((when + 1, 10**6, channel(registry)))
+
+
+def _untold(registry: Registry) -> None:
+    writer = channel(registry).segments[2].writer
+    assert writer is not None
+    channel(registry)._preempted.append(writer)
+
+
+def _forgotten(registry: Registry) -> None:
+    waiting = channel(registry).segments[6]
+    waiting.writer = None
+    waiting.cursors.clear()
+
+
+def _dead(registry: Registry) -> None:
+    waiting = overtaken(registry)
+    waiting.writer = None
+    waiting.cursors[Watcher(waiting)] = None
+
+
+def _buried(registry: Registry) -> None:
+    registry._tombstones.update(a=Tombstone(1, 9.0), b=Tombstone(1, 9.0))
+
+
+FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
+    "a channel is filed under its own name": _rename,
+    "the budget counts just the bytes that are held": _leak,
+    "the limit of readers holds": lambda registry: setattr(registry, "readers", 0),
+    "the limit of tombstones holds": _buried,
+    "a channel with a deadline is looked at again": _unscheduled,
+    "that is in time": _late,
+    "the window counts its bytes": _swell,
+    "the window's count holds": _grow,
+    "every reader of a closed segment was woken": lambda registry: channel(registry)._woken.append(orphan(registry)),
+    "every preempted writer was told": _untold,
+    "a segment is filed under its own seq": lambda registry: setattr(orphan(registry), "seq", 9),
+    "only seqs below the head are settled": lambda registry: setattr(channel(registry), "floor", 99),
+    "nothing waits or is written in an ended channel": _ended,
+    "size counts what the frames hold": lambda registry: orphan(registry).frames.append(b"1\r\nx\r\n"),
+    "nobody writes to a closed segment": lambda registry: setattr(
+        segment(registry, State.COMPLETE), "writer", orphan(registry)
+    ),
+    "the writer of a segment is valid": _stale_writer,
+    "a writer writes to its own segment": _foreign_writer,
+    "somebody waits for a waiting segment": _forgotten,
+    "no reader waits on a dead segment": _dead,
+    "an overtaken writer has a deadline": lambda registry: setattr(overtaken(registry), "deadline", None),
+    "the head is past every started segment": lambda registry: setattr(channel(registry), "next_seq", 5),
+    "an orphan has a deadline": lambda registry: setattr(orphan(registry), "deadline", None),
+    "cursors of a closed segment were let go": lambda registry: segment(registry, State.COMPLETE).cursors.setdefault(
+        Watcher(orphan(registry))
+    ),
+    "closing leaves its time": lambda registry: setattr(channel(registry).segments[1], "closed_at", None),
+    "a complete segment has bytes": lambda registry: setattr(channel(registry).segments[1], "state", State.COMPLETE),
+    "an empty segment has no byte": lambda registry: setattr(channel(registry).segments[0], "state", State.EMPTY),
+}
+
+
+@pytest.mark.parametrize("invariant", FAULTS)
+def test_each_invariant_finds_its_fault(invariant: str) -> None:
+    """A registry with this one fault in it is found out, by the invariant that is about it."""
+    registry = busy()
+    FAULTS[invariant](registry)
+    with pytest.raises(AssertionError, match=invariant):
+        check_registry(registry)
+
+
+def test_no_orphan_outlives_a_later_complete_segment() -> None:
+    """An orphan that was left open behind a complete segment is found."""
+    registry = busy()
+    channel(registry).window._segments[0].seq = 9
+    channel(registry).segments[9] = channel(registry).segments.pop(0)
+    channel(registry).next_seq = 10
+    with pytest.raises(AssertionError, match="no orphan outlives"):
+        check_channel(channel(registry))

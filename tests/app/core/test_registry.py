@@ -1,0 +1,491 @@
+"""Channels by name and epoch: created, ended, drained, forgotten, limited."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.core.facts import ChannelCreated, ChannelEnded, EndReason
+from app.core.invariants import check_registry
+from app.core.registry import STALE_DEADLINES, Registry
+from app.core.resolution import Ended, Refusal, Serve, Wait, Why
+from app.core.writer import Outcome, Verdict
+from tests.app.core.support import Told, Watcher, content, grant, make_registry, publish, refusal
+
+
+def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
+    resolution = registry.resolve(name, seq)
+    assert isinstance(resolution, Serve | Wait), resolution
+    watcher = Watcher(resolution.segment)
+    registry.attach(watcher, resolution.channel, resolution.segment)
+    return watcher
+
+
+# Creating.
+
+
+def test_creating_is_idempotent() -> None:
+    """A second creation finds the channel, and never changes a content type that it has."""
+    registry, facts = make_registry()
+    first = registry.create("c", "", 0.0)
+    assert registry.create("c", "video/mp2t", 1.0) is first
+    assert registry.create("c", "text/plain", 2.0) is first
+    assert not isinstance(first, Refusal)
+    assert (first.content_type, first.created_at) == ("video/mp2t", 0.0)
+    assert facts == [ChannelCreated(1, "c", 1, "")]
+
+
+@pytest.mark.parametrize("content_type", ["", "video/mp2t"])
+def test_a_post_creates_its_channel(content_type: str) -> None:
+    """The first POST creates the channel with its content type."""
+    registry, facts = make_registry()
+    grant(registry, "c", 0, content_type=content_type)
+    assert registry.channels["c"].content_type == content_type
+    assert facts == [ChannelCreated(1, "c", 1, content_type)]
+
+
+def test_a_post_gives_a_channel_its_content_type_once() -> None:
+    """The first one that names a type decides."""
+    registry, _ = make_registry()
+    for content_type in ("", "video/mp2t", "text/plain"):
+        grant(registry, "c", 0, content_type=content_type)
+    assert registry.channels["c"].content_type == "video/mp2t"
+
+
+def test_a_refused_post_changes_no_content_type() -> None:
+    """What was refused leaves no trace, neither as a conflict nor as too far ahead."""
+    registry, _ = make_registry()
+    publish(registry, "c", 0)
+    before = registry.statistics()
+    assert refusal(registry.reserve("c", 0, Told(), 1.0, content_type="text/plain")).why is Why.CLOSED
+    assert refusal(registry.reserve("c", 9, Told(), 1.0, content_type="text/plain")).why is Why.AHEAD
+    assert registry.statistics() == before
+
+
+def test_without_autocreate_a_missing_channel_is_not_found() -> None:
+    """Nobody but the server's own side may then create one; into an existing one everybody may write."""
+    registry, _ = make_registry(autocreate=False)
+    assert registry.create("c", "", 0.0) == Refusal(Why.NOT_FOUND)
+    assert registry.reserve("c", 0, Told(), 0.0) == Refusal(Why.NOT_FOUND)
+    assert registry.channels == {}
+    registry.create("c", "", 0.0, force=True)
+    assert publish(registry, "c", 0).complete
+
+
+@pytest.mark.parametrize("held", [1, 2])
+def test_channels_are_limited(held: int) -> None:
+    """At the limit no name is added; what exists goes on, and an ended one may begin anew."""
+    registry, _ = make_registry(channels=2)
+    for name in "ab"[:held]:
+        publish(registry, name, 0)
+    answer = registry.create("new", "", 0.0)
+    assert isinstance(answer, Refusal) is (held == 2)
+    if held == 2:
+        assert answer == Refusal(Why.LIMIT, limit="channels")
+        assert registry.reserve("new", 0, Told(), 0.0) == answer
+        registry.end("a", 0.0)
+        assert publish(registry, "a", 0).complete
+        check_registry(registry)
+
+
+def test_names_of_the_server_are_written_by_the_server_only() -> None:
+    """Every write from outside is refused; reading is not."""
+    registry, _ = make_registry()
+    reserved = Refusal(Why.RESERVED)
+    assert registry.create("_changes", "", 0.0) == reserved
+    channel = registry.create("_changes", "application/json", 0.0, force=True)
+    assert registry.find("_changes") is channel
+    assert registry.create("_changes", "", 0.0) == reserved
+    assert registry.reserve("_changes", 0, Told(), 0.0) == reserved
+    assert registry.close_segment("_changes", 0, 0.0) == reserved
+    assert registry.end("_changes", 0.0) == reserved
+    assert isinstance(registry.resolve("_changes", -1), Wait)
+    assert registry.end("_changes", 0.0, force=True) is None
+
+
+def test_the_server_publishes_to_its_own_channel() -> None:
+    """One chunk is one complete segment; the channel is created when it is first needed."""
+    registry, _ = make_registry()
+    for number in range(2):
+        outcome = registry.publish_own("_changes", "application/json", b"%d" % number, 0.0)
+        assert outcome == Outcome(Verdict.COMPLETE, 1)
+    assert [content(segment) for segment in registry.channels["_changes"].segments.values()] == [b"0", b"1"]
+    check_registry(registry)
+
+
+def test_the_server_publishes_nothing_where_there_is_no_room() -> None:
+    """Its own channel is no exception from the limits."""
+    registry, _ = make_registry(channels=0)
+    assert registry.publish_own("_changes", "", b"x", 0.0) is None
+    assert registry.channels == {}
+
+
+def test_a_segment_published_by_the_server_may_be_taken_over_by_nobody() -> None:
+    """Its owner exists for the sake of the interface and takes no notice of anything."""
+    registry, _ = make_registry(total_bytes=1)
+    assert registry.publish_own("_changes", "", b"xy", 0.0) == Outcome(Verdict.OVER_BUDGET, 0)
+    assert registry.channels["_changes"].next_seq == 0
+
+
+@pytest.mark.parametrize(("asked", "written"), [(-1, 2), (7, 7), (0, 0)])
+def test_it_can_be_asked_what_a_post_would_write(asked: int, written: int) -> None:
+    """A POST of -1 would get the first free seq, any other one what it asks for; asking reserves nothing."""
+    registry, _ = make_registry()
+    publish(registry, "c", 0)
+    grant(registry, "c", 1)
+    before = registry.statistics()
+    assert registry.would_write("c", asked) == written
+    assert registry.would_write("new", asked) == max(asked, 0)
+    assert registry.statistics() == before
+
+
+# Finding and reading.
+
+
+def test_a_missing_channel_is_not_found() -> None:
+    """Nothing is known of a name that never lived."""
+    registry, _ = make_registry()
+    missing = Refusal(Why.NOT_FOUND)
+    assert registry.find("c") == registry.resolve("c", -1) == missing
+    assert registry.end("c", 0.0) == registry.close_segment("c", 0, 0.0) == missing
+    assert registry.live("c") is None
+
+
+def test_one_segment_is_closed() -> None:
+    """A request by name reaches the live channel."""
+    registry, _ = make_registry()
+    writer = grant(registry, "c", 0)
+    assert registry.close_segment("c", 0, 0.0) is None
+    assert registry.close_segment("c", 5, 0.0) == Refusal(Why.NO_SEGMENT, registry.channels["c"], 5)
+    assert writer.outcome == Outcome(Verdict.CLOSED_BY_OTHER, 0)
+
+
+@pytest.mark.parametrize(("present", "refused"), [(1, False), (2, False), (3, True)])
+def test_readers_are_limited(present: int, refused: bool) -> None:
+    """Up to the limit they come in; above it they are refused until one leaves, and nothing is created for them."""
+    registry, _ = make_registry(readers=3)
+    registry.create("c", "", 0.0)
+    publish(registry, "d", 0)
+    watchers = [resolve_and_attach(registry, "d", 0) for _ in range(present)]
+    answer = registry.resolve("c", -1)
+    if refused:
+        assert answer == Refusal(Why.LIMIT, registry.channels["c"], limit="readers")
+        assert registry.channels["c"].segments == {}
+        registry.detach(watchers[0], registry.channels["d"], watchers[0].segment)
+        answer = registry.resolve("c", -1)
+    assert isinstance(answer, Wait)
+
+
+def test_readers_are_counted_over_all_epochs() -> None:
+    """A reader of an ended life counts until it leaves."""
+    registry, _ = make_registry()
+    publish(registry, "c", 0)
+    old = registry.channels["c"]
+    watcher = resolve_and_attach(registry, "c", 0)
+    registry.end("c", 0.0)
+    publish(registry, "c", 0)
+    assert (registry.readers, old.readers, registry.channels["c"].readers) == (1, 1, 0)
+    check_registry(registry)
+    registry.detach(watcher, old, watcher.segment)
+    assert (registry.readers, old.readers) == (0, 0)
+
+
+# The end of a channel, its drain, and the next epoch (section 5).
+
+
+def test_an_ended_channel_is_readable_for_its_drain() -> None:
+    """Then the name is forgotten, but it is remembered for a while that it has ended, and then not even that."""
+    registry, facts = make_registry(channel_drain_s=10.0, tombstone_s=300.0)
+    publish(registry, "c", 0)
+    channel = registry.channels["c"]
+    assert registry.end("c", 5.0) is None
+    assert facts[-1] == ChannelEnded(4, "c", 1, 1, EndReason.DELETED)
+    assert registry.next_deadline() == 15.0
+    registry.expire(14.999)
+    assert isinstance(registry.resolve("c", 0), Serve)
+    assert isinstance(registry.resolve("c", -1), Ended)
+    assert registry.find("c") is channel
+    assert registry.live("c") is None
+    registry.expire(15.0)
+    assert registry.resolve("c", 0) == registry.find("c") == Refusal(Why.NOT_FOUND, recently_ended=True)
+    assert registry.budget.used == 0
+    registry.expire(300.0)
+    assert registry.next_deadline() == 315.0
+    registry.expire(314.999)
+    assert refusal(registry.find("c")).recently_ended
+    registry.expire(315.0)
+    assert registry.find("c") == Refusal(Why.NOT_FOUND)
+    assert registry.next_deadline() is None
+
+
+def test_a_channel_ends_once() -> None:
+    """A second end is refused, and so are the segment requests of an ended channel."""
+    registry, facts = make_registry()
+    publish(registry, "c", 0)
+    registry.end("c", 0.0)
+    known = len(facts)
+    ended = Refusal(Why.NOT_FOUND, registry.channels["c"], recently_ended=True)
+    assert registry.end("c", 1.0) == registry.close_segment("c", 0, 1.0) == ended
+    assert len(facts) == known
+
+
+def test_without_a_drain_the_name_is_forgotten_at_once() -> None:
+    """Who waits is told all the same."""
+    registry, _ = make_registry(channel_drain_s=0.0)
+    publish(registry, "c", 0)
+    watcher = resolve_and_attach(registry, "c")
+    registry.end("c", 0.0)
+    assert watcher.saw_close
+    assert registry.channels == {}
+    assert registry.resolve("c", 0) == Refusal(Why.NOT_FOUND, recently_ended=True)
+    check_registry(registry)
+
+
+@pytest.mark.parametrize(
+    ("seq", "reset", "begins"),
+    [
+        (0, False, True),
+        (0, True, True),
+        (7, True, True),
+        (-1, True, True),
+        (7, False, False),
+        (1, False, False),
+        (-1, False, False),
+    ],
+)
+def test_only_a_beginning_starts_the_next_epoch_during_the_drain(seq: int, reset: bool, begins: bool) -> None:
+    """Seq 0 or a reset; any other POST is a latecomer of the ended life and resurrects nothing."""
+    registry, _ = make_registry()
+    publish(registry, "c", 0)
+    old = registry.channels["c"]
+    registry.end("c", 0.0)
+    answer = registry.reserve("c", seq, Told(), 1.0, reset=reset)
+    if begins:
+        assert (registry.channels["c"].epoch, registry.channels["c"].next_seq) == (2, 0)
+    else:
+        assert answer == Refusal(Why.ENDED, old, seq, recently_ended=True)
+        assert registry.channels["c"] is old
+
+
+def test_a_creation_starts_the_next_epoch_during_the_drain() -> None:
+    """What the ended life kept is let go, and its readers keep what they read from."""
+    registry, facts = make_registry()
+    segment = publish(registry, "c", 0, b"abc")
+    registry.end("c", 0.0)
+    channel = registry.create("c", "text/plain", 1.0)
+    assert not isinstance(channel, Refusal)
+    assert (channel.epoch, channel.content_type, registry.budget.used) == (2, "text/plain", 0)
+    assert facts[-1] == ChannelCreated(5, "c", 2, "text/plain")
+    assert content(segment) == b"abc"
+
+
+def test_without_autocreate_nothing_begins_during_the_drain() -> None:
+    """A beginning needs the right to create, too; the latecomer hears that the channel has ended."""
+    registry, _ = make_registry(autocreate=False)
+    registry.create("c", "", 0.0, force=True)
+    registry.end("c", 0.0)
+    answer = Refusal(Why.NOT_FOUND, registry.channels["c"], recently_ended=True)
+    assert registry.reserve("c", 0, Told(), 0.0) == registry.create("c", "", 0.0) == answer
+
+
+def test_an_earlier_life_cannot_touch_the_next_one() -> None:
+    """Neither its drain's end, nor its writers, nor its readers reach the new channel of the name."""
+    registry, _ = make_registry(channel_drain_s=10.0)
+    old_writer = grant(registry, "c", 0)
+    old = old_writer.channel
+    watcher = resolve_and_attach(registry, "c", 0)
+    registry.end("c", 0.0)
+    publish(registry, "c", 0, b"new", now=1.0)
+    before = registry.statistics().channels
+    old.append(old_writer, [b"late"], 2.0)
+    old.finish(old_writer, [b"late"], 2.0)
+    old.abort(old_writer, 2.0)
+    registry.detach(watcher, old, watcher.segment)
+    registry.expire(20.0)
+    assert registry.statistics().channels == before
+    check_registry(registry)
+
+
+def test_epochs_count_up_while_a_name_is_remembered() -> None:
+    """A tombstone knows which life was the last one; when it is forgotten, counting starts anew."""
+    registry, _ = make_registry(channel_drain_s=0.0, tombstone_s=300.0)
+    for epoch in (1, 2, 3):
+        assert grant(registry, "c", 0, now=float(epoch)).channel.epoch == epoch
+        registry.end("c", float(epoch))
+    registry.expire(303.0)
+    assert grant(registry, "c", 0, now=303.0).channel.epoch == 1
+
+
+@pytest.mark.parametrize(("ended", "remembered"), [(1, "a"), (2, "ab"), (3, "bc")])
+def test_tombstones_are_limited(ended: int, remembered: str) -> None:
+    """Of more ended channels than that the earliest is forgotten."""
+    registry, _ = make_registry(channel_drain_s=0.0, tombstones=2)
+    for name in "abc"[:ended]:
+        publish(registry, name, 0)
+        registry.end(name, 0.0)
+    assert "".join(name for name in "abc" if refusal(registry.find(name)).recently_ended) == remembered
+    check_registry(registry)
+
+
+# Time.
+
+
+def test_a_new_registry_has_nothing_to_do() -> None:
+    """Without a channel there is no deadline."""
+    registry, _ = make_registry()
+    assert registry.next_deadline() is None
+    registry.expire(1e9)
+
+
+def test_an_idle_channel_ends() -> None:
+    """At the timeout and not before, counted from the last byte; then it drains like any other ended one."""
+    registry, facts = make_registry(idle_timeout_s=300.0)
+    publish(registry, "c", 0, now=10.0)
+    registry.expire(309.999)
+    assert registry.live("c") is not None
+    assert registry.next_deadline() == 310.0
+    registry.expire(310.0)
+    assert facts[-1] == ChannelEnded(4, "c", 1, 1, EndReason.IDLE)
+    assert isinstance(registry.resolve("c", 0), Serve)
+    registry.expire(320.0)
+    assert registry.channels == {}
+
+
+def test_an_idle_channel_without_a_drain_is_forgotten_at_once() -> None:
+    """The sweep needs no second look."""
+    registry, _ = make_registry(idle_timeout_s=300.0, channel_drain_s=0.0)
+    publish(registry, "c", 0, now=10.0)
+    registry.expire(310.0)
+    assert registry.channels == {}
+
+
+def test_bytes_of_one_long_segment_count_as_activity() -> None:
+    """It is bytes that count, not segments; neither readers nor preconnects do."""
+    registry, _ = make_registry(idle_timeout_s=300.0)
+    writer = grant(registry, "c", 3)
+    writer.channel.append(writer, [b"x"], 200.0)
+    registry.expire(400.0)
+    assert registry.live("c") is not None
+    grant(registry, "c", 4, now=450.0)
+    resolve_and_attach(registry, "c")
+    registry.expire(500.0)
+    assert registry.live("c") is None
+
+
+def test_names_of_the_server_are_never_idle() -> None:
+    """The server's own channels stay, and have nothing that is due."""
+    registry, _ = make_registry(idle_timeout_s=300.0)
+    registry.create("_changes", "", 0.0, force=True)
+    assert registry.next_deadline() is None
+    registry.expire(1e9)
+    assert registry.live("_changes") is not None
+
+
+def test_what_is_due_in_a_channel_is_done_in_time() -> None:
+    """Graces and ages become deadlines of the registry, each done when it is due and the next one announced."""
+    registry, _ = make_registry(publisher_grace_s=5.0, skip_grace_s=2.0, window_age_s=60.0)
+    publish(registry, "c", 0, now=0.0)
+    orphan = grant(registry, "c", 1, now=1.0)
+    orphan.channel.append(orphan, [b"x"], 1.0)
+    orphan.channel.abort(orphan, 1.0)
+    late, newer = grant(registry, "c", 2, now=1.0), grant(registry, "c", 3, now=1.0)
+    newer.channel.append(newer, [b"y"], 2.0)
+    history = {}
+    while (when := registry.next_deadline()) is not None and when < 100.0:
+        registry.expire(when)
+        check_registry(registry)
+        history[when] = {seq: str(segment.state) for seq, segment in sorted(newer.channel.segments.items())}
+    assert history == {
+        4.0: {0: "complete", 1: "open", 2: "skipped", 3: "open"},
+        6.0: {0: "complete", 1: "truncated", 2: "skipped", 3: "open"},
+        60.0: {1: "truncated", 2: "skipped", 3: "open"},
+        66.0: {2: "skipped", 3: "open"},
+    }
+    assert late.outcome == Outcome(Verdict.CLOSED_BY_OTHER, 0)
+
+
+def test_overtaken_appointments_do_not_pile_up() -> None:
+    """A forgotten channel is not kept in memory until the time at which it would have been idle."""
+    registry, _ = make_registry(channel_drain_s=0.0)
+    for number in range(1000):
+        registry.create(f"c{number}", "", 0.0)
+        registry.end(f"c{number}", 0.0)
+    assert len(registry._deadlines) <= STALE_DEADLINES + 2
+
+
+def test_cleaning_keeps_what_is_due() -> None:
+    """When overtaken appointments are dropped, every channel is still looked at in time."""
+    registry, _ = make_registry(channel_drain_s=0.0, idle_timeout_s=300.0)
+    registry.create("_own", "", 0.0, force=True)
+    publish(registry, "stays", 0, now=7.0)
+    for number in range(200):
+        registry.create(f"c{number}", "", 8.0)
+        registry.end(f"c{number}", 8.0)
+        check_registry(registry)
+    registry.expire(307.0)
+    assert registry.live("stays") is None
+
+
+# Limits over all channels, and shutting down.
+
+
+def test_a_full_server_evicts_the_largest_windows_first() -> None:
+    """The oldest segments of the channel that holds most give way, and a little more than was needed is freed."""
+    registry, _ = make_registry(total_bytes=160)
+    for seq in range(4):
+        publish(registry, "large", seq, b"x" * 30)
+    for seq in range(2):
+        publish(registry, "small", seq, b"x" * 10)
+    publish(registry, "small", 2, b"x" * 30)
+    assert sorted(registry.channels["large"].segments) == [1, 2, 3]
+    assert sorted(registry.channels["small"].segments) == [0, 1, 2]
+    check_registry(registry)
+
+
+def test_an_empty_segment_does_not_stop_reclaiming() -> None:
+    """What lies behind a segment that frees nothing is evicted all the same."""
+    registry, _ = make_registry(total_bytes=10)
+    publish(registry, "c", 0, b"")
+    publish(registry, "c", 1, b"x" * 9)
+    publish(registry, "c", 2, b"y")
+    assert publish(registry, "c", 3, b"z" * 5).complete
+    check_registry(registry)
+
+
+def test_what_is_not_closed_is_never_evicted() -> None:
+    """Where only open and newest segments hold the memory, the arrival is refused."""
+    registry, _ = make_registry(total_bytes=10)
+    publish(registry, "c", 0, b"x" * 5)
+    writer = grant(registry, "c", 1)
+    assert writer.channel.append(writer, [b"y" * 5], 0.0) is None
+    assert writer.channel.append(writer, [b"z"], 0.0) == Outcome(Verdict.OVER_BUDGET, 5)
+
+
+def test_nothing_new_begins_while_shutting_down() -> None:
+    """No channel, no reservation and no wait; what is kept can be read and what is being written may end."""
+    registry, _ = make_registry()
+    publish(registry, "c", 0)
+    writer = grant(registry, "c", 1)
+    registry.shutting_down = True
+    before = registry.statistics()
+    assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == Refusal(Why.SHUTDOWN)
+    assert registry.create("_own", "", 0.0, force=True) == Refusal(Why.SHUTDOWN)
+    assert registry.reserve("c", 2, Told(), 0.0) == Refusal(Why.SHUTDOWN)
+    assert registry.resolve("c", 1) == Refusal(Why.SHUTDOWN, registry.channels["c"], 1)
+    assert registry.statistics() == before
+    assert registry.create("c", "", 0.0) is registry.channels["c"]
+    assert isinstance(registry.resolve("c", 0), Serve)
+    assert writer.channel.finish(writer, [b"x"], 0.0) == Outcome(Verdict.COMPLETE, 1)
+    assert refusal(registry.resolve("c", -1)).why is Why.SHUTDOWN
+    assert 2 not in registry.channels["c"].segments
+
+
+def test_statistics_are_the_sum_of_all() -> None:
+    """One picture shows every channel and what they hold together."""
+    registry, facts = make_registry()
+    publish(registry, "a", 0, b"abc")
+    publish(registry, "b", 0, b"de")
+    resolve_and_attach(registry, "b")
+    statistics = registry.statistics()
+    assert [(channel.name, channel.bytes) for channel in statistics.channels] == [("a", 3), ("b", 2)]
+    assert (statistics.readers, statistics.bytes_held, statistics.shutting_down) == (1, 5, False)
+    assert statistics.journal_index == len(facts) == 6
