@@ -70,18 +70,29 @@ _CAUSES: Final[dict[StormClass, Cause]] = {
 }
 
 
-def likely_cause(storm: StormClass, trigger: str | None, *, retry_after: str | None = None) -> Cause:
+_EMPTY_AND_PASSED: Final = Cause(
+    "the client asks again for a segment that was empty; the head has moved past it",
+    "let the client ask for the next seq after an empty answer: empty segments are normal",
+)
+
+
+def likely_cause(
+    storm: StormClass, trigger: str | None, *, passed: bool = False, retry_after: str | None = None
+) -> Cause:
     """The words for an episode.
 
     Args:
         storm: its class.
         trigger: the event that it was joined to.
+        passed: the head was beyond its last seq, so that the server had moved on.
         retry_after: ``"ignored"`` if the client came back sooner than it was told.
     """
     known = _CAUSES[storm]
     match storm, trigger:
         case StormClass.NOT_FOUND_LOOP, Event.CHANNEL_END:
             return Cause(f"{known.cause}; it ignores that the channel has ended (404, Lp-Trickle-Closed)", known.advice)
+        case StormClass.ZERO_BYTE_LOOP, _ if passed:
+            return _EMPTY_AND_PASSED
         case StormClass.ZERO_BYTE_LOOP | StormClass.SAME_SEGMENT_LOOP, Event.CHANNEL_END:
             return Cause(f"{known.cause}, and the channel is ended only after that", known.advice)
         case _ if retry_after == "ignored":

@@ -72,6 +72,7 @@ def _episode(episode: Episode) -> dict[str, Any]:
         "release": episode.release,
         "seq_lo": episode.seq_lo,
         "seq_hi": episode.seq_hi,
+        "head": episode.head,
         "trigger": episode.trigger,
         "trigger_us": episode.trigger_us,
         "outlived_trigger_s": episode.outlived_trigger_s,

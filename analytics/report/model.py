@@ -28,6 +28,7 @@ class Episode:
         clients, channels: the worst names; n_clients, n_channels: how many there are.
         node, release: the server, and the client's product/version; ``None`` if unknown or more than one.
         seq_lo, seq_hi: the range of seqs it was about; ``None`` if no seq is known.
+        head: the channel's head at its end; ``None`` if the log does not say.
         trigger, trigger_us: the event that it followed, and when that was; ``None`` if there is none in the log.
         peak_rps: hits in its worst second, per second.
         backoff: the rhythm: ``hot_loop``, ``fixed``, ``exponential``, ``irregular``; ``None`` where it cannot be told.
@@ -51,6 +52,7 @@ class Episode:
     release: str | None
     seq_lo: int | None
     seq_hi: int | None
+    head: int | None
     trigger: str | None
     trigger_us: int | None
     peak_rps: float
@@ -115,6 +117,7 @@ def episode_from(row: Mapping[str, Any]) -> Episode:
         release=row["release"],
         seq_lo=row["seq_lo"],
         seq_hi=row["seq_hi"],
+        head=row["head_hi"],
         trigger=row["trigger"],
         trigger_us=row["trigger_us"],
         peak_rps=round(row["peak_rps"], 3),
@@ -122,8 +125,12 @@ def episode_from(row: Mapping[str, Any]) -> Episode:
         retry_after=retry_after,
         bytes_out=row["bytes_out"] or 0,
         handler_s=(row["dur_us"] or 0) / 1e6,
-        why=likely_cause(storm, row["trigger"], retry_after=retry_after),
+        why=likely_cause(storm, row["trigger"], passed=_passed(row["seq_hi"], row["head_hi"]), retry_after=retry_after),
     )
+
+
+def _passed(seq: int | None, head: int | None) -> bool:
+    return seq is not None and head is not None and head > seq
 
 
 def _retry_after(told_ms: int | None, gap_ms: float | None) -> str | None:

@@ -24,6 +24,12 @@ def test_the_channel_had_ended() -> None:
     assert "Lp-Trickle-Closed" in likely_cause(StormClass.ENDED_LOOP, "channel_end").cause
 
 
+def test_whose_fault_an_empty_loop_is() -> None:
+    """Where the head has moved past the empty segment the client is at fault; where it has not, the server."""
+    assert likely_cause(StormClass.ZERO_BYTE_LOOP, "channel_end", passed=True).cause.startswith("the client")
+    assert likely_cause(StormClass.ZERO_BYTE_LOOP, "channel_end").cause.startswith("the server")
+
+
 def test_retry_after_ignored() -> None:
     """That Retry-After was ignored is part of the cause."""
     assert "Retry-After is ignored" in likely_cause(StormClass.OVERLOAD_CLIENT, None, retry_after="ignored").cause

@@ -82,10 +82,10 @@ def test_rhythm(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
 def test_clients_of_one_storm_are_merged(spark: SparkSession) -> None:
     """What overlaps, or nearly does, is one episode with the worst client first; what comes later is another."""
     schema = """class string, node string, channel string, release string, client string, severity string,
-        first_us long, last_us long, n long, hits long, seq_lo long, seq_hi long, bytes_out long, dur_us long,
-        retry_after_ms long, peak_rps double, backoff string, gap_ms double, trigger string, trigger_us long,
-        n_clients int, clients array<string>, n_channels int, channels array<string>"""
-    rest = (3, 3, 0, 0, None, 9.0, "fixed", 100.0, None, None, None, None, None, None)
+        first_us long, last_us long, n long, hits long, seq_lo long, seq_hi long, head_hi long,
+        bytes_out long, dur_us long, retry_after_ms long, peak_rps double, backoff string, gap_ms double,
+        trigger string, trigger_us long, n_clients int, clients array<string>, n_channels int, channels array<string>"""
+    rest = (3, 3, 4, 0, 0, None, 9.0, "fixed", 100.0, None, None, None, None, None, None)
     second = 1_000_000
     rows = [
         ("x", "n", "film", "r", "long", "warn", 0, 20 * second, 40, 40, *rest),

@@ -137,9 +137,9 @@ def test_an_active_session_is_used_and_left_running(spark: Any) -> None:
 
 def test_failures_become_one_line(spark: Any) -> None:
     """What Spark raises is one line, without the Java stack."""
-    with pytest.raises(SparkFailed, match=r"^Spark failed: .*missing.* \(-v shows all of it\)$") as caught:
-        with failures_as_one_line():
-            spark.sql("SELECT missing FROM VALUES (1)").collect()
+    shown = pytest.raises(SparkFailed, match=r"^Spark failed: .*missing.* \(-v shows all of it\)$")
+    with shown as caught, failures_as_one_line():
+        spark.sql("SELECT missing FROM VALUES (1)").collect()
     assert "\n" not in str(caught.value)
 
 

@@ -32,6 +32,7 @@ ROW: dict[str, Any] = {
     "channels": ["film"],
     "seq_lo": 10,
     "seq_hi": 10,
+    "head_hi": 10,
     "peak_rps": 20.0,
     "backoff": "hot_loop",
     "retry_after_ms": None,

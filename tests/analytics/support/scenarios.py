@@ -77,6 +77,17 @@ def zero_byte_loop(log: LogWriter) -> list[Truth]:
 
 
 @storm
+def empty_segment_again(log: LogWriter) -> list[Truth]:
+    """A naive client at a correct server: asks for an empty segment again, and on after the channel's end."""
+    for at in ticks(log, 10, 40, 0.01):
+        log.empty(at, "naive", "film", 1, next_seq=2)
+    log.event(10.41, Event.CHANNEL_END, "film")
+    for at in ticks(log, 10.42, 260, 0.01):
+        log.ended(at, "naive", "film", 1, next_seq=2)
+    return [Truth("zero_byte_loop", 40, trigger="channel_end"), Truth("ended_loop", 260, trigger="channel_end")]
+
+
+@storm
 def same_segment_loop(log: LogWriter) -> list[Truth]:
     """A head that went backwards: the same bytes, hundreds of times."""
     for seq in range(20):
