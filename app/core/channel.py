@@ -132,7 +132,7 @@ class Channel:
         """Give out the right to write a segment (section 3).
 
         Args:
-            seq: N, or -1 for the first seq at or after the head that nobody has reserved.
+            seq: N, or -1 for the first free one.
             owner: told if somebody else ends this writer's part.
             serial: a number greater than that of every earlier writer.
             reset: close all lower open segments first, and allow any seq at or after the head.
