@@ -16,7 +16,8 @@ from app.settings import Loaded, Settings, load
 def _option(name: str, field: FieldInfo) -> Any:
     """The command-line option of one setting; not given means: look elsewhere."""
     default = "off" if field.default is None else field.default
-    text = f"{field.description} [default: {str(default).lower() if isinstance(default, bool) else default}]"
+    # Not in brackets: those would be taken for markup, and vanish from the help.
+    text = f"{field.description} (default: {str(default).lower() if isinstance(default, bool) else default})"
     flag = "--" + name.replace("_", "-")
     if field.annotation is bool:
         return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)]

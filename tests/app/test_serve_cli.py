@@ -1,0 +1,73 @@
+"""`tricklecast serve`: an option for every setting, and what `--show-config` says."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import cli
+from app.serve_cli import describe
+from app.settings import Settings, load
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    """Runs commands without the machine's settings, wide enough that nothing is wrapped."""
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("TERM", "dumb")
+    return CliRunner()
+
+
+def test_every_setting_is_an_option(runner: CliRunner) -> None:
+    """None can be forgotten, and each says what it is and what it is by default."""
+    text = runner.invoke(cli, ["serve", "--help"]).output
+    for name, field in Settings.model_fields.items():
+        flag = "--" + name.replace("_", "-")
+        assert flag in text
+        assert (f"--no-{flag[2:]}" in text) == (field.annotation is bool)
+    assert "Port to listen on; 0 picks a free one. (default: 2939)" in text
+    assert "(default: off)" in text
+    assert "--config" in text
+
+
+def test_show_config_tells_values_and_origins(runner: CliRunner, tmp_path: Path) -> None:
+    """Every setting with where it came from, as a file that could be loaded again."""
+    config = tmp_path / "t.toml"
+    config.write_text("max_channels = 7\nautocreate = true\n")
+    result = runner.invoke(
+        cli,
+        ["serve", "--show-config", "--config", str(config), "--window-bytes", "1MiB", "--no-autocreate"],
+        env={"TRICKLECAST_HOST": 'a"b\\c'},
+    )
+    assert result.exit_code == 0
+    lines = dict(line.split("  # ") if "  # " in line else (line, "") for line in result.output.splitlines())
+    origins = {text.strip(): origin for text, origin in lines.items()}
+    assert origins["max_channels = 7"] == "file"
+    assert origins["window_bytes = 1048576"] == "command line"
+    assert origins["autocreate = false"] == "command line"
+    assert origins['host = "a\\"b\\\\c"'] == "environment"
+    assert origins["port = 2939"] == "default"
+    assert origins["# access_log is off"] == "default"
+    parsed = tomllib.loads(result.output)
+    assert (parsed["host"], parsed["max_channels"], parsed["idle_timeout_s"]) == ('a"b\\c', 7, 300.0)
+    again = tmp_path / "again.toml"
+    again.write_text(result.output)
+    assert load({}, again).settings == load({"max_channels": 7, "window_bytes": "1MiB", "autocreate": False,
+                                             "host": 'a"b\\c'}).settings  # fmt: skip
+
+
+def test_describe_has_one_line_a_setting() -> None:
+    """Nothing is left out."""
+    assert len(describe(load({})).splitlines()) == len(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--port"], ["--no-such-option"], ["--autocreate=maybe"], ["extra"]],
+)
+def test_wrong_usage_is_exit_code_2(runner: CliRunner, arguments: list[str]) -> None:
+    """What the command line does not know is a usage error."""
+    assert runner.invoke(cli, ["serve", *arguments]).exit_code == 2
