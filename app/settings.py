@@ -82,7 +82,10 @@ class Settings(BaseSettings):
     )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
     shutdown_drain_s: float = Field(
-        _OPTIONS.shutdown_drain_s, ge=0, description="Send waiting clients away over this time on SIGTERM."
+        _OPTIONS.shutdown_drain_s,
+        ge=0,
+        allow_inf_nan=False,
+        description="Send waiting clients away over this time on SIGTERM.",
     )
     shutdown_deadline_s: int = Field(8, ge=0, description="Break what is still running so long after SIGTERM.")
 
@@ -101,6 +104,8 @@ class Settings(BaseSettings):
     @field_validator("base_path")
     @classmethod
     def _normalize_base_path(cls, value: str) -> str:
+        if not value.isascii():
+            raise ValueError("only ASCII is possible here; percent-encode the rest")
         try:
             return normalize_base_path(value)
         except InvalidInput as error:

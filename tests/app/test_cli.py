@@ -1,0 +1,161 @@
+"""The `tricklecast` command: quick, lazy, and one line for each error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import app.cli
+from app.cli import COMMANDS, Mount, load, main
+from trickle import __version__
+from trickle.errors import TrickleError
+
+HEAVY = ("fastapi", "uvicorn", "uvloop", "httptools", "av", "pyspark", "httpx", "publisher", "subscriber", "analytics")
+
+TIMEOUT_S = 60
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter."""
+    command = [sys.executable, "-c", code, *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
+
+
+def tricklecast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as users do."""
+    return python("from app.cli import main; main()", *arguments)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    """The list of commands is a table: none of them is imported to show it."""
+    code = (
+        "import sys\nfrom app.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    result = python(code, *arguments)
+    assert result.stdout.splitlines()[-1] == "LOADED []", result.stdout + result.stderr
+
+
+def test_help_lists_every_command() -> None:
+    """Each with its line."""
+    result = tricklecast("--help")
+    assert result.returncode == 0
+    for name, mount in COMMANDS.items():
+        assert name in result.stdout
+        assert mount.summary[:20] in result.stdout
+
+
+def test_version() -> None:
+    """`--version` prints it."""
+    assert tricklecast("--version").stdout == f"tricklecast {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"], ["serve", "--no-such-option"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    """Usage errors are 2, as everywhere."""
+    result = tricklecast(*arguments)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["serve", "--port", "x"], "tricklecast: port: Input should be a valid integer"),
+        (["serve", "--config", "/no/such/file"], "tricklecast: no such file: /no/such/file"),
+        (["serve", "--base-path", "/é"], "tricklecast: base_path: only ASCII"),
+        (["serve", "--workers", "4"], "tricklecast: workers: only 1 is supported"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_1(arguments: list[str], line: str) -> None:
+    """No traceback, no banner: the name of the command and what is wrong."""
+    result = tricklecast(*arguments)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(line)
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command whose optional dependency is missing names the `pip install` line."""
+    (tmp_path / "lonely_module.py").write_text("import no_such_dependency\n\ndef command() -> None: ...\n")
+    (tmp_path / "fine_module.py").write_text("def command() -> None:\n    '''Help.'''\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    needs = ("analytics", "no_such_dependency")
+    monkeypatch.setitem(COMMANDS, "lonely", Mount("lonely_module", "command", "", needs))
+    monkeypatch.setitem(COMMANDS, "unfit", Mount("fine_module", "command", "", needs))
+    for name in ("lonely", "unfit"):
+        with pytest.raises(TrickleError) as error:
+            load(name)
+        assert str(error.value) == f'{name} needs no_such_dependency: pip install "tricklecast[analytics]"'
+
+
+def test_a_broken_installation_is_not_blamed_on_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of our own that is missing is a fault, not something to install."""
+    monkeypatch.setitem(COMMANDS, "gone", Mount("app.no_such_module", "command", "", ("media", "av")))
+    with pytest.raises(ModuleNotFoundError, match=r"app\.no_such_module"):
+        load("gone")
+
+
+@pytest.mark.parametrize("name", [name for name, mount in COMMANDS.items() if mount.module != "app.demo"])
+def test_every_command_can_be_loaded(name: str) -> None:
+    """Each mount names a function that exists and has a docstring as its help."""
+    assert load(name).help
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int | str | None:
+    """Run the command line with a command that raises; returns the exit code."""
+
+    def failing(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(app.cli, "cli", failing)
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    return exit_.value.code
+
+
+def test_errors_of_ours_choose_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1, unless the error says otherwise."""
+
+    class Special(TrickleError):
+        exit_code = 3
+
+    assert run_main(monkeypatch, TrickleError("it is so")) == 1
+    assert run_main(monkeypatch, Special("otherwise")) == 3
+    assert capsys.readouterr().err == "tricklecast: it is so\ntricklecast: otherwise\n"
+
+
+def test_a_closed_pipe_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tricklecast ... | head` is no error to talk about; the exit code is that of SIGPIPE."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert run_main(monkeypatch, BrokenPipeError()) == 141
+
+
+def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
+    """Ctrl-C in a command ends it without a traceback."""
+    (tmp_path / "interrupted.py").write_text("def command() -> None:\n    raise KeyboardInterrupt\n")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport app.cli as c\n"
+        "c.COMMANDS['interrupted'] = c.Mount('interrupted', 'command', '')\nc.main()"
+    )
+    result = python(code, "interrupted")
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr
+
+
+def test_python_m_app_is_the_same_command() -> None:
+    """`python -m app` runs it, too."""
+    command = [sys.executable, "-m", "app", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    assert result.stdout == f"tricklecast {__version__}\n"

@@ -1,0 +1,167 @@
+"""Settings: layers, where each value came from, and one clear line for each wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.core.limits import Limits
+from app.data_plane.plane import Options
+from app.settings import InvalidSettings, Origin, Settings, load
+from trickle.errors import TrickleError
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine's environment reaches these tests."""
+    import os
+
+    for name in [name for name in os.environ if name.upper().startswith("TRICKLECAST_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "tricklecast.toml"
+
+
+def test_the_defaults_are_those_of_the_parts() -> None:
+    """Core and data plane agree with the settings on every default."""
+    loaded = load({})
+    assert loaded.settings.limits() == Limits()
+    assert loaded.settings.options() == Options()
+    assert set(loaded.origins.values()) == {Origin.DEFAULT}
+    assert list(loaded.origins) == list(Settings.model_fields)
+
+
+def test_the_documented_defaults() -> None:
+    """Port, base path, limits and keep-alive that clients in the field count on."""
+    settings = load({}).settings
+    assert (settings.port, settings.base_path, settings.autocreate, settings.changefeed) == (
+        2939,
+        "/trickle",
+        True,
+        True,
+    )
+    assert (settings.keep_alive_s, settings.interim_interval_s) == (75, 10.0)
+    assert (settings.window_segments, settings.window_bytes, settings.window_age_s) == (256, 64 << 20, 60.0)
+    assert (settings.max_segment_bytes, settings.max_total_bytes) == (64 << 20, 1 << 30)
+    assert (settings.max_channels, settings.max_readers) == (10_000, 50_000)
+
+
+def test_later_layers_win_and_are_remembered(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File over default, environment over file, command line over environment."""
+    config.write_text("max_channels = 1\nmax_readers = 1\nport = 1\n")
+    monkeypatch.setenv("TRICKLECAST_MAX_READERS", "2")
+    monkeypatch.setenv("TRICKLECAST_PORT", "2")
+    loaded = load({"port": "3", "host": None}, config)
+    assert (loaded.settings.max_channels, loaded.settings.max_readers, loaded.settings.port) == (1, 2, 3)
+    assert [loaded.origins[name] for name in ("host", "max_channels", "max_readers", "port")] == [
+        Origin.DEFAULT,
+        Origin.FILE,
+        Origin.ENVIRONMENT,
+        Origin.COMMAND_LINE,
+    ]
+
+
+@pytest.mark.parametrize("name", ["tricklecast_port", "TRICKLECAST_PORT", "Tricklecast_Port"])
+def test_environment_names_in_any_case(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's names are found in upper and lower case."""
+    monkeypatch.setenv(name, "5")
+    assert load({}).settings.port == 5
+
+
+def test_sizes_take_units(config: Path) -> None:
+    """Sizes are numbers of bytes or have a unit, in every layer."""
+    config.write_text('window_bytes = "1MiB"\n')
+    settings = load({"max_segment_bytes": "2kB", "max_total_bytes": "5"}, config).settings
+    assert (settings.window_bytes, settings.max_segment_bytes, settings.max_total_bytes) == (1 << 20, 2000, 5)
+
+
+@pytest.mark.parametrize(("given", "path"), [("/", ""), ("", ""), ("a/b/", "/a/b"), ("//x", "/x")])
+def test_base_paths_are_normalized(given: str, path: str) -> None:
+    """However it is written, the base path has one form."""
+    assert load({"base_path": given}).settings.base_path == path
+
+
+def test_settings_are_frozen() -> None:
+    """Nobody changes a setting of a running server."""
+    with pytest.raises(ValueError, match="frozen"):
+        load({}).settings.port = 1
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"port": "x"}, "port: Input should be a valid integer, unable to parse string as an integer (command line)"),
+        ({"port": "65536"}, "port: Input should be less than or equal to 65535 (command line)"),
+        ({"port": "-1"}, "port: Input should be greater than or equal to 0 (command line)"),
+        ({"window_bytes": "many"}, "window_bytes: could not parse value and unit from byte string (command line)"),
+        ({"window_bytes": "0"}, "window_bytes: Input should be greater than 0 (command line)"),
+        ({"window_age_s": "nan"}, "window_age_s: Input should be greater than 0 (command line)"),
+        ({"publisher_grace_s": "-1"}, "publisher_grace_s: Input should be greater than or equal to 0 (command line)"),
+        ({"first_byte_timeout_s": "0"}, "first_byte_timeout_s: Input should be greater than 0 (command line)"),
+        ({"max_channels": "0"}, "max_channels: Input should be greater than or equal to 1 (command line)"),
+        (
+            {"workers": "2"},
+            "workers: only 1 is supported: a channel lives in one process; run one server per core instead "
+            "(command line)",
+        ),
+        (
+            {"base_path": "/a b"},
+            "base_path: not a usable URL: '/a b': a base path is a plain URL path such as /trickle (command line)",
+        ),
+        ({"base_path": "/é"}, "base_path: only ASCII is possible here; percent-encode the rest (command line)"),
+        ({"tls_cert": "x"}, "tls_cert and tls_key go together"),
+        ({"tls_key": "x"}, "tls_cert and tls_key go together"),
+        ({"node": "n" * 65}, "node: String should have at most 64 characters (command line)"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted (command line)"),
+        ({"shutdown_drain_s": "inf"}, "shutdown_drain_s: Input should be a finite number (command line)"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_line(values: dict[str, Any], line: str) -> None:
+    """The line names the setting, what is wrong with it, and where it came from."""
+    with pytest.raises(InvalidSettings) as error:
+        load(values)
+    assert str(error.value) == line
+    assert isinstance(error.value, TrickleError)
+
+
+def test_several_wrong_values_are_still_one_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them with its origin."""
+    config.write_text("prot = 1\n")
+    monkeypatch.setenv("TRICKLECAST_PORT", "x")
+    with pytest.raises(InvalidSettings) as error:
+        load({}, config)
+    text = str(error.value)
+    assert "prot: Extra inputs are not permitted (file)" in text
+    assert "port: Input should be a valid integer, unable to parse string as an integer (environment)" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(None, "no such file: "), (b"port = ", "cannot read "), (b'x = "\xff"', "cannot read "), (b"= 1", "cannot read ")],
+)
+def test_a_file_that_cannot_be_read(config: Path, content: bytes | None, line: str) -> None:
+    """A missing or malformed file is one clear line, too."""
+    if content is not None:
+        config.write_bytes(content)
+    with pytest.raises(InvalidSettings, match=line) as error:
+        load({}, config)
+    assert str(config) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
+    """The file is flat."""
+    config.write_text("[server]\nport = 1\n")
+    with pytest.raises(InvalidSettings, match=r"server: Extra inputs are not permitted \(file\)"):
+        load({}, config)
+
+
+def test_every_setting_is_described() -> None:
+    """The descriptions are the command line's help and the documentation."""
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
