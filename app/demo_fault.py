@@ -36,7 +36,7 @@ def replay_fault(url: str) -> int:
         for asked in range(REQUESTS):
             if asked == END_AFTER:
                 _ask(publisher, "DELETE", parts.path)
-            _ask(naive, "GET", f"{parts.path}/1", headers={"Trickle-Client": NAIVE_CLIENT})
+            _ask(naive, "GET", f"{parts.path}/1", headers={"Trickle-Client": NAIVE_CLIENT, "User-Agent": "naive/1.0"})
             time.sleep(PAUSE_S)
     finally:
         publisher.close()

@@ -154,10 +154,14 @@ def _uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None)
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+    for file in filter(None, (settings.tls_cert, settings.tls_key)):
+        if not file.is_file():
+            raise CannotServe(f"cannot use TLS: no such file: {file}")
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        raise CannotServe(f"cannot use the TLS certificate or key: {error}") from None
+        files = f"{settings.tls_cert} and {settings.tls_key}"
+        raise CannotServe(f"cannot use TLS with {files}: {error}") from None
     return config
 
 
