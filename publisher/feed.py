@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
 
 from publisher.client import Publisher, Segment
 from publisher.steps import Chunk, Step
+from publisher.worker import Steps
 from trickle.errors import BrokenByPeer
 
 JOIN_BYTES: Final = 32 * 1024
@@ -50,7 +50,7 @@ class Feed:
     def __init__(
         self,
         publisher: Publisher,
-        steps: MemoryObjectReceiveStream[Step],
+        steps: Steps,
         *,
         realtime: bool,
         warn: Callable[[str], None],

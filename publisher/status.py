@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from publisher.feed import Totals
@@ -31,10 +32,12 @@ class Status:
 
     def say(self, message: str) -> None:
         """One line that stays. A standard error that nobody reads any more is no reason to stop publishing."""
-        try:
+        if self._console.is_terminal:
             self._console.print(message, markup=False)
-        except OSError:
-            self._console.quiet = True
+        else:  # not through rich, which ends the process at a broken pipe
+            with suppress(OSError):
+                sys.stderr.write(f"{message}\n")
+                sys.stderr.flush()
 
     @contextmanager
     def live(self, totals: Totals) -> Iterator[None]:

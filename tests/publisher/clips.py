@@ -35,7 +35,7 @@ class Decoded:
 def decode(source: Path | bytes, format_: str | None = None) -> Decoded:
     """Decode every video and audio stream."""
     decoded = Decoded()
-    with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source), format=format_) as container:
+    with av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source), "r", format_) as container:
         streams = [*container.streams.video, *container.streams.audio]
         for stream in streams:
             stream.codec_context.flags2 |= Flags2.skip_manual  # nothing is trimmed
@@ -44,9 +44,10 @@ def decode(source: Path | bytes, format_: str | None = None) -> Decoded:
             for frame in packet.decode():
                 assert isinstance(frame, VideoFrame | AudioFrame)
                 assert frame.pts is not None
+                assert frame.time_base is not None
                 kind = packet.stream.type
                 decoded.hashes.setdefault(kind, []).append(frame_hash(frame))
-                decoded.times.setdefault(kind, []).append(frame.pts * frame.time_base)
+                decoded.times.setdefault(kind, []).append(Fraction(frame.pts * frame.time_base))
     return decoded
 
 
@@ -55,8 +56,8 @@ def frame_hash(frame: VideoFrame | AudioFrame) -> str:
     digest = hashlib.sha256()
     if isinstance(frame, AudioFrame):
         size = frame.samples * frame.format.bytes * (1 if frame.format.is_planar else len(frame.layout.channels))
-        for plane in frame.planes:
-            digest.update(bytes(plane)[:size])
+        for samples in frame.planes:
+            digest.update(bytes(samples)[:size])
         return digest.hexdigest()
     for plane in frame.planes:
         view = memoryview(plane)

@@ -418,7 +418,8 @@ def test_an_exception_cuts_the_segment_off() -> None:
             await pub.publish(b"whole")
             with pytest.raises(errors.ClosedHere):
                 _ = segment.receipt
-        assert trickle.stored == {"1": [b"whole"]}
+        # The last preconnect may have come to its end, without a byte.
+        assert {seq: chunks for seq, chunks in trickle.stored.items() if chunks} == {"1": [b"whole"]}
 
     run(main())
 
@@ -587,7 +588,7 @@ def test_wrong_use_is_refused() -> None:
     async def main() -> None:
         for url, options in (("ftp://x/y", {}), ("http://h/c", {"preconnect": 2}), ("http://h/c", {"start": "x"})):
             with pytest.raises(errors.InvalidInput):
-                Publisher(url, **options)  # type: ignore[arg-type]
+                Publisher(url, **options)
         async with fake_server(Trickle()) as server:
             pub = publisher(server)
             with pytest.raises(errors.LocalProtocolError):

@@ -26,6 +26,7 @@ from publisher.core import (
     RetryAfter,
     Stop,
     Ticket,
+    Verdict,
     parse_start,
 )
 from trickle import errors, wire
@@ -262,8 +263,11 @@ def test_a_preconnect_cut_for_idleness_costs_nothing() -> None:
 def test_the_first_connection_is_not_waited_for() -> None:
     """Nobody at the address at the very beginning: the error comes at once, and nothing is deleted."""
     for plan in (Plan("resume", rng=TopRandom()), Plan(0, rng=TopRandom())):
-        verdict = plan.on_next(lost(connected=False)) if plan.next_seq is None else None
-        verdict = verdict or plan.on_post(plan.take(), lost(connected=False), IDLE)
+        verdict: Verdict
+        if plan.next_seq is None:
+            verdict = plan.on_next(lost(connected=False))
+        else:
+            verdict = plan.on_post(plan.take(), lost(connected=False), IDLE)
         assert isinstance(verdict, Stop)
         assert isinstance(verdict.error, errors.ConnectionLost)
         assert not plan.owns_channel

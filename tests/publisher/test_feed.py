@@ -7,22 +7,22 @@ import pytest
 
 from publisher.feed import JOIN_BYTES, Feed, Totals
 from publisher.steps import Chunk, Cut, Step
-from tests.publisher.peers import Peer, fake_server, run
-from tests.publisher.test_client import Head, Trickle, publisher, reply
+from publisher.worker import Steps
+from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.publisher.test_client import Trickle, publisher, reply
 from trickle import errors, wire
 
 
 async def feed(trickle: Trickle, steps: list[Step], *, realtime: bool = False) -> tuple[Totals, list[str], float]:
     """Publish steps to a fake server; the totals, the warnings, and how long it took."""
     warnings: list[str] = []
-    send, receive = anyio.create_memory_object_stream[Step](1000)
+    source = Steps()
     for step in steps:
-        send.send_nowait(step)
-    send.close()
+        source.add(step)
+    source.end()
     async with fake_server(trickle) as server, publisher(server, start=0) as pub:
         begun_at = anyio.current_time()
-        with receive:
-            totals = await Feed(pub, receive, realtime=realtime, warn=warnings.append).run()
+        totals = await Feed(pub, source, realtime=realtime, warn=warnings.append).run()
         return totals, warnings, anyio.current_time() - begun_at
 
 

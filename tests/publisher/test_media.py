@@ -19,8 +19,8 @@ from trickle.errors import InvalidInput
 
 def remux(path: Path, warnings: list[str] | None = None) -> list[Step]:
     """All steps of a file."""
-    warn = [].append if warnings is None else warnings.append
-    return list(Remuxer(open_media(str(path), path.name), path.name, warn).steps())
+    said: list[str] = [] if warnings is None else warnings
+    return list(Remuxer(open_media(str(path), path.name), path.name, said.append).steps())
 
 
 def joined(steps: list[Step]) -> list[bytes]:
@@ -36,7 +36,7 @@ def joined(steps: list[Step]) -> list[bytes]:
 
 def expected_segments(path: Path) -> int:
     """One per keyframe of the video; of sound alone, one per 2 seconds."""
-    with av.open(str(path)) as container:
+    with av.open(str(path), "r") as container:
         if not container.streams.video:
             return 3
         return sum(packet.is_keyframe for packet in container.demux(container.streams.video[0]) if packet.size)
@@ -85,7 +85,7 @@ def test_each_segment_stands_alone(tmp_path: Path, name: str, options: dict[str,
     for segment in segments:
         pids = [int.from_bytes(segment[at + 1 : at + 3]) & 0x1FFF for at in range(0, 3 * PACKET_BYTES, PACKET_BYTES)]
         assert pids == [0x11, 0x00, 0x1000]  # SDT, PAT, PMT
-        with av.open(io.BytesIO(segment), format="mpegts") as container:
+        with av.open(io.BytesIO(segment), "r", "mpegts") as container:
             video = container.streams.video[0]
             first = next(packet for packet in container.demux(video) if packet.size)
             assert first.is_keyframe
@@ -149,7 +149,7 @@ def exhaust(steps: Iterator[Step], into: list[Step]) -> None:
 def test_a_source_that_breaks_loses_nothing_that_was_read(tmp_path: Path) -> None:
     """What was read is handed out and ends properly; then the error comes."""
     source = Failing(make_clip(tmp_path / "clip.ts", seconds=6.0).read_bytes())
-    steps = Remuxer(open_media(source, "it"), "it", [].append).steps()
+    steps = Remuxer(open_media(source, "it"), "it", print).steps()
     seen: list[Step] = []
     while len(seen) < 150:
         seen.append(next(steps))
@@ -164,7 +164,7 @@ def test_languages_are_kept(tmp_path: Path) -> None:
     """A stream's language is in the program table of every segment."""
     source = make_clip(tmp_path / "clip.mp4")
     path = tmp_path / "language.mkv"
-    with av.open(str(source)) as container, av.open(str(path), mode="w") as copy:
+    with av.open(str(source), "r") as container, av.open(str(path), mode="w") as copy:
         streams = {stream.index: copy.add_stream_from_template(stream) for stream in container.streams}
         streams[1].metadata["language"] = "deu"
         for packet in container.demux():
@@ -172,5 +172,5 @@ def test_languages_are_kept(tmp_path: Path) -> None:
                 packet.stream = streams[packet.stream.index]
                 copy.mux(packet)
     for segment in joined(remux(path)):
-        with av.open(io.BytesIO(segment), format="mpegts") as container:
+        with av.open(io.BytesIO(segment), "r", "mpegts") as container:
             assert container.streams.audio[0].metadata["language"] == "deu"

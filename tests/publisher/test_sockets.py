@@ -118,7 +118,7 @@ def test_every_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
                 async def getaddrinfo(*_: object, **__: object) -> object:
                     return found
 
-                monkeypatch.setattr(sockets.anyio, "getaddrinfo", getaddrinfo)
+                monkeypatch.setattr(anyio, "getaddrinfo", getaddrinfo)
 
             # 127.0.0.2 refuses; 192.0.2.1 is reserved for documentation, and answers nobody.
             resolve("127.0.0.2", "127.0.0.1")
@@ -147,7 +147,7 @@ def test_a_silent_address_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPa
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, 1)) for name in ("silent", "fast")]
 
         monkeypatch.setattr(sockets, "_connect", connect)
-        monkeypatch.setattr(sockets.anyio, "getaddrinfo", getaddrinfo)
+        monkeypatch.setattr(anyio, "getaddrinfo", getaddrinfo)
         with theirs:
             async with await connect_tcp("host", 1) as stream:
                 assert isinstance(stream, SocketStream)

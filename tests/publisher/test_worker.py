@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import anyio
 import pytest
 
 from publisher.steps import Chunk, Step
-from publisher.worker import AHEAD, IsStopped, stepping
+from publisher.worker import AHEAD, IsStopped, Steps, stepping
 from tests.publisher.peers import run
+
+
+async def collect(steps: Steps, into: list[Step] | None = None) -> list[Step]:
+    """All steps, to the end."""
+    seen: list[Step] = [] if into is None else into
+    with suppress(anyio.EndOfStream):
+        while True:
+            seen.append(await steps.receive())
+    return seen
 
 
 def test_steps_arrive_in_order() -> None:
@@ -18,7 +28,7 @@ def test_steps_arrive_in_order() -> None:
 
     async def main() -> list[Step]:
         async with stepping(lambda _: iter([Chunk(b"%d" % number) for number in range(300)])) as steps:
-            return [step async for step in steps]
+            return await collect(steps)
 
     assert run(main()) == [Chunk(b"%d" % number) for number in range(300)]
 
@@ -76,7 +86,7 @@ def test_a_source_that_breaks_raises_after_its_steps() -> None:
 
     async def main() -> None:
         async with stepping(source) as steps:
-            seen.extend([step async for step in steps])
+            await collect(steps, seen)
 
     with pytest.raises(LookupError, match="half-way"):
         run(main())
@@ -125,3 +135,26 @@ def test_cancelling_does_not_wait_for_a_read_that_blocks(opened: bool) -> None:
         release.set()
 
     run(main())
+
+
+def test_a_loop_that_is_gone_does_not_matter() -> None:
+    """The thread ends by itself after its loop was closed."""
+    hanging, release, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def source(is_stopped: IsStopped) -> Iterator[Step]:
+        hanging.set()
+        release.wait(10)
+        yield Chunk(b"late")
+        ended.set()
+
+    async def main() -> None:
+        async with stepping(source):
+            await anyio.to_thread.run_sync(hanging.wait, 10)
+
+    run(main())
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "tricklecast source":
+            thread.join(10)
+            assert not thread.is_alive()
+    assert not ended.is_set()

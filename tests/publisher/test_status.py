@@ -1,0 +1,67 @@
+"""What a person sees: a live line on a terminal, a summary, and nothing that breaks a pipe."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from publisher.feed import Totals
+from publisher.status import Status
+
+
+class Terminal(io.StringIO):
+    """A standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        """It is."""
+        return True
+
+
+class Broken(io.StringIO):
+    """A standard error that nobody reads any more."""
+
+    def write(self, text: str, /) -> int:
+        """Fail as a closed pipe does."""
+        raise BrokenPipeError
+
+
+def test_a_terminal_has_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows the segment, the amount and what was lost; elsewhere nothing is shown."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    totals = Totals(segments=3, bytes=3_000_000, lost=1, seq=7)
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        status = Status("http://h/c")
+        with status.live(totals):
+            status.say("[a line that stays]")
+        assert "[a line that stays]\n" in stream.getvalue()
+        assert ("segment 7" in stream.getvalue()) is shown
+        assert ("2.9 MiB" in stream.getvalue()) is shown
+
+
+def test_the_line_says_what_is_going_on() -> None:
+    """Before the first segment it waits; losses are shown only if there are any."""
+    status = Status("http://h/c")
+    assert status.line(Totals()).startswith("http://h/c  waiting  0 B  ")
+    line = status.line(Totals(segments=1, bytes=5 << 30, lost=2, seq=4))
+    assert "segment 4  5.0 GiB" in line
+    assert line.endswith("lost 2")
+
+
+def test_the_summary_is_one_line() -> None:
+    """What was published, what was lost, and how it ended."""
+    status = Status("http://h/c")
+    assert status.summary(Totals(), "over") == "published 0 segments (0 B) in 0.0 s; over"
+    one = status.summary(Totals(segments=1, bytes=2048, lost=3, seq=0), "over")
+    assert one == "published 1 segment (2.0 KiB) in 0.0 s, the last one 0, 3 lost; over"
+
+
+def test_nobody_listening_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed standard error is ignored."""
+    monkeypatch.setattr(sys, "stderr", Broken())
+    status = Status("http://h/c")
+    status.say("one")
+    status.say("two")
