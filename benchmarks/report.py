@@ -109,8 +109,8 @@ def print_series(console: Console, series: Series) -> None:
     columns: list[tuple[str, Callable[[str], str]]] = [(unit, lambda server: spread(series.cost(server)))]
     if not idle:
         columns += [
-            ("p50 ms", lambda server: spread(series.values(server, "p50_ms"))),
-            ("p99 ms", lambda server: spread(series.values(server, "p99_ms"))),
+            ("p50 ms", lambda server: f"{median(series.values(server, 'p50_ms')):.1f}"),
+            ("p99 ms", lambda server: f"{median(series.values(server, 'p99_ms')):.1f}"),
             ("chunks/s", lambda server: f"{median(series.values(server, 'rate')):.0f}"),
             ("server core", lambda server: f"{median(series.values(server, 'server_busy')):.0%}"),
             ("load core", lambda server: f"{median(series.values(server, 'load_busy')):.0%}"),

@@ -11,13 +11,14 @@ from benchmarks.load.meter import Meter, Result
 from benchmarks.scenarios import Stream
 
 CHANNEL = "/trickle/bench"
-SETTLE_S = 0.5
+SETTLE_S = 0.3
 """How long the server has for its new connections before the first chunk."""
 
 DRAIN_S = 3.0
 """How long chunks that were published may still arrive before they count as lost."""
 
 STUCK_S = 10.0
+"""How long the server may take nothing from the publisher, or not answer, before the run is given up."""
 
 
 class Reader:
@@ -101,7 +102,9 @@ def create(loop: Loop, path: str) -> None:
     connection = Connection(loop, 0, lambda _: None)
     connection.request("POST", path, "Expect-Content: video/mp2t\r\nContent-Length: 0\r\n")
     deadline = time.monotonic() + STUCK_S
-    while connection.busy and time.monotonic() < deadline:
+    while connection.busy:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the server does not answer")
         loop.turn(deadline)
     connection.close()
 
@@ -145,6 +148,11 @@ def _paced(loop: Loop, publisher: Publisher, rate: float) -> Callable[[float], N
         chunks = 0
         while (due := begun + chunks / rate) < until:
             turn_until(loop, due)
+            stuck_at = due + STUCK_S
+            while not publisher.ready:
+                if time.monotonic() > stuck_at:
+                    raise TimeoutError("the server takes nothing more from the publisher")
+                loop.turn(stuck_at)
             publisher.publish()
             chunks += 1
         turn_until(loop, until)
