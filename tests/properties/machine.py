@@ -12,7 +12,7 @@ from app.core.limits import Limits
 from tests.properties.model import Post, World
 
 CI: Final = settings(
-    max_examples=1200,
+    max_examples=1000,
     stateful_step_count=50,
     derandomize=True,  # the same walks on every machine: a red run is a change of the code
     deadline=None,
