@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -87,10 +89,26 @@ class AccessLog:
         Raises:
             AccessLogError: the file cannot be opened or written.
         """
-        try:
-            await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
+        await self.check()
+        with self._explained():
             while not self._closing or self._pending:
                 await self._write_file()
+
+    async def check(self) -> None:
+        """Find out whether the log can be written, before anything depends on it.
+
+        Raises:
+            AccessLogError: the file cannot be opened.
+        """
+        with self._explained():
+            await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
+            async with aiofiles.open(self._path, "ab"):
+                pass
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}") from error
 

@@ -76,6 +76,7 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
     registry = Registry(settings.limits(), autocreate=settings.autocreate, listener=on_fact)
     plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node)
     if log is not None:
+        await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
         log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
     if settings.changefeed:
@@ -215,7 +216,9 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
         where = f"{settings.host}:{settings.port}"
-        raise CannotServe(f"cannot listen on {where}: {error.strerror or error}{hint}") from None
+        # What Python adds to the reason in parentheses is the address once more.
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise CannotServe(f"cannot listen on {where}: {reason}{hint}") from None
 
 
 def _address(settings: Settings, listener: Any) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+
+from app.conformance.target import Address, Target
 
 STOP_S = 30
 """More than a server may take to stop on the slowest machine; only a hang reaches it."""
@@ -29,6 +33,21 @@ class RunningServer:
     process: subprocess.Popen[str]
     access_log: Path | None
 
+    def target(self, tls: ssl.SSLContext | None = None) -> Target:
+        """A client's view of it: raw connections that are strict about what they get."""
+        base_path = self.base.partition("://")[2].partition("/")[2]
+        return Target(Address("127.0.0.1", self.port, f"/{base_path}" if base_path else "", tls))
+
+    @contextmanager
+    def client(self, tls: ssl.SSLContext | None = None) -> Iterator[Target]:
+        """A client that closes its connections at the end of the block."""
+        target = self.target(tls)
+        try:
+            yield target
+        finally:
+            for connection in target._connections:
+                connection.close()
+
     @property
     def port(self) -> int:
         """Where it listens."""
@@ -41,13 +60,22 @@ class RunningServer:
 
 
 @contextmanager
-def serve(*arguments: str, access_log: Path | None = None, scheme: str = "http") -> Iterator[RunningServer]:
-    """Run `tricklecast serve` with these arguments until the block ends."""
+def serve(
+    *arguments: str, access_log: Path | None = None, scheme: str = "http", stderr: IO[str] | None = None
+) -> Iterator[RunningServer]:
+    """Run `tricklecast serve` with these arguments until the block ends.
+
+    Args:
+        arguments: of the command.
+        access_log: where it writes one.
+        scheme: `https` if the arguments switch TLS on.
+        stderr: a file that gets the server's standard error instead of the test run's.
+    """
     command = [sys.executable, "-m", "app", "serve", "--port", "0", *arguments]
     if access_log is not None:
         command += ["--access-log", str(access_log)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
     assert process.stdout is not None
     try:
         # The server says when it listens; if it ends instead, the line is empty.

@@ -1,0 +1,129 @@
+"""SIGTERM: waiting clients are sent away, running segments may finish, and the access log is complete."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from app.conformance.http1 import Cut
+from tests.integration.conftest import Serve
+from tests.support.logs import logged, matching, read_log
+from tests.support.server import RunningServer
+from tests.support.waiting import eventually
+
+WAITING = 10
+
+
+def log_of(server: RunningServer) -> Path:
+    assert server.access_log is not None
+    return server.access_log
+
+
+def terminate(server: RunningServer) -> None:
+    """Send SIGTERM, and wait until the server has begun to drain."""
+    server.process.send_signal(signal.SIGTERM)
+    logged(log_of(server), event="drain")
+
+
+def test_sigterm_drains(quiet_serve: Serve) -> None:
+    """Waiting reads and idle preconnects get 503 + Retry-After, an active segment finishes, the exit code is 0."""
+    with quiet_serve("--shutdown-drain-s", "1") as server, server.client() as target:
+        active, waited, idle = target.channel("active"), target.channel("waited"), target.channel("idle")
+        waited.create()
+        upload, reader = active.started(0, b"before,")
+        waiting = [waited.read(0) for _ in range(WAITING)]
+        preconnect = idle.preconnect(0)
+        eventually(lambda: b'"readers":%d' % (WAITING + 1) in target.ask("GET", "/api/v1/channels").body)
+        unused = target.open()
+        terminate(server)
+        begun = time.monotonic()
+        for connection in [*waiting, preconnect.connection]:
+            response = connection.response()
+            assert response.status == 503
+            assert 1 <= int(response.get("Retry-After") or 0) <= 5
+            assert "close" in response.tokens("Connection")
+        assert time.monotonic() - begun < 5
+        unused.closed()
+        upload.chunk(b"after").end()
+        assert upload.answer().get("Lp-Trickle-Size") == "12"
+        assert reader.rest() == b"after"
+        assert server.process.wait(20) == 0
+    records = read_log(log_of(server))
+    assert len(matching(records, channel="waited", op="read", status=503, reason="shutdown")) == WAITING
+    assert len(matching(records, channel="idle", op="publish", status=503, reason="shutdown")) == 1
+    assert matching(records, channel="active", op="publish", status=200)[0]["bytes_in"] == 12
+    assert matching(records, channel="active", op="read", status=200)[0]["bytes_out"] == 12
+    assert [record["event"] for record in records if record["kind"] == "event"][-2:] == ["drain", "server_stop"]
+    assert [r["event"] for r in records[:3]] == ["server_start", "config", "channel_create"]
+
+
+def test_nothing_new_begins_during_the_drain(quiet_serve: Serve) -> None:
+    """On connections that are still open, new channels, segments and waits are refused; what is kept can be read."""
+    with quiet_serve("--shutdown-drain-s", "0.1") as server, server.client() as target:
+        channel = target.channel("c")
+        upload, reader = channel.started(0, b"body")
+        # Requests that wait behind an active exchange are the only way to ask anything during the drain.
+        reader.request("GET", channel.at(0))
+        terminate(server)
+        upload.end()
+        assert reader.rest() == b""
+        reader.closed()
+        assert upload.answer().status == 200
+        assert server.process.wait(20) == 0
+
+
+def test_the_access_log_is_complete_to_the_last_exchange(quiet_serve: Serve) -> None:
+    """Every exchange has its line, also those that ended in the moment of the stop."""
+    count = 300
+    with quiet_serve() as server, server.client() as target:
+        channel = target.channel("c")
+        connection = target.open()
+        for seq in range(count):
+            connection.request("POST", channel.at(seq), body=b"%d" % seq)
+        for _ in range(count):
+            assert connection.response().status == 200
+        assert server.stop() == 0
+    records = read_log(log_of(server))
+    assert [record["rseq"] for record in matching(records, op="publish")] == list(range(count))
+    assert {record["reason"] for record in matching(records, op="publish")} == {"complete"}
+
+
+def test_what_does_not_finish_is_broken_off_at_the_deadline(quiet_serve: Serve) -> None:
+    """An endless segment does not keep the server: after the deadline it is cut, without an end that looks whole."""
+    options = ("--shutdown-drain-s", "0.1", "--shutdown-deadline-s", "1")
+    complaint = "timeout graceful shutdown exceeded"
+    with quiet_serve(*options, complaint=complaint) as server, server.client() as target:
+        channel = target.channel("c")
+        _, reader = channel.started(0, b"body")
+        assert server.stop() == 0
+        with pytest.raises(Cut):
+            reader.rest()
+    records = read_log(log_of(server))
+    assert matching(records, op="read", reason="shutdown")[0]["bytes_out"] == 4
+    assert matching(records, op="publish", reason="shutdown")[0]["bytes_in"] == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_stops_at_once(quiet_serve: Serve, number: signal.Signals) -> None:
+    """Whoever insists does not wait for the deadline."""
+    with quiet_serve("--shutdown-drain-s", "60", "--shutdown-deadline-s", "60") as server, server.client() as target:
+        channel = target.channel("c")
+        channel.started(0, b"body")
+        waiting = channel.waiting(1)
+        terminate(server)
+        begun = time.monotonic()
+        assert server.stop(number) == 0
+        assert time.monotonic() - begun < 10
+        waiting.closed()
+    records = read_log(log_of(server))
+    assert len(matching(records, reason="shutdown")) == 3
+    assert records[-1]["event"] == "server_stop"
+
+
+def test_ctrl_c_is_a_success(quiet_serve: Serve) -> None:
+    """SIGINT drains like SIGTERM."""
+    with quiet_serve() as server:
+        assert server.stop(signal.SIGINT) == 0
