@@ -38,11 +38,15 @@ class Frames:
 def decode(path: Path) -> Frames:
     """Decode all video and audio frames of a file."""
     import av
+    from av.codec.context import Flags2
 
     video, audio = hashlib.sha256(), hashlib.sha256()
     pictures = sounds = 0
     with av.open(str(path)) as container:
         streams = [*container.streams.video[:1], *container.streams.audio[:1]]
+        for stream in streams:
+            # MP4 says how many samples an encoder's warm-up put before the sound, MPEG-TS cannot: compare all of them.
+            stream.codec_context.flags2 |= Flags2.skip_manual
         for frame in container.decode(*streams):
             if isinstance(frame, av.VideoFrame):
                 pictures += 1

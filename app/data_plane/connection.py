@@ -19,7 +19,11 @@ from app.data_plane.answers import shutdown_reply
 from app.data_plane.exchange import Exchange
 from app.data_plane.plane import DataPlane, Stall
 from app.data_plane.reader import Reader
+from app.data_plane.replies import Reply
+from app.data_plane.request import Request
+from app.data_plane.routes import Route
 from trickle.records import Reason
+from trickle.wire import Status
 
 TLS_HIGH_WATER: Final = 64 << 10
 
@@ -198,6 +202,33 @@ class Connection(HttpToolsProtocol):
             self._close()
         else:
             self.on_response_complete()
+
+    def asgi_in_progress(self) -> bool:
+        """Whether a request of the control plane is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def reject(self, status: Status, text: str) -> None:
+        """What came in is no request that can be answered otherwise: say so, and close."""
+        if self.deaf:
+            return
+        self.deaf = True
+        exchange, self.exchange = self.exchange, None
+        reply = Reply(status, Reason.BAD_REQUEST, body=text.encode("ascii"), close=True)
+        if exchange is not None:
+            if exchange.answerable:
+                exchange.send_away(reply)
+            else:
+                exchange.lost(Reason.BAD_REQUEST)
+                self.transport.abort()
+            return
+        if self.asgi_in_progress():
+            self.transport.close()
+            return
+        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
+        record = request.record(
+            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
+        )
+        Exchange(self, request, record).answer(reply)
 
     @property
     def peer(self) -> str | None:

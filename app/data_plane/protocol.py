@@ -15,12 +15,8 @@ from uvicorn.server import ServerState
 
 from app.data_plane.connection import Connection
 from app.data_plane.dispatch import begin
-from app.data_plane.exchange import Exchange
 from app.data_plane.plane import DataPlane
-from app.data_plane.replies import Reply
 from app.data_plane.request import Request
-from app.data_plane.routes import Route
-from trickle.records import Reason
 from trickle.wire import Status
 
 UNSPLIT: Final = 32 << 10
@@ -96,7 +92,7 @@ class TrickleProtocol(Connection):
             return
         except httptools.HttpParserError:
             self._deliver_rest()
-            self._reject(Status.BAD_REQUEST, "Malformed request")
+            self.reject(Status.BAD_REQUEST, "Malformed request")
             return
         if self._head_packets != NO_HEAD:
             # The parser keeps a header to itself until it is whole: one that never ends shows only here. The packet
@@ -104,7 +100,7 @@ class TrickleProtocol(Connection):
             self._head_bytes += len(data) if self._head_packets else 0
             self._head_packets += 1
             if self._head_bytes > 2 * self.plane.options.header_bytes:
-                self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+                self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if (request := self._request) is not None and request.chunks:
             self._deliver(request)
 
@@ -120,14 +116,14 @@ class TrickleProtocol(Connection):
     def on_url(self, url: bytes) -> None:
         self.url += url
         if len(self.url) > self.plane.options.url_bytes:
-            self._reject(Status.URI_TOO_LONG, "URL too long")
+            self.reject(Status.URI_TOO_LONG, "URL too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
         if self._head_bytes <= self.plane.options.header_bytes:
             self.headers.append((name.lower(), value))
         else:
-            self._reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+            self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 
     def on_headers_complete(self) -> None:
         self._head_packets = NO_HEAD
@@ -156,7 +152,7 @@ class TrickleProtocol(Connection):
         self._request = request
         # An exchange may wait for a long time, and needs none of this meanwhile.
         self.url, self.headers = b"", []
-        if self.exchange is not None or self._queue or self._asgi_in_progress():
+        if self.exchange is not None or self._queue or self.asgi_in_progress():
             self._enqueue(request)
         else:
             begin(self, request)
@@ -217,9 +213,6 @@ class TrickleProtocol(Connection):
             super().on_header(name, value)
         super().on_headers_complete()
 
-    def _asgi_in_progress(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
     def _enqueue(self, request: Request) -> None:
         if self._queue is None:
             self._queue = deque()
@@ -233,7 +226,7 @@ class TrickleProtocol(Connection):
 
     def _next(self) -> None:
         """Begin the request that was pipelined behind the one that is now over."""
-        if self._queue and self.exchange is None and not self._asgi_in_progress():
+        if self._queue and self.exchange is None and not self.asgi_in_progress():
             self._unset_keepalive_if_required()
             request = self._queue.popleft()
             request.queued = False
@@ -284,26 +277,3 @@ class TrickleProtocol(Connection):
         head, self._upgrade = self._upgrade, None
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(b"\r\n".join([*head, b"", rest]))
-
-    def _reject(self, status: Status, text: str) -> None:
-        """What came is no request that can be answered otherwise: say so, and close."""
-        if self.deaf:
-            return
-        self.deaf = True
-        exchange, self.exchange = self.exchange, None
-        reply = Reply(status, Reason.BAD_REQUEST, body=text.encode("ascii"), close=True)
-        if exchange is not None:
-            if exchange.answerable:
-                exchange.send_away(reply)
-            else:
-                exchange.lost(Reason.BAD_REQUEST)
-                self.transport.abort()
-            return
-        if self._asgi_in_progress():
-            self.transport.close()
-            return
-        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
-        record = request.record(
-            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
-        )
-        Exchange(self, request, record).answer(reply)
