@@ -81,6 +81,7 @@ def demo(
         directory.mkdir(parents=True, exist_ok=True)
         stage = Stage(directory, console)
         log = directory / "access.jsonl"
+        log.unlink(missing_ok=True)
         _run_media(stage, clip, log)
         _run_report(stage, log)
     console.print()

@@ -126,6 +126,13 @@ class Channel:
 
     # Writing.
 
+    def first_free(self) -> int:
+        """The first seq at or after the head that nobody has reserved."""
+        seq = self.next_seq
+        while (segment := self.segments.get(seq)) is not None and segment.writer is not None:
+            seq += 1
+        return seq
+
     def reserve(
         self, seq: int, owner: WriterOwner, serial: int, now: float, *, reset: bool = False, key: str | None = None
     ) -> Writer | AlreadyStored | Refusal:
@@ -275,13 +282,6 @@ class Channel:
         del self.segments[segment.seq]
         del self._waiting[segment.seq]
         self._deadlines.clear(segment)
-
-    def first_free(self) -> int:
-        """The first seq at or after the head that nobody has reserved."""
-        seq = self.next_seq
-        while (segment := self.segments.get(seq)) is not None and segment.writer is not None:
-            seq += 1
-        return seq
 
     def _expect_begin(self, segment: Segment, now: float) -> None:
         """A writer has just reserved this segment: set when it must have begun."""

@@ -18,7 +18,6 @@ class EndReason(StrEnum):
 
     DELETED = "deleted"
     IDLE = "idle"
-    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, slots=True)

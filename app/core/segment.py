@@ -58,7 +58,7 @@ class Cursor(Protocol):
         """There is more to read, or the segment has closed.
 
         Called in the middle of a change: the cursor may write to its own socket, but must not call back into
-        the registry from here.
+        the registry from here, except to detach from a segment that is closed.
         """
 
 
