@@ -1,0 +1,214 @@
+"""The control plane over real sockets: channels, health, metrics, and its own description."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from app.conformance.http1 import Response
+from app.conformance.target import Target
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+from trickle import __version__
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server where only the control plane creates channels, and where ends take a while."""
+    with local_server(autocreate=False, channel_drain_s=60) as running:
+        yield running
+
+
+@pytest.fixture
+def target(server: LocalServer) -> Iterator[Target]:
+    with server.client() as client:
+        yield client
+
+
+def create(target: Target, name: object, **more: object) -> Response:
+    body = json.dumps({"name": name, **more}).encode()
+    return target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, body)
+
+
+def content(response: Response) -> Any:
+    assert response.get("Content-Type") == "application/json"
+    return json.loads(response.body)
+
+
+def test_a_channel_from_beginning_to_end(target: Target) -> None:
+    """Created, described with all that happens to it, ended, and shown while it drains."""
+    begun = datetime.now(UTC)
+    created = create(target, "life", content_type="video/mp2t")
+    assert created.status == 201
+    described = content(created)
+    assert described == {
+        "name": "life", "state": "live", "epoch": 1, "content_type": "video/mp2t", "next_seq": 0,
+        "window": {"segments": 0, "bytes": 0, "earliest": 0}, "readers": 0, "bytes_in": 0, "bytes_out": 0,
+        "publisher": {"connected": False, "writing": [], "preconnected": [], "orphaned": []},
+        "created_at": described["created_at"], "active_at": described["active_at"],
+    }  # fmt: skip
+    assert abs((datetime.fromisoformat(described["created_at"]) - begun).total_seconds()) < 60
+    channel = target.channel("life")
+    channel.publish(0, b"body")
+    assert channel.get(0).body == b"body"
+    writing = channel.upload(1, b"begun")
+    idle = channel.preconnect(2)
+    reader = channel.arrived(1, b"begun")
+
+    def now() -> Any:
+        return content(target.ask("GET", "/api/v1/channels/life"))
+
+    eventually(lambda: now()["publisher"]["preconnected"] == [2])
+    state = now()
+    assert state["publisher"] == {"connected": True, "writing": [1], "preconnected": [2], "orphaned": []}
+    assert (state["next_seq"], state["readers"], state["bytes_in"], state["bytes_out"]) == (2, 1, 9, 4)
+    assert state["window"] == {"segments": 1, "bytes": 4, "earliest": 0}
+    writing.abort()
+    eventually(lambda: now()["publisher"]["orphaned"] == [1])
+    ended = target.ask("DELETE", "/api/v1/channels/life")
+    assert (ended.status, content(ended)["state"]) == (200, "draining")
+    assert idle.answer().get("Lp-Trickle-Closed") == "terminated"
+    assert reader.rest() == b""
+    assert now()["state"] == "draining"
+    assert target.ask("DELETE", "/api/v1/channels/life").status == 404
+    again = create(target, "life")
+    assert (again.status, content(again)["epoch"]) == (201, 2)
+
+
+def test_creating_is_idempotent(target: Target) -> None:
+    """The second time it is 200, and the content type stays what it was."""
+    assert create(target, "twice", content_type="a/b").status == 201
+    second = create(target, "twice", content_type="c/d")
+    assert (second.status, content(second)["content_type"]) == (200, "a/b")
+
+
+def test_the_list_of_channels(target: Target) -> None:
+    """All channels, the server's own included, and the totals."""
+    create(target, "listed")
+    listed = content(target.ask("GET", "/api/v1/channels"))
+    assert {"_changes", "listed"} <= {channel["name"] for channel in listed["channels"]}
+    assert listed["readers"] == 0
+    assert listed["bytes_held"] >= 0
+
+
+NAMES = ["a b", "100%", "50%25", "é", "next", "a.b", "x" * 255, "?", "#", "'\"<>&"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unusual_names_mean_the_same_on_both_planes(target: Target, name: str) -> None:
+    """A name created here is the name served there, and can be described and ended by its URL."""
+    assert create(target, name).status == 201
+    channel = target.channel(name)
+    channel.publish(0, b"body")
+    path = "/api/v1/channels/" + channel.path.rpartition("/")[2]
+    described = content(target.ask("GET", path))
+    assert (described["name"], described["next_seq"]) == (name, 1)
+    assert target.ask("DELETE", path).status == 200
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a..b", ".", "a\x00b", "a\nb", "x" * 256, "é" * 128, "a\\b"])
+def test_bad_names_are_refused(target: Target, name: str) -> None:
+    """400 with a reason, and nothing is created."""
+    refused = create(target, name)
+    assert refused.status == 400
+    assert "not a channel name" in content(refused)["detail"]
+
+
+@pytest.mark.parametrize("path", ["a..b", "%2e%2e", "a%00b", "x" * 256])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_bad_names_in_the_path(target: Target, method: str, path: str) -> None:
+    """Also where they stand in the URL."""
+    assert target.ask(method, f"/api/v1/channels/{path}").status == 400
+
+
+@pytest.mark.parametrize("name", ["_changes", "_mine"])
+def test_reserved_names_are_forbidden(target: Target, name: str) -> None:
+    """Names that begin with _ belong to the server: 403 for creating and ending."""
+    assert create(target, name).status == 403
+    assert target.ask("DELETE", f"/api/v1/channels/{name}").status == 403
+    assert target.ask("GET", "/api/v1/channels/_changes").status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_missing_channels(target: Target, method: str) -> None:
+    """404 with a reason."""
+    missing = target.ask(method, "/api/v1/channels/missing")
+    assert (missing.status, content(missing)) == (404, {"detail": "no such channel"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"{}", b'{"name": 1}', b'{"name": "x", "colour": "red"}',
+     b'{"name": "x", "content_type": "\\n"}', b'{"name": "x", "content_type": "' + b"t" * 257 + b'"}', b'{"name": "\\ud800"}'],
+)  # fmt: skip
+def test_malformed_requests_create_nothing(target: Target, server: LocalServer, body: bytes) -> None:
+    """422 for what does not follow the model."""
+    refused = target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, body)
+    assert refused.status in (400, 422)
+    assert "x" not in server.plane.registry.channels
+
+
+def test_limits_and_shutdown_are_503() -> None:
+    """503 with `Retry-After` when there are too many channels, and when the server is going away."""
+    with local_server(max_channels=2) as server, server.client() as target:
+        assert create(target, "one").status == 201
+        full = create(target, "two")
+        assert (full.status, content(full)) == (503, {"detail": "limit reached: channels"})
+        assert full.get("Retry-After")
+        assert target.ask("GET", "/readyz").status == 200
+        server.plane.registry.shutting_down = True
+        assert target.ask("DELETE", "/api/v1/channels/one").status == 200
+        going = create(target, "one")
+        assert (going.status, content(going)) == (503, {"detail": "the server is shutting down"})
+        ready = target.ask("GET", "/readyz")
+        assert (ready.status, content(ready)) == (503, {"status": "draining"})
+        assert target.ask("GET", "/healthz").status == 200
+
+
+def test_health(target: Target) -> None:
+    """Alive, and ready."""
+    assert content(target.ask("GET", "/healthz")) == {"status": "ok"}
+    assert content(target.ask("GET", "/readyz")) == {"status": "ready"}
+
+
+def test_openapi(target: Target) -> None:
+    """The description is served, names every route, and has a page for people."""
+    schema = content(target.ask("GET", "/openapi.json"))
+    assert (schema["info"]["title"], schema["info"]["version"]) == ("tricklecast", __version__)
+    assert set(schema["paths"]) == {"/api/v1/channels", "/api/v1/channels/{name}", "/healthz", "/readyz", "/metrics"}
+    page = target.ask("GET", "/docs")
+    assert page.status == 200
+    assert b"/openapi.json" in page.body
+
+
+def test_unknown_paths_and_methods(target: Target) -> None:
+    """404 and 405, as JSON."""
+    assert target.ask("GET", "/no/such/path").status == 404
+    assert target.ask("POST", "/trickle", body=b"").status == 404
+    assert target.ask("PUT", "/api/v1/channels", body=b"").status == 405
+
+
+def test_every_request_is_recorded(target: Target, server: LocalServer) -> None:
+    """Operation `api`, with status, sizes and times."""
+    target.ask("GET", "/not/there?secret=1")
+    record = server.record(path="/not/there")
+    assert (record.op, record.method, record.status, record.reason) == ("api", "GET", 404, "complete")
+    assert (record.ip, record.bytes_out) == ("127.0.0.1", len(b'{"detail":"Not Found"}'))
+    assert record.dur_us is not None
+    assert record.wait_us is not None
+    assert record.dur_us >= record.wait_us
+
+
+def test_the_root_as_base_path() -> None:
+    """With base path `/` the control plane keeps its own paths, and the rest are channels."""
+    with local_server(base_path="/") as server, server.client() as target:
+        target.channel("c").publish(0, b"body")
+        assert target.ask("GET", "/c/0").body == b"body"
+        assert target.ask("GET", "/healthz").status == 200
+        assert content(target.ask("GET", "/api/v1/channels/c"))["next_seq"] == 1
+        assert target.ask("POST", "/docs/0", body=b"x").status == 404
+        assert "docs" not in server.plane.registry.channels

@@ -1,0 +1,67 @@
+"""Access records of the control plane, for what only an application can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.control_plane.records import RecordRequests
+from app.core.limits import Limits
+from app.core.registry import Registry
+from app.data_plane.plane import DataPlane, Options
+from trickle.records import AccessRecord
+
+SCOPE = {"type": "http", "method": "GET", "path": "/x" * 500, "client": None}
+
+
+def plane(records: list[AccessRecord]) -> DataPlane:
+    registry = Registry(Limits(), autocreate=True, listener=lambda fact: None)
+    return DataPlane(registry, Options(), sink=records.append, node="n")
+
+
+def call(application: Any, scope: dict[str, Any], records: list[AccessRecord]) -> None:
+    async def nothing(*_: Any) -> None: ...
+
+    asyncio.run(RecordRequests(application, plane(records))(scope, nothing, nothing))  # type: ignore[arg-type]
+
+
+def test_an_exception_is_a_500_with_reason_error() -> None:
+    """It is recorded and goes on to the server."""
+    records: list[AccessRecord] = []
+
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("fault")
+
+    with pytest.raises(RuntimeError, match="fault"):
+        call(failing, SCOPE, records)
+    (record,) = records
+    assert (record.status, record.reason, record.ip, record.bytes_out) == (500, "error", None, 0)
+    assert record.path is not None
+    assert len(record.path) == 512
+
+
+def test_a_body_in_parts_is_counted() -> None:
+    """All its bytes."""
+    records: list[AccessRecord] = []
+
+    async def parts(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"abc", "more_body": True})
+        await send({"type": "http.response.body"})
+
+    call(parts, SCOPE, records)
+    assert (records[0].status, records[0].bytes_out) == (200, 3)
+
+
+def test_what_is_not_http_is_not_recorded() -> None:
+    """Lifespan messages pass through."""
+    records: list[AccessRecord] = []
+    seen: list[str] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    call(application, {"type": "lifespan"}, records)
+    assert (seen, records) == (["lifespan"], [])

@@ -1,0 +1,93 @@
+"""The changefeed: what came and went, in order, one JSON object a segment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from app.changefeed import Changefeed
+from app.conformance.connection import Connection
+from app.core.channel import Channel
+from app.core.limits import Limits
+from app.core.registry import Registry
+from tests.support.local import local_server
+
+
+class Bench:
+    """A registry with a changefeed, and the functions that were put off."""
+
+    def __init__(self) -> None:
+        self.later: list[Callable[[], None]] = []
+        self.feed = Changefeed(lambda function: self.later.append(function), lambda: 1.0)
+        self.registry = Registry(Limits(), autocreate=True, listener=self.feed.note)
+
+    def run(self) -> None:
+        later, self.later = self.later, []
+        for function in later:
+            function()
+
+    @property
+    def channel(self) -> Channel:
+        return self.registry.channels["_changes"]
+
+    def published(self) -> list[object]:
+        kept = self.channel.segments.values()
+        return [json.loads(b"".join(segment.frames).split(b"\r\n")[1]) for segment in kept]
+
+
+def test_the_channel_is_there_from_the_start() -> None:
+    """A first reader can wait on it; its own creation is no change."""
+    bench = Bench()
+    bench.feed.start(bench.registry)
+    bench.run()
+    assert (bench.channel.content_type, bench.published()) == ("application/json", [])
+
+
+def test_changes_are_published_after_the_change_in_order() -> None:
+    """One segment each; nothing is published in the middle of a change; segments are no change."""
+    bench = Bench()
+    bench.feed.start(bench.registry)
+    bench.registry.create("a", "", 0.0)
+    bench.registry.create("b", "", 0.0)
+    bench.registry.publish_own("a", "", b"x", 0.0)
+    bench.registry.end("a", 0.0)
+    assert bench.published() == []
+    assert len(bench.later) == 1
+    bench.run()
+    assert bench.published() == [{"added": ["a"]}, {"added": ["b"]}, {"removed": ["a"]}]
+    bench.registry.create("a", "", 0.0)
+    bench.run()
+    assert bench.published()[3:] == [{"added": ["a"]}]
+
+
+def test_names_of_the_server_are_no_change() -> None:
+    """What begins with _ is not announced."""
+    bench = Bench()
+    bench.feed.start(bench.registry)
+    bench.registry.create("_own", "", 0.0, force=True)
+    assert bench.later == []
+
+
+def test_a_changefeed_that_was_not_started_is_silent() -> None:
+    """Facts before the start are forgotten, and do no harm."""
+    bench = Bench()
+    bench.registry.create("a", "", 0.0)
+    bench.run()
+    assert "_changes" not in bench.registry.channels
+
+
+def test_a_reader_follows_the_changes() -> None:
+    """Over the wire: each change is one segment of one chunk, to be waited for like any other."""
+    with local_server() as server, server.client() as target:
+        connection: Connection = target.send("GET", "/trickle/_changes/0")
+        target.settle()
+        assert target.ask("POST", "/trickle/a", body=b"").status == 200
+        response = connection.response()
+        assert (response.get("Content-Type"), response.chunks) == ("application/json", [b'{"added":["a"]}'])
+        connection.request("GET", "/trickle/_changes/-1")
+        target.settle()
+        target.ask("DELETE", "/trickle/a")
+        response = connection.response()
+        assert (response.get("Lp-Trickle-Seq"), response.body) == ("1", b'{"removed":["a"]}')
+        assert target.ask("POST", "/trickle/_changes/2", body=b"x").status == 403
+        assert target.ask("DELETE", "/trickle/_changes").status == 403
