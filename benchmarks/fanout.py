@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ def main() -> int:
         sys.stderr.write("fanout: it reads the clocks of other processes, which needs Linux\n")
         return 1
     _raise_file_limit()
+    # Told to stop, it must still stop the server that it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
     cores = plan.cores
     pinned = "nothing is pinned" if cores.server is None else f"server on core {cores.server}, load on {cores.load}"
@@ -134,6 +137,8 @@ def main() -> int:
     except BenchmarkError as error:
         sys.stderr.write(f"fanout: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     for verdict in verdicts(found, "tricklecast"):
         console.print(str(verdict))
     console.print(f"took {time.monotonic() - begun:.0f} s")

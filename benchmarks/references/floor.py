@@ -12,11 +12,14 @@ import argparse
 import select
 import socket
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
+from itertools import islice
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 STORED = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 RECEIVE = 256 << 10
+GATHER = 64
+"""Frames that a reader which was behind is sent in one call."""
 
 
 class Channel:
@@ -24,7 +27,7 @@ class Channel:
 
     def __init__(self) -> None:
         self.ready: dict[int, socket.socket] = {}
-        self.behind: dict[int, bytearray] = {}
+        self.behind: dict[int, deque[memoryview]] = {}
 
 
 class Floor:
@@ -100,9 +103,10 @@ class Floor:
     def fan_out(self, channel: Channel, frame: bytes) -> None:
         """The loop that this file is about."""
         size = len(frame)
+        view = memoryview(frame)
         for unsent in channel.behind.values():
-            unsent += frame
-        late: list[tuple[int, bytes]] = []
+            unsent.append(view)
+        late: list[tuple[int, memoryview]] = []
         for fd, sock in channel.ready.items():
             try:
                 sent = sock.send(frame)
@@ -111,10 +115,10 @@ class Floor:
             except ConnectionError:
                 continue
             if sent != size:
-                late.append((fd, frame[sent:]))
+                late.append((fd, view[sent:]))
         for fd, rest in late:
             del channel.ready[fd]
-            channel.behind[fd] = bytearray(rest)
+            channel.behind[fd] = deque([rest])
             self.epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
 
     def exchange(self, fd: int, channel: Channel, size: int) -> None:
@@ -129,12 +133,17 @@ class Floor:
         channel = self.read_from[fd]
         unsent = channel.behind[fd]
         try:
-            del unsent[: self.sockets[fd].send(unsent)]
+            sent = self.sockets[fd].sendmsg(islice(unsent, GATHER))
         except BlockingIOError:
             return
         except ConnectionError:
             unsent.clear()
-        if not unsent:
+            sent = 0
+        while unsent and sent >= len(unsent[0]):
+            sent -= len(unsent.popleft())
+        if unsent:
+            unsent[0] = unsent[0][sent:]
+        else:
             del channel.behind[fd]
             channel.ready[fd] = self.sockets[fd]
             self.epoll.modify(fd, select.EPOLLIN)
