@@ -143,7 +143,9 @@ def test_missing_channels(target: Target, method: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"{}", b'{"name": 1}', b'{"name": "x", "colour": "red"}',
-     b'{"name": "x", "content_type": "\\n"}', b'{"name": "x", "content_type": "' + b"t" * 257 + b'"}', b'{"name": "\\ud800"}'],
+     b'{"name": "x", "content_type": "\\n"}',
+     b'{"name": "x", "content_type": "' + b"t" * 257 + b'"}',
+     b'{"name": "\\ud800"}'],
 )  # fmt: skip
 def test_malformed_requests_create_nothing(target: Target, server: LocalServer, body: bytes) -> None:
     """422 for what does not follow the model."""
