@@ -88,7 +88,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
         ),
         ({"op": "publish", "seq": -1}, {"status": 200, "reason": "empty", "rseq": 1, "next_seq": 2, "bytes_in": 0}),
         ({"op": "read", "seq": 1}, {"status": 200, "reason": "empty", "rseq": 1, "bytes_out": 0, "eos": None}),
-        ({"op": "next", "channel": "c"}, {"status": 200, "reason": "complete", "bytes_out": 1, "next_seq": 2, "seq": None}),
+        ({"op": "next", "channel": "c"}, {"status": 200, "reason": "complete", "bytes_out": 1, "next_seq": 2}),
         ({"op": "read", "method": "HEAD"}, {"status": 200, "reason": "complete", "bytes_out": 0, "rseq": 0}),
         ({"op": "read", "seq": 9}, {"status": 470, "reason": "ahead", "rseq": None, "next_seq": 2, "epoch": 1}),
         ({"op": "publish", "seq": 9}, {"status": 470, "reason": "ahead", "rseq": None, "next_seq": 2}),

@@ -19,7 +19,6 @@ import uvloop
 
 from app.changefeed import Changefeed
 from app.conformance.target import Address, Target
-from app.core.facts import Fact
 from app.core.registry import Registry
 from app.data_plane.plane import DataPlane
 from app.server import Server, _uvicorn_config
@@ -86,18 +85,13 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     configured = Settings(port=0, **{**QUICK_END, **settings})
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     records: list[AccessRecord] = []
-    facts: list[Fact] = []
     started: list[tuple[LocalServer, Server]] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         changefeed = Changefeed(loop.call_soon, loop.time)
 
-        def on_fact(fact: Fact) -> None:
-            facts.append(fact)
-            changefeed.note(fact)
-
-        registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=on_fact)
+        registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=changefeed.note)
         plane = DataPlane(registry, configured.options(), sink=records.append, node="here")
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, records)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from app.conformance.connection import encode_chunk
@@ -209,15 +207,10 @@ def test_a_first_byte_timeout_closes_a_silent_preconnect() -> None:
         assert preconnect.answer().status == 200
 
 
-def limited(**settings: Any) -> Any:
-    """A server with limits."""
-    return local_server(**settings)
-
-
 def test_too_many_channels_are_refused() -> None:
     """503 with a wait for every way to create one more; what exists goes on."""
     # The changefeed is a channel, too.
-    with limited(max_channels=2) as server, server.client() as target:
+    with local_server(max_channels=2) as server, server.client() as target:
         first, second = target.channel(), target.channel()
         first.publish(0, b"mine")
         for refused in (
@@ -234,7 +227,7 @@ def test_too_many_channels_are_refused() -> None:
 
 def test_too_many_readers_are_refused() -> None:
     """503 with a wait; when one goes, another may come."""
-    with limited(max_readers=2) as server, server.client() as target:
+    with local_server(max_readers=2) as server, server.client() as target:
         channel = target.channel()
         channel.create()
         waiting = [channel.read(0) for _ in range(2)]
@@ -255,7 +248,7 @@ def test_too_many_readers_are_refused() -> None:
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_full_memory_refuses_what_does_not_fit(counted: bool) -> None:
     """503 with a wait once nothing can be evicted any more; what is held stays held."""
-    with limited(max_total_bytes=300_000, window_bytes=300_000) as server, server.client() as target:
+    with local_server(max_total_bytes=300_000, window_bytes=300_000) as server, server.client() as target:
         full, other = target.channel(), target.channel()
         upload, reader = full.started(0, bytes(280_000))
         if counted:
@@ -274,7 +267,7 @@ def test_a_full_memory_refuses_what_does_not_fit(counted: bool) -> None:
 
 def test_old_segments_make_room_for_new_ones() -> None:
     """The budget over all channels evicts before it refuses."""
-    with limited(max_total_bytes=300_000) as server, server.client() as target:
+    with local_server(max_total_bytes=300_000) as server, server.client() as target:
         channels = [target.channel() for _ in range(3)]
         for seq in range(10):
             for channel in channels:
@@ -282,3 +275,21 @@ def test_old_segments_make_room_for_new_ones() -> None:
         assert server.plane.registry.statistics().bytes_held <= 300_000
         assert all(channel.get(9).body == bytes(20_000) for channel in channels)
         assert channels[0].get(0).status == 470
+
+
+def test_an_unfit_content_type_is_refused(channel: Channel, server: LocalServer) -> None:
+    """It would stand in every reader's headers: too long or not printable is 400, and creates nothing."""
+    for headers in ({"Content-Type": "x" * 300}, {"Content-Type": "a\tb"}, {"Idempotency-Key": "k" * 300}):
+        assert channel.post(0, b"x", headers).status == 400
+    assert channel.target.ask("POST", channel.path, {"Expect-Content": "x" * 300}, b"").status == 400
+    assert channel.name not in server.plane.registry.channels
+
+
+def test_the_same_key_is_the_same_segment(channel: Channel) -> None:
+    """A retry of what was stored is a success; another key is a conflict."""
+    key = {"Idempotency-Key": "k1"}
+    assert channel.post(0, b"body", key).status == 200
+    again = channel.post(0, b"body", key)
+    assert (again.status, again.get("Lp-Trickle-Size")) == (200, "4")
+    assert channel.post(0, b"body", {"Idempotency-Key": "k2"}).status == 409
+    assert channel.next_seq() == 1

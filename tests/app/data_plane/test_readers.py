@@ -177,3 +177,57 @@ def test_http_1_0_publishes_with_a_length(channel: Channel, target: Target) -> N
     assert connection.response().status == 200
     connection.closed()
     assert channel.get(0).body == b"abc"
+
+
+def test_a_head_request_never_waits_and_leaves_nothing(channel: Channel, server: LocalServer) -> None:
+    """HEAD of a segment that is not there yet says what is known, and does not create it."""
+    channel.create("video/mp2t")
+    response = channel.target.ask("HEAD", channel.at(0))
+    assert (response.status, response.get("Lp-Trickle-Size")) == (200, "0")
+    assert not server.plane.registry.channels[channel.name].segments
+
+
+def test_readers_that_break_while_chunks_come(channel: Channel, server: LocalServer) -> None:
+    """A write to a connection that is gone breaks only that connection."""
+    upload, staying = channel.started(0, b"begun")
+    for _ in range(20):
+        channel.arrived(0, b"begun").abort()
+        upload.chunk(b"x" * 1000)
+    upload.end()
+    assert upload.answer().status == 200
+    assert staying.rest() == b"x" * 20_000
+    eventually(lambda: server.plane.registry.readers == 0)
+
+
+def test_answers_behind_a_stalled_one_come_in_order(channel: Channel, server: LocalServer) -> None:
+    """What follows a large segment on the same connection waits for its bytes, although the client reads late."""
+    body = pattern(6 << 20)
+    channel.publish(0, body)
+    connection = channel.target.open()
+    for _ in range(3):
+        connection.request("GET", channel.at(0))
+        connection.request("GET", channel.at("next"))
+        connection.request("GET", channel.at(9))
+    eventually(lambda: server.plane.stalled)
+    for _ in range(3):
+        assert connection.response().body == body
+        assert connection.response().body == b"1"
+        assert connection.response().status == 470
+
+
+def test_a_publisher_that_says_it_is_done_is_answered(channel: Channel) -> None:
+    """Half-closing after a whole request is no disconnect: the answer comes."""
+    connection = channel.target.open()
+    connection.request("POST", channel.at(0), body=b"body")
+    connection.half_close()
+    assert connection.response().status == 200
+    assert channel.get(0).body == b"body"
+
+
+def test_a_publisher_that_half_closes_in_the_middle_is_lost(channel: Channel, server: LocalServer) -> None:
+    """Without the end of its body it can be resumed like any other lost publisher."""
+    upload, reader = channel.started(0, b"one,")
+    upload.connection.half_close()
+    assert server.record(channel=channel.name, op="publish").reason == "client_gone"
+    channel.upload(0, b"two").end().answer()
+    assert reader.rest() == b"two"
