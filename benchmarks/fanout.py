@@ -127,7 +127,7 @@ def main() -> int:
     _raise_file_limit()
     # Told to stop, it must still stop the server that it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    console = Console(width=None if sys.stdout.isatty() else 140, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     cores = plan.cores
     pinned = "nothing is pinned" if cores.server is None else f"server on core {cores.server}, load on {cores.load}"
     console.print(f"{plan.rounds} round(s); {pinned}; load average {os.getloadavg()[0]:.1f} at the start")
