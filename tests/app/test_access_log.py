@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import aiofiles.os
 import pytest
 
-import app.access_log
 from app.access_log import BATCH, AccessLog, AccessLogError
 from tests.support.logs import Record, matching, read_log
 from tests.support.waiting import until
@@ -193,7 +193,7 @@ def test_a_close_before_the_first_turn_is_complete(path: Path) -> None:
 
 def test_a_close_during_a_rotation_is_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that come, and a close that comes, while the file is being renamed, are honoured."""
-    rename = app.access_log.aiofiles.os.rename
+    rename = aiofiles.os.rename
 
     async def main() -> None:
         log = make(path, max_bytes=1)
@@ -204,7 +204,7 @@ def test_a_close_during_a_rotation_is_complete(path: Path, monkeypatch: pytest.M
                 log.put(record(1))
                 log.close()
 
-        monkeypatch.setattr(app.access_log.aiofiles.os, "rename", slow_rename)
+        monkeypatch.setattr(aiofiles.os, "rename", slow_rename)
         log.put(record(0))
         async with asyncio.timeout(20):
             await log.run()

@@ -43,8 +43,8 @@ def test_show_config_tells_values_and_origins(runner: CliRunner, tmp_path: Path)
         env={"TRICKLECAST_HOST": 'a"b\\c'},
     )
     assert result.exit_code == 0
-    lines = dict(line.split("  # ") if "  # " in line else (line, "") for line in result.output.splitlines())
-    origins = {text.strip(): origin for text, origin in lines.items()}
+    parts = [line.rpartition("  # ") for line in result.output.splitlines()]
+    origins = {text.strip(): origin for text, _, origin in parts}
     assert origins["max_channels = 7"] == "file"
     assert origins["window_bytes = 1048576"] == "command line"
     assert origins["autocreate = false"] == "command line"

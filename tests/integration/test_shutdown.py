@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.conformance.http1 import Cut
+from app.conformance.stream import Cut
 from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.conformance.http1 import Cut
+from app.conformance.stream import Cut
 from app.conformance.target import Target
 from tests.support.local import LocalServer, local_server
 from tests.support.server import serve

@@ -105,7 +105,8 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     thread = threading.Thread(target=lambda: uvloop.run(main()), name="server", daemon=True)
     thread.start()
     try:
-        running, server = eventually(lambda: started and started[0], what="the server listens")
+        eventually(lambda: started, what="the server listens")
+        running, server = started[0]
         try:
             yield running
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.conformance.connection import Connection, encode_chunk
-from app.conformance.http1 import Cut
+from app.conformance.stream import Cut
 from app.conformance.target import Channel, Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually

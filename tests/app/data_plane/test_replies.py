@@ -73,7 +73,7 @@ def head(**fields: object) -> bytes:
         "common": COMMON, "content_type": "video/mp2t", "seq": 4, "latest": None, "epoch": 2, "size": 9,
         "truncated": "", "keep_alive": True, "cors": False, "http10": False,
     }  # fmt: skip
-    return segment_head(**{**values, **fields})  # type: ignore[arg-type]
+    return segment_head(**{**values, **fields})
 
 
 def test_the_head_of_a_segment() -> None:
