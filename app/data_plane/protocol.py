@@ -73,8 +73,15 @@ class TrickleProtocol(Connection):
         self._deliver_rest()
         super().connection_lost(exc)
 
+    def rest(self) -> None:
+        super().rest()
+        self._go_on()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self._queue:
             self._limit_queue()
             self.loop.call_soon(self._next)
@@ -84,7 +91,7 @@ class TrickleProtocol(Connection):
     def data_received(self, data: bytes) -> None:
         if self.deaf:
             return
-        self._unset_keepalive_if_required()
+        self._stay()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -103,6 +110,12 @@ class TrickleProtocol(Connection):
                 self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if (request := self._request) is not None and request.chunks:
             self._deliver(request)
+
+    def _stay(self) -> None:
+        """Something has begun: the connection rests no longer."""
+        self.plane.resting.pop(self, None)
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -196,8 +209,16 @@ class TrickleProtocol(Connection):
         if request is not None and not self.deaf:
             request.complete = True
             self._deliver(request)
+            self._keep_alive_again()
 
     # Mechanics.
+
+    def _keep_alive_again(self) -> None:
+        """Arm the keep-alive timer where a body that came after its answer has stopped it."""
+        busy = self.exchange is not None or self._queue or self.asgi_in_progress()
+        if not busy and not self.deaf and self.timeout_keep_alive_task is None:
+            handler = self.timeout_keep_alive_handler
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, handler)
 
     def _delegate(self) -> None:
         """Hand the request to uvicorn, and so to FastAPI."""
@@ -227,7 +248,7 @@ class TrickleProtocol(Connection):
     def _next(self) -> None:
         """Begin the request that was pipelined behind the one that is now over."""
         if self._queue and self.exchange is None and not self.asgi_in_progress():
-            self._unset_keepalive_if_required()
+            self._stay()
             request = self._queue.popleft()
             request.queued = False
             if not self._queue:

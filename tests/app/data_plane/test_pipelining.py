@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.conformance.connection import Connection, encode_chunk
 from app.conformance.target import Channel, Target
 from app.data_plane.protocol import QUEUE_BYTES, QUEUE_REQUESTS
-from tests.support.local import LocalServer
+from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 
 
@@ -141,3 +141,30 @@ def test_pipelined_control_plane_requests_are_answered_in_order(target: Target) 
     connection.send(b"".join(connection.render("GET", path) for path in paths))
     bodies = [connection.response().body for _ in paths]
     assert bodies == [b'{"status":"ok"}' if path == "/healthz" else b'{"status":"ready"}' for path in paths]
+
+
+def test_an_unused_connection_is_closed_after_the_keep_alive() -> None:
+    """Also one whose last request had a body that came after its answer."""
+    with local_server(keep_alive_s=1) as server, server.client() as target:
+        early, plain = target.open(), target.open()
+        early.send(early.render("POST", "/trickle/c", {"Content-Length": "5"}))
+        early.expects("POST")
+        assert early.response().status == 200
+        early.send(b"12345")
+        plain.request("GET", "/trickle/c/next")
+        assert plain.response().status == 200
+        early.closed()
+        plain.closed()
+
+
+def test_a_wait_is_not_taken_for_an_unused_connection() -> None:
+    """The keep-alive counts from the answer, not while something is in progress."""
+    with local_server(keep_alive_s=1, interim_interval_s=0.5) as server, server.client() as target:
+        channel = target.channel()
+        channel.create()
+        reader, upload = channel.read(0), channel.upload(0)
+        for _ in range(3):
+            assert upload.connection.interim().status == 100
+        upload.chunk(b"late").end()
+        assert reader.response().body == b"late"
+        assert upload.answer().status == 200

@@ -153,7 +153,19 @@ def test_nothing_of_ours_hides_something_of_uvicorns_by_accident() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["transport", "flow", "parser", "server_state", "cycle", "pipeline", "timeout_keep_alive_task", "client", "loop"],
+    [
+        "transport",
+        "flow",
+        "parser",
+        "server_state",
+        "cycle",
+        "pipeline",
+        "timeout_keep_alive_task",
+        "timeout_keep_alive",
+        "timeout_keep_alive_handler",
+        "client",
+        "loop",
+    ],
 )
 def test_the_attributes_that_are_read(name: str) -> None:
     """A connection has them from the moment that it is made."""
