@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import orjson
 
 from app.core.facts import ChannelCreated, ChannelEnded, Fact
 from app.core.registry import Registry
+from app.core.writer import Verdict
 from trickle.paths import is_reserved
 from trickle.wire import CHANGEFEED
 
 CONTENT_TYPE = "application/json"
+
+logger = logging.getLogger("tricklecast.changefeed")
 
 
 class Changefeed:
@@ -55,4 +59,6 @@ class Changefeed:
         noted, self._noted = self._noted, []
         if self._registry is not None:
             for change in noted:
-                self._registry.publish_own(CHANGEFEED, CONTENT_TYPE, orjson.dumps(change), self._clock())
+                outcome = self._registry.publish_own(CHANGEFEED, CONTENT_TYPE, orjson.dumps(change), self._clock())
+                if outcome is None or outcome.verdict is not Verdict.COMPLETE:
+                    logger.warning("a change was not announced on %s: %s", CHANGEFEED, change)

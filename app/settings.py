@@ -19,6 +19,7 @@ from pydantic_settings import (
 
 from app.core.limits import Limits
 from app.data_plane.plane import Options
+from app.data_plane.routes import CONTROL_PLANE
 from trickle import wire
 from trickle.errors import InvalidInput
 from trickle.paths import normalize_base_path
@@ -34,7 +35,7 @@ class InvalidSettings(InvalidInput):
 class Settings(BaseSettings):
     """Settings of one server, frozen. Sizes take a unit (``64MiB``); times are seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True)
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 or :: for all.")
     port: int = Field(wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
@@ -107,9 +108,12 @@ class Settings(BaseSettings):
         if not value.isascii():
             raise ValueError("only ASCII is possible here; percent-encode the rest")
         try:
-            return normalize_base_path(value)
+            path = normalize_base_path(value)
         except InvalidInput as error:
             raise ValueError(str(error)) from None
+        if (first := path.lstrip("/").partition("/")[0]) in CONTROL_PLANE:
+            raise ValueError(f"/{first} belongs to the control plane")
+        return path
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -117,6 +121,12 @@ class Settings(BaseSettings):
         if str(value) != "1":
             raise ValueError("only 1 is supported: a channel lives in one process; run one server per core instead")
         return 1
+
+    @model_validator(mode="after")
+    def _drain_in_time(self) -> Settings:
+        if self.shutdown_drain_s > self.shutdown_deadline_s:
+            raise ValueError("shutdown_drain_s must not exceed shutdown_deadline_s")
+        return self
 
     @model_validator(mode="after")
     def _whole_tls(self) -> Settings:

@@ -20,7 +20,6 @@ from trickle.paths import ChannelURL
 T = TypeVar("T")
 
 _DEFAULT_BY: Final = "size:1MiB"
-_SIGTERM_EXIT: Final = 143
 
 
 def publish(
@@ -102,15 +101,26 @@ def _context(ca_file: Path) -> ssl.SSLContext:
 
 
 def _run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. SIGTERM ends it like Ctrl-C does: in order, the channel first."""
+    """Run to the end. Ctrl-C and SIGTERM end it in order, the channel first; a second one breaks that off.
 
-    async def terminable() -> T:
+    The signal is taken by the event loop: the way of ``asyncio.run`` cancels between any two bytecodes, and can meet
+    a future in the middle of a change.
+    """
+    caught: list[int] = []
+
+    async def interruptible() -> T:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+        def stop(number: int) -> None:
+            caught.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
         return await main
 
     try:
-        return asyncio.run(terminable())
+        return asyncio.run(interruptible())
     except asyncio.CancelledError:
-        raise typer.Exit(_SIGTERM_EXIT) from None
+        raise typer.Exit(128 + caught[0]) from None

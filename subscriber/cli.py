@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from typing import Annotated
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from subscriber.core import start_seq
 from trickle.errors import InvalidInput
+
+T = TypeVar("T")
 
 
 def subscribe(
@@ -57,7 +61,7 @@ def subscribe(
                 "media on a terminal helps nobody: name a file (-o FILE), or use a pipe", param_hint="--output"
             )
         output = "-"
-    asyncio.run(record(Request(url, output, start, for_s, wait_s, lag)))
+    run(record(Request(url, output, start, for_s, wait_s, lag)))
 
 
 def channels(
@@ -67,4 +71,30 @@ def channels(
     """List the channels of a server."""
     from subscriber.listing import fetch_channels, print_channels
 
-    print_channels(asyncio.run(fetch_channels(url)), as_json=as_json)
+    print_channels(run(fetch_channels(url)), as_json=as_json)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; Ctrl-C and SIGTERM cancel it in order, and are the exit code.
+
+    The signal is taken by the event loop: the way of ``asyncio.run`` cancels between any two bytecodes, and can meet
+    a future in the middle of a change.
+    """
+    caught: list[int] = []
+
+    async def interruptible() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            caught.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        return await main
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + caught[0]) from None

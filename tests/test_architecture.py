@@ -29,7 +29,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "app.storage": ("app.core", "app.storage"),
     "app.data_plane": ("app.core", "app.storage", "app.data_plane", "app.settings"),
     # The one arrow between the planes: what the API changes goes through the object that also relays and logs.
-    "app.control_plane": ("app.core", "app.storage", "app.control_plane", "app.settings", "app.data_plane.plane"),
+    "app.control_plane": (
+        "app.core",
+        "app.storage",
+        "app.control_plane",
+        "app.settings",
+        "app.data_plane.plane",
+        "app.data_plane.identity",
+    ),
     "app.conformance": ("app.conformance",),
 }
 """Inside the server: which parts of `app` a part may import. What is not listed is wiring and may import all."""

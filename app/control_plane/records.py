@@ -6,6 +6,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.data_plane.identity import client_key, user_agent
 from app.data_plane.plane import DataPlane
 from trickle.records import AccessRecord, Op, Reason
 
@@ -27,13 +28,18 @@ class RecordRequests:
             return
         begun = time.perf_counter_ns()
         client = scope.get("client")
+        ip = client[0] if client else None
+        ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
         record = AccessRecord(
             self._plane.wall_us(),
             node=self._plane.node,
             op=Op.API,
             method=scope["method"],
             path=scope["path"][:512],
-            ip=client[0] if client else None,
+            client=client_key(ip or "", ua),
+            ip=ip,
+            ua=ua,
+            release=release,
             bytes_out=0,
             reason=Reason.COMPLETE,
         )

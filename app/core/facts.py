@@ -70,12 +70,19 @@ FactListener = Callable[[Fact], None]
 
 
 class Journal:
-    """Stamps facts with their index and hands them on."""
+    """Stamps facts with their index and hands them on.
 
-    __slots__ = ("_listener", "index")
+    Args:
+        listener: told of channels created and ended.
+        segment_listener: told of segments opened and closed. There may be tens of thousands of them a second: where
+            nobody listens they only count.
+    """
 
-    def __init__(self, listener: FactListener) -> None:
+    __slots__ = ("_listener", "_segment_listener", "index")
+
+    def __init__(self, listener: FactListener, segment_listener: FactListener | None = None) -> None:
         self._listener = listener
+        self._segment_listener = segment_listener
         self.index = 0
 
     def channel_created(self, channel: str, epoch: int, content_type: str) -> None:
@@ -85,10 +92,14 @@ class Journal:
         self._listener(ChannelEnded(self._next(), channel, epoch, next_seq, reason))
 
     def segment_opened(self, channel: str, epoch: int, seq: int) -> None:
-        self._listener(SegmentOpened(self._next(), channel, epoch, seq))
+        index = self._next()
+        if self._segment_listener is not None:
+            self._segment_listener(SegmentOpened(index, channel, epoch, seq))
 
     def segment_closed(self, channel: str, epoch: int, seq: int, state: State, size: int) -> None:
-        self._listener(SegmentClosed(self._next(), channel, epoch, seq, state, size))
+        index = self._next()
+        if self._segment_listener is not None:
+            self._segment_listener(SegmentClosed(index, channel, epoch, seq, state, size))
 
     def _next(self) -> int:
         self.index += 1

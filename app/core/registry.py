@@ -42,20 +42,27 @@ class Registry:
     Args:
         limits: what may be held, and for how long.
         autocreate: whether a POST may create a channel.
-        listener: told of every fact as it happens.
+        listener: told of channels created and ended as it happens; segment_listener: of segments opened and closed.
 
     Attributes:
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
     """
 
-    def __init__(self, limits: Limits, *, autocreate: bool, listener: FactListener) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        autocreate: bool,
+        listener: FactListener,
+        segment_listener: FactListener | None = None,
+    ) -> None:
         self.limits = limits
         self.autocreate = autocreate
         self.shutting_down = False
         self.channels: dict[str, Channel] = {}
         self.readers = 0
         self.budget = Budget(limits.total_bytes, self._reclaim)
-        self.journal = Journal(listener)
+        self.journal = Journal(listener, segment_listener)
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._serials = count(1)
         self._deadlines: list[tuple[float, int, Channel]] = []

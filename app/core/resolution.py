@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from app.core.channel import Channel
     from app.core.segment import Segment
 
 
-@dataclass(frozen=True, slots=True)
-class Serve:
+class Serve(NamedTuple):
     """The segment has bytes or is closed: answer now.
 
     Attributes:
@@ -24,8 +23,7 @@ class Serve:
     head: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """The segment is next: attach a cursor and answer when it gets its first byte or closes.
 
     A caller that does not attach a cursor must ``release`` the segment.

@@ -7,7 +7,7 @@ state raises :class:`~trickle.errors.LocalProtocolError`, and nothing has change
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum, StrEnum, auto
+from enum import IntEnum, StrEnum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 from trickle.errors import LocalProtocolError
@@ -28,8 +28,8 @@ class State(StrEnum):
     TERMINATED = "terminated"
 
 
-class Event(Enum):
-    """What can happen to a segment."""
+class Event(IntEnum):
+    """What can happen to a segment. (An IntEnum, since it is hashed for every transition.)"""
 
     BYTES = auto()
     FINISH = auto()

@@ -38,7 +38,10 @@ class Window:
 
     def keep(self, segment: Segment) -> None:
         """Take in a segment that has just closed (usually the newest, but segments may overlap)."""
-        insort(self._segments, segment, key=lambda kept: kept.seq)
+        if not self._segments or segment.seq > self._segments[-1].seq:
+            self._segments.append(segment)
+        else:
+            insort(self._segments, segment, key=lambda kept: kept.seq)
         self.bytes += segment.size
 
     def completed_after(self, seq: int) -> bool:

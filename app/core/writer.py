@@ -6,9 +6,8 @@ segment closed or another exchange took it over, the token is stale and changes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from app.core.channel import Channel
@@ -36,8 +35,7 @@ class Verdict(Enum):
     """The publisher's connection broke."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The answer to a writer.
 
     Attributes:

@@ -48,10 +48,11 @@ def read_reply(resolution: Resolution, route: Route, jitter: Jitter) -> Reply | 
     A segment that closed without a byte is answered like any other reply: it is not an error.
     """
     match resolution:
-        case Serve(channel, segment):
-            return empty_reply(channel, segment) if segment.closed and not segment.size else resolution
         case Wait():
             return resolution
+        case Serve():
+            segment = resolution.segment
+            return empty_reply(resolution.channel, segment) if segment.closed and not segment.size else resolution
         case Ahead(_, seq, head, earliest) | Gone(_, seq, head, earliest):
             reason = Reason.AHEAD if isinstance(resolution, Ahead) else Reason.GONE
             asked = seq if route.seq is None else route.seq

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from app.core.registry import Registry
@@ -16,10 +17,11 @@ from app.data_plane.answers import (
     stored_reply,
 )
 from app.data_plane.exchange import Exchange
+from app.data_plane.identity import MAX_TEXT
 from app.data_plane.publish import Publish
 from app.data_plane.reader import Reader
 from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
-from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, MAX_TEXT, RESET, Request
+from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, Request
 from app.data_plane.routes import Route, parse_route
 from trickle import wire
 from trickle.records import AccessRecord, Op, Reason
@@ -28,14 +30,18 @@ from trickle.wire import Status
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
 
-_PRINTABLE: Final = re.compile(r"[\x20-\x7e]*", re.ASCII)
+_PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 
 
 def begin(connection: Connection, request: Request) -> None:
     """Begin the exchange of a request whose head has arrived; its body may follow."""
     plane = connection.plane
     route = parse_route(request.method, request.parts)
-    record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=connection.peer, conn=connection.number)
+    if plane.sink is None:
+        record = AccessRecord(0, op=route.op)
+    else:
+        ip, conn = connection.peer, connection.number
+        record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=conn)
     if route.op in (Op.READ, Op.CHANGES) and not route.error:
         _read(connection, request, route, record)
     elif route.op is Op.PUBLISH and not route.error:
@@ -106,8 +112,7 @@ def _publish(connection: Connection, request: Request, route: Route, record: Acc
 def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:
     """The answer to a POST whose head is already wrong; ``None`` if it may go to the core."""
     for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
-        text = request.text(name)
-        if len(text) > MAX_TEXT or not _PRINTABLE.fullmatch(text):
+        if name in request.headers and not _is_plain(request.headers[name]):
             return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
     assert route.seq is not None, "a publish names a seq"
     size = request.content_length()
@@ -117,6 +122,12 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     return None
 
 
+@lru_cache(maxsize=1024)
+def _is_plain(value: bytes) -> bool:
+    """Whether a header's value can be stored, and sent on to readers."""
+    return len(value) <= MAX_TEXT and _PRINTABLE.fullmatch(value) is not None
+
+
 def _manage(registry: Registry, exchange: Exchange, request: Request, route: Route) -> Reply:
     """Create, end, close, and tell the head."""
     plane = exchange.plane
@@ -124,10 +135,9 @@ def _manage(registry: Registry, exchange: Exchange, request: Request, route: Rou
     outcome: object
     match route.op:
         case Op.CREATE:
-            content_type = request.text(EXPECT_CONTENT)
-            if len(content_type) > MAX_TEXT or not _PRINTABLE.fullmatch(content_type):
+            if not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
                 return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=b"Invalid Expect-Content")
-            outcome = registry.create(route.channel, content_type, now)
+            outcome = registry.create(route.channel, request.text(EXPECT_CONTENT), now)
         case Op.DELETE:
             outcome = registry.end(route.channel, now)
         case Op.CLOSE_SEGMENT:

@@ -67,6 +67,7 @@ class DataPlane:
     Attributes:
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
         stalled: connections with unsent bytes.
+        resting: kept-alive connections between requests, each with the time when it closes; in that order.
         exchanges: ended ones, counted by (op, status, reason).
         bytes_in, bytes_out: body bytes of segment routes.
     """
@@ -92,6 +93,7 @@ class DataPlane:
         self.connections: set[Connection] = set()
         self.preconnects: dict[Publish, float] = {}
         self.stalled: dict[Connection, Stall] = {}
+        self.resting: dict[Connection, float] = {}
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.bytes_in = 0
         self.bytes_out = 0
@@ -122,6 +124,7 @@ class DataPlane:
         self.registry.expire(now)
         self._send_interim(now)
         self._cut_off_stalled(now)
+        self._close_resting(now)
 
     def abort_all(self) -> None:
         """Break every connection that is left: the time to finish is over."""
@@ -138,6 +141,16 @@ class DataPlane:
             del self.preconnects[exchange]
             self.preconnects[exchange] = now + self.options.interim_interval_s
             exchange.connection.send(CONTINUE)
+
+    def _close_resting(self, now: float) -> None:
+        due = []
+        for connection, when in self.resting.items():
+            if when > now:
+                break
+            due.append(connection)
+        for connection in due:
+            del self.resting[connection]
+            connection.timeout_keep_alive_handler()
 
     def _cut_off_stalled(self, now: float) -> None:
         for connection, stall in list(self.stalled.items()):

@@ -209,16 +209,15 @@ class TrickleProtocol(Connection):
         if request is not None and not self.deaf:
             request.complete = True
             self._deliver(request)
-            self._keep_alive_again()
+            self._rest_again()
 
     # Mechanics.
 
-    def _keep_alive_again(self) -> None:
-        """Arm the keep-alive timer where a body that came after its answer has stopped it."""
-        busy = self.exchange is not None or self._queue or self.asgi_in_progress()
-        if not busy and not self.deaf and self.timeout_keep_alive_task is None:
-            handler = self.timeout_keep_alive_handler
-            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, handler)
+    def _rest_again(self) -> None:
+        """Let the connection rest where a body that came after its answer has disturbed it."""
+        resting = self.plane.resting
+        if self not in resting and not (self.exchange or self.deaf or self._queue or self.asgi_in_progress()):
+            resting[self] = self.plane.clock() + self.timeout_keep_alive
 
     def _delegate(self) -> None:
         """Hand the request to uvicorn, and so to FastAPI."""

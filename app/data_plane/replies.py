@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from trickle import wire
 from trickle.wire import PHRASES, Status
@@ -22,10 +21,13 @@ _CORS: Final = (
 ).encode("ascii")
 _NO_STORE: Final = b"cache-control: no-store\r\n"
 _CLOSE: Final = b"connection: close\r\n"
+_ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
+_SEQ, _LATEST, _SIZE, _EPOCH, _RETRY_AFTER = (
+    name.encode("ascii") for name in (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A whole answer that needs nothing but itself.
 
     Attributes:
@@ -57,17 +59,16 @@ class Reply:
             cors: whether the request came from a browser page of another origin.
             head_only: leave the body out (HEAD).
         """
-        headers = list(self.headers)
+        lines = [_STATUS_LINES[self.status], common, _NO_STORE, header_lines(self.headers)]
         if self.eos:
-            headers.append((wire.CLOSED, wire.TERMINATED))
+            lines.append(_ENDED)
         if self.retry_after_s is not None:
-            headers.append((wire.RETRY_AFTER, self.retry_after_s))
+            lines.append(b"%b: %d\r\n" % (_RETRY_AFTER, self.retry_after_s))
         if self.status != Status.NO_CONTENT:
             if self.body or not head_only:
-                headers.append(("content-length", len(self.body)))
+                lines.append(b"content-length: %d\r\n" % len(self.body))
             if self.content_type:
-                headers.append(("content-type", self.content_type))
-        lines = [_STATUS_LINES[self.status], common, _NO_STORE, header_lines(headers)]
+                lines.append(_content_type(self.content_type))
         if self.close or not keep_alive:
             lines.append(_CLOSE)
         if cors:
@@ -83,7 +84,6 @@ def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
     return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1")
 
 
-@lru_cache(maxsize=4096)
 def segment_head(
     common: bytes,
     content_type: str,
@@ -97,7 +97,7 @@ def segment_head(
     cors: bool,
     http10: bool,
 ) -> bytes:
-    """The head of a 200 that carries a segment. Cached: all readers of a new segment get the same one.
+    """The head of a 200 that carries a segment.
 
     Args:
         latest: the head as it was when the request came; ``None`` where it equals ``seq``.
@@ -105,20 +105,27 @@ def segment_head(
         truncated: why the segment is not whole, if that is known already.
         http10: the client knows no chunks: the end of the connection is the end of the body.
     """
-    headers: list[tuple[str, str | int]] = [("content-type", content_type), (wire.SEQ, seq)]
-    if latest is not None:
-        headers.append((wire.LATEST, latest))
-    headers += [(wire.SIZE, size), (wire.EPOCH, epoch)]
+    lines = [_STATUS_LINES[Status.OK], common, _NO_STORE, _content_type(content_type)]
+    if latest is None:
+        lines.append(b"%b: %d\r\n%b: %d\r\n%b: %d\r\n" % (_SEQ, seq, _SIZE, size, _EPOCH, epoch))
+    else:
+        pairs = (_SEQ, seq, _LATEST, latest, _SIZE, size, _EPOCH, epoch)
+        lines.append(b"%b: %d\r\n%b: %d\r\n%b: %d\r\n%b: %d\r\n" % pairs)
     if truncated:
-        headers.append((wire.TRUNCATED, truncated))
+        lines.append(header_lines([(wire.TRUNCATED, truncated)]))
     if not http10:
-        headers.append(("transfer-encoding", "chunked"))
-    lines = [_STATUS_LINES[Status.OK], common, _NO_STORE, header_lines(headers)]
+        lines.append(b"transfer-encoding: chunked\r\n")
     if http10 or not keep_alive:
         lines.append(_CLOSE)
     if cors:
         lines.append(_CORS)
-    return b"".join([*lines, b"\r\n"])
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+@lru_cache(maxsize=1024)
+def _content_type(content_type: str) -> bytes:
+    return header_lines([("content-type", content_type)])
 
 
 def truncated_end(why: str) -> bytes:

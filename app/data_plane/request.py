@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from app.data_plane.identity import MAX_TEXT, client_key, user_agent
 from app.data_plane.routes import Route
 from trickle import wire
 from trickle.records import AccessRecord
 
 if TYPE_CHECKING:
     from app.data_plane.publish import Publish
-
-MAX_TEXT: Final = 256
-"""Characters kept of a client's free text (user agent, path, key): a log line must not be as long as a client likes."""
 
 CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
@@ -80,7 +76,8 @@ class Request:
 
     def text(self, name: bytes) -> str:
         """A header's value as text; ``""`` if it is missing."""
-        return self.headers.get(name, b"").decode("latin-1").strip()
+        value = self.headers.get(name)
+        return value.decode("latin-1").strip() if value else ""
 
     def content_length(self) -> int | None:
         """The announced size of the body in bytes; ``None`` if it is not announced."""
@@ -88,9 +85,9 @@ class Request:
         return int(value) if value is not None and value.isdigit() else None
 
     def record(self, route: Route, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
-        """Begin the access record of this request."""
+        """Begin the access record of this request, for a server that writes an access log."""
         headers = self.headers
-        ua, release = _user_agent(headers.get(b"user-agent", b""))
+        ua, release = user_agent(headers.get(b"user-agent", b""))
         client = headers.get(_CLIENT)
         return AccessRecord(
             ts_us,
@@ -100,7 +97,7 @@ class Request:
             path=self.target.partition(b"?")[0].decode("latin-1")[: 2 * MAX_TEXT],
             channel=route.channel or None,
             seq=route.seq,
-            client=client.decode("latin-1")[:MAX_TEXT] if client else _client_key(ip or "", ua),
+            client=client.decode("latin-1")[:MAX_TEXT] if client else client_key(ip or "", ua),
             ip=ip,
             conn=conn,
             ua=ua,
@@ -120,16 +117,3 @@ def _trace(value: bytes | None) -> str | None:
         return None
     fields = value.split(b"-")
     return fields[1].decode("latin-1") if len(fields) >= 4 and len(fields[1]) == 32 else None
-
-
-@lru_cache(maxsize=4096)
-def _user_agent(value: bytes) -> tuple[str | None, str | None]:
-    """A user agent, cut, and its first ``product/version``."""
-    text = value.decode("latin-1")[:MAX_TEXT]
-    return text or None, text.split(" ", 1)[0][:64] or None
-
-
-@lru_cache(maxsize=65536)
-def _client_key(ip: str, ua: str | None) -> str:
-    """A stable key for a client that gave none: not secret, only short and the same each time."""
-    return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
 from trickle.paths import parse_channel, parse_seq
@@ -21,8 +20,7 @@ SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """What a request asks for.
 
     Attributes:
@@ -78,7 +76,7 @@ class Router:
 def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     """What a request asks for, given its path segments below the base path."""
     try:
-        channel = parse_channel(parts[0].decode("utf-8", "surrogateescape"))
+        channel = _channel(parts[0])
     except InvalidChannelName as error:
         return Route(None, error=f"Invalid channel name: {error.why}")
     if len(parts) == 1:
@@ -98,10 +96,14 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     return Route(op, channel, seq, allow="GET, HEAD, POST, DELETE, OPTIONS")
 
 
+@lru_cache(maxsize=8192)
+def _channel(part: bytes) -> str:
+    return parse_channel(part.decode("utf-8", "surrogateescape"))
+
+
 def _seq_for(op: Op | None, text: str) -> int:
     """A seq as this op may ask for it: any for reading, -1 or N for publishing, N for closing."""
     seq = parse_seq(text)
-    lowest = {Op.PUBLISH: SEQ_NEXT, Op.CLOSE_SEGMENT: 0}.get(op, seq) if op else seq
-    if seq < lowest:
+    if seq < 0 and (op is Op.CLOSE_SEGMENT or (op is Op.PUBLISH and seq != SEQ_NEXT)):
         raise InvalidSeq(text)
     return seq

@@ -115,7 +115,8 @@ class World:
     def __init__(self, limits: Limits, *, autocreate: bool) -> None:
         self.limits = limits
         self.now = 1000.0
-        self.registry = Registry(limits, autocreate=autocreate, listener=self._hear)
+        hear = self._hear
+        self.registry = Registry(limits, autocreate=autocreate, listener=hear, segment_listener=hear)
         self.posts: list[Post] = []
         self.readers: list[Reader] = []
         self.departed: list[Reader] = []

@@ -21,7 +21,7 @@ from app.changefeed import Changefeed
 from app.conformance.target import Address, Target
 from app.core.registry import Registry
 from app.data_plane.plane import DataPlane
-from app.server import Server, _uvicorn_config
+from app.server import Server, uvicorn_config
 from app.settings import Settings
 from app.sweeper import sweep
 from tests.support.waiting import WITHIN_S, eventually
@@ -96,7 +96,7 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, records)
         loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))
-        config = _uvicorn_config(configured, plane, None)
+        config = uvicorn_config(configured, plane, None)
         server = Server(config, plane, None, lambda _: started.append((running, server)), configured)
         sweeping = loop.create_task(sweep(plane))
         await server.serve(sockets=[listener])

@@ -10,10 +10,11 @@ import pytest
 from app.control_plane.records import RecordRequests
 from app.core.limits import Limits
 from app.core.registry import Registry
+from app.data_plane.identity import client_key
 from app.data_plane.plane import DataPlane, Options
 from trickle.records import AccessRecord
 
-SCOPE = {"type": "http", "method": "GET", "path": "/x" * 500, "client": None}
+SCOPE = {"type": "http", "method": "GET", "path": "/x" * 500, "client": None, "headers": []}
 
 
 def plane(records: list[AccessRecord]) -> DataPlane:
@@ -65,3 +66,16 @@ def test_what_is_not_http_is_not_recorded() -> None:
 
     call(application, {"type": "lifespan"}, records)
     assert (seen, records) == (["lifespan"], [])
+
+
+def test_a_client_is_the_same_as_on_segment_routes() -> None:
+    """Address, user agent and the key made of both: a storm on the API has a name, too."""
+    records: list[AccessRecord] = []
+
+    async def nothing(scope: Any, receive: Any, send: Any) -> None: ...
+
+    headers = [(b"user-agent", b"curl/8.0 (x)")]
+    call(nothing, SCOPE | {"client": ("127.0.0.1", 5), "headers": headers}, records)
+    (record,) = records
+    assert (record.ip, record.ua, record.release) == ("127.0.0.1", "curl/8.0 (x)", "curl/8.0")
+    assert record.client == client_key("127.0.0.1", "curl/8.0 (x)")

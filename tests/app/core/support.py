@@ -64,7 +64,7 @@ class Bench:
             0.0,
             limits=self.limits,
             budget=self.budget,
-            journal=Journal(self.facts.append),
+            journal=Journal(self.facts.append, self.facts.append),
             schedule=lambda channel, when: self.appointments.append(when),
         )
         self._serials = count(1)
@@ -131,7 +131,8 @@ class Bench:
 def make_registry(*, autocreate: bool = True, **limits: Any) -> tuple[Registry, list[Fact]]:
     """A registry and the list that its facts go to."""
     facts: list[Fact] = []
-    return Registry(Limits(**limits), autocreate=autocreate, listener=facts.append), facts
+    hear = facts.append
+    return Registry(Limits(**limits), autocreate=autocreate, listener=hear, segment_listener=hear), facts
 
 
 def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer:

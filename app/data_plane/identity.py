@@ -1,0 +1,23 @@
+"""Who a client is, as far as the access log can tell."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+MAX_TEXT: Final = 256
+"""Characters kept of a client's free text (user agent, path, key): a log line must not be as long as a client likes."""
+
+
+@lru_cache(maxsize=4096)
+def user_agent(value: bytes) -> tuple[str | None, str | None]:
+    """A user agent as text, cut, and its first ``product/version``."""
+    text = value.decode("latin-1")[:MAX_TEXT]
+    return text or None, text.split(" ", 1)[0][:64] or None
+
+
+@lru_cache(maxsize=65536)
+def client_key(ip: str, ua: str | None) -> str:
+    """A stable key for a client that gave none: not secret, only short and the same each time."""
+    return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()
