@@ -1,14 +1,8 @@
-"""TLS: the same rules on an encrypted connection.
-
-The self-signed certificate is made by `openssl req`, a program that nearly every machine has: no Python library that
-could make one is a dependency. Without it these tests are skipped.
-"""
+"""TLS: the same rules on an encrypted connection."""
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +10,7 @@ import pytest
 
 from app.conformance.stream import Cut
 from app.conformance.target import Target
+from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.server import serve
 from tests.support.waiting import eventually
@@ -26,17 +21,7 @@ Certificate = tuple[Path, Path]
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     """A certificate for 127.0.0.1 and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    directory = tmp_path_factory.mktemp("tls")
-    certificate, key = directory / "cert.pem", directory / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
-    return certificate, key
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

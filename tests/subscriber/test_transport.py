@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +15,7 @@ import pytest
 from subscriber.connection import MAX_CHUNK
 from subscriber.transport import MAX_IDLE, GarbageAnswer, TrailerTransport
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
+from tests.support.certificates import make_certificate
 from trickle import wire
 
 
@@ -366,15 +365,10 @@ class TestFaults:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for 127.0.0.1 that nobody but the test trusts."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
-    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    files = ["-keyout", str(folder / "key"), "-out", str(folder / "crt")]
-    subprocess.run(["openssl", "req", *kind, *subject, *files], check=True, capture_output=True)
+    certificate, key = make_certificate(folder)
     both = folder / "both.pem"
-    both.write_text((folder / "key").read_text() + (folder / "crt").read_text())
+    both.write_text(key.read_text() + certificate.read_text())
     return both
 
 

@@ -14,7 +14,7 @@ from app.data_plane.identity import client_key
 from app.data_plane.plane import DataPlane, Options
 from trickle.records import AccessRecord
 
-SCOPE = {"type": "http", "method": "GET", "path": "/x" * 500, "client": None, "headers": []}
+SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/x" * 500, "client": None, "headers": []}
 
 
 def plane(records: list[AccessRecord]) -> DataPlane:

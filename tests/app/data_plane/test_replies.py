@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from app.data_plane.replies import PREFLIGHT, Reply, header_lines, segment_head, truncated_end
@@ -67,9 +69,9 @@ def test_every_status_has_its_line(status: Status) -> None:
     assert line == f"HTTP/1.1 {int(status)} {PHRASES[status]}".encode()
 
 
-def head(**fields: object) -> bytes:
+def head(**fields: Any) -> bytes:
     """The head of a segment, plain unless told otherwise."""
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "common": COMMON, "content_type": "video/mp2t", "seq": 4, "latest": None, "epoch": 2, "size": 9,
         "truncated": "", "keep_alive": True, "cors": False, "http10": False,
     }  # fmt: skip

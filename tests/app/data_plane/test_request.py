@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.data_plane.request import MAX_TEXT, Request
+from app.data_plane.identity import MAX_TEXT
+from app.data_plane.request import Request
 from app.data_plane.routes import Route
 from trickle.records import AccessRecord, Op
 
