@@ -86,6 +86,8 @@ cli = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
+    # Plain help: importing rich takes longer than all the rest.
+    rich_markup_mode=None,
     help="Segmented HTTP pub/sub for live media: publish numbered segments, and read them while they are written.",
 )
 
