@@ -36,7 +36,7 @@ COMMANDS: Final = {
     "publish": Mount("publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."),
     "subscribe": Mount("subscriber.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "channels": Mount("subscriber.cli", "channels", "List a server's channels."),
-    "storms": Mount("analytics.cli", "storms", "Find retry storms in access logs.", ("analytics", "pyspark")),
+    "storms": Mount("analytics.cli", "storms", "Find retry storms in access logs."),
     "conformance": Mount("app.conformance.cli", "conformance", "Check a server against the wire protocol."),
     "demo": Mount("app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
