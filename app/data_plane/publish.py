@@ -57,20 +57,26 @@ class Publish(Exchange):
         """The writer's part is over, by its own end or by somebody else: answer at once."""
         reply = writer_reply(outcome, self.writer.segment.seq, self.plane.jitter)
         if reply is not None:
-            self._close_books()
+            self._leave()
             self.answer(reply)
 
     def withdraw(self) -> None:
         """Stop writing: the segment stays open for a while, so that the publisher can resume it."""
-        self._close_books()
-        self.writer.channel.abort(self.writer, self.plane.clock())
+        writer = self._leave()
+        writer.channel.abort(writer, self.plane.clock())
 
     def _count(self, chunks: list[bytes]) -> None:
         if not self.received:
             self.plane.preconnects.pop(self, None)
         self.received += sum(map(len, chunks))
 
-    def _close_books(self) -> None:
+    def _leave(self) -> Writer:
+        """Let go of the token: it knows this exchange, too, and the cycle would keep the segment's bytes in memory
+        after it was evicted, until the garbage collector comes by.
+        """
+        writer = self.writer
+        del self.writer
         self.plane.preconnects.pop(self, None)
         self.record.bytes_in = self.received
-        self.record.next_seq = self.writer.channel.next_seq
+        self.record.next_seq = writer.channel.next_seq
+        return writer
