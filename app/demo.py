@@ -47,11 +47,16 @@ class Stage:
     checks: list[tuple[str, bool]] = field(default_factory=list)
 
     @contextmanager
-    def step(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show what goes on while it does, and how it went, in one line."""
+    def step(self, text: str, *, quiet: bool = True) -> Iterator[Callable[[str], None]]:
+        """Show what goes on while it does, and how it went, in one line.
+
+        Args:
+            quiet: the step shows no progress of its own.
+        """
         details: list[str] = []
         begun = time.monotonic()
-        with self.console.status(f"{text} …") if self.console.is_terminal else _announced(self.console, text):
+        spin = quiet and self.console.is_terminal
+        with self.console.status(f"{text} …") if spin else _announced(self.console, text):
             yield details.append
         took = f"[dim]{time.monotonic() - begun:.1f} s[/dim]"
         self.console.print(f"[green]•[/green] {text}: {', '.join(details) or 'done'} {took}", highlight=False)
@@ -131,7 +136,7 @@ def _run_media(stage: Stage, clip: Path | None, log: Path) -> None:
 
 def _run_report(stage: Stage, log: Path) -> None:
     report_file = stage.directory / "report.json"
-    with stage.step("Look for retry storms in the access log with Spark") as detail:
+    with stage.step("Look for retry storms in the access log with Spark", quiet=False) as detail:
         command = ["storms", str(log), "--json", str(report_file), "--fail-on", "never"]
         done = _finish(_start(*command, like=stage.console), "the storm report")
         report: dict[str, Any] = json.loads(report_file.read_text())
