@@ -7,8 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
-from typing import TYPE_CHECKING
+from itertools import count, takewhile
+from typing import TYPE_CHECKING, TypeVar
 
 from app.core.registry import Registry
 from app.data_plane.replies import CONTINUE
@@ -18,6 +18,8 @@ from trickle.records import AccessRecord
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
     from app.data_plane.publish import Publish
+
+T = TypeVar("T")
 
 RecordSink = Callable[[AccessRecord], None]
 
@@ -132,23 +134,13 @@ class DataPlane:
             connection.abort()
 
     def _send_interim(self, now: float) -> None:
-        due = []
-        for exchange, when in self.preconnects.items():
-            if when > now:
-                break
-            due.append(exchange)
-        for exchange in due:
+        for exchange in _due(self.preconnects, now):
             del self.preconnects[exchange]
             self.preconnects[exchange] = now + self.options.interim_interval_s
             exchange.connection.send(CONTINUE)
 
     def _close_resting(self, now: float) -> None:
-        due = []
-        for connection, when in self.resting.items():
-            if when > now:
-                break
-            due.append(connection)
-        for connection in due:
+        for connection in _due(self.resting, now):
             del self.resting[connection]
             connection.timeout_keep_alive_handler()
 
@@ -159,3 +151,8 @@ class DataPlane:
                 stall.since, stall.unsent = now, unsent
             if now - stall.since >= self.options.reader_lag_s or connection.lag() > self.options.reader_lag_bytes:
                 connection.cut_off()
+
+
+def _due(times: dict[T, float], now: float) -> list[T]:
+    """The keys whose time has come, of a dict in the order of its times."""
+    return list(takewhile(lambda key: times[key] <= now, times))
