@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from app.core.registry import Registry
@@ -122,7 +121,6 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
     return None
 
 
-@lru_cache(maxsize=1024)
 def _is_plain(value: bytes) -> bool:
     """Whether a header's value can be stored, and sent on to readers."""
     return len(value) <= MAX_TEXT and _PRINTABLE.fullmatch(value) is not None

@@ -10,14 +10,19 @@ MAX_TEXT: Final = 256
 """Characters kept of a client's free text (user agent, path, key): a log line must not be as long as a client likes."""
 
 
-@lru_cache(maxsize=4096)
 def user_agent(value: bytes) -> tuple[str | None, str | None]:
     """A user agent as text, cut, and its first ``product/version``."""
-    text = value.decode("latin-1")[:MAX_TEXT]
+    # Cut before it becomes a key of the cache: a header may be 64 KiB long.
+    return _split_user_agent(value[:MAX_TEXT])
+
+
+@lru_cache(maxsize=4096)
+def _split_user_agent(value: bytes) -> tuple[str | None, str | None]:
+    text = value.decode("latin-1")
     return text or None, text.split(" ", 1)[0][:64] or None
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def client_key(ip: str, ua: str | None) -> str:
     """A stable key for a client that gave none: not secret, only short and the same each time."""
     return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()

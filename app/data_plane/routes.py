@@ -72,7 +72,7 @@ class Router:
         return (*below, b"") if len(below) == 1 and path.endswith(b"/") else below
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     """What a request asks for, given its path segments below the base path."""
     try:
