@@ -20,7 +20,7 @@ class Mount:
     """Where a sub-command lives.
 
     Attributes:
-        module, function: its function, whose docstring is its help.
+        module, function: its function, which may be a coroutine, and whose docstring is its help.
         summary: its line in the list of commands, known without loading it.
         extra: the optional dependency that it needs, and that dependency's import name.
     """
@@ -63,6 +63,8 @@ def load(name: str) -> Any:
     Raises:
         TrickleError: a package that it needs is not installed.
     """
+    from app.running import runnable  # brings asyncio along, which takes longer than `--help`
+
     mount = COMMANDS[name]
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
@@ -71,7 +73,7 @@ def load(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise _missing(name, mount, error) from None
     single = typer.Typer(add_completion=False)
-    single.command(name)(function)
+    single.command(name)(runnable(function))
     return typer.main.get_command(single)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -22,7 +20,7 @@ T = TypeVar("T")
 _DEFAULT_BY: Final = "size:1MiB"
 
 
-def publish(
+async def publish(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="The channel, as in http://localhost:2939/trickle/CHANNEL.")
     ],
@@ -74,7 +72,7 @@ def publish(
         keep=keep,
         verify=True if ca_file is None else _context(ca_file),
     )
-    if _run(job.run()).lost:
+    if (await job.run()).lost:
         raise typer.Exit(1)
 
 
@@ -98,29 +96,3 @@ def _context(ca_file: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # SSLError included
         raise InvalidInput(f"cannot read certificates from {ca_file}: {error.strerror}") from error
-
-
-def _run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. Ctrl-C and SIGTERM end it in order, the channel first; a second one breaks that off.
-
-    The signal is taken by the event loop: the way of ``asyncio.run`` cancels between any two bytecodes, and can meet
-    a future in the middle of a change.
-    """
-    caught: list[int] = []
-
-    async def interruptible() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def stop(number: int) -> None:
-            caught.append(number)
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        return await main
-
-    try:
-        return asyncio.run(interruptible())
-    except asyncio.CancelledError:
-        raise typer.Exit(128 + caught[0]) from None

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
-from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from subscriber.core import start_seq
 from trickle.errors import InvalidInput
 
-T = TypeVar("T")
 
-
-def subscribe(
+async def subscribe(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.", show_default=False)
     ],
@@ -61,40 +56,14 @@ def subscribe(
                 "media on a terminal helps nobody: name a file (-o FILE), or use a pipe", param_hint="--output"
             )
         output = "-"
-    run(record(Request(url, output, start, for_s, wait_s, lag)))
+    await record(Request(url, output, start, for_s, wait_s, lag))
 
 
-def channels(
+async def channels(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what the server says as JSON.")] = False,
 ) -> None:
     """List the channels of a server."""
     from subscriber.listing import fetch_channels, print_channels
 
-    print_channels(run(fetch_channels(url)), as_json=as_json)
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; Ctrl-C and SIGTERM cancel it in order, and are the exit code.
-
-    The signal is taken by the event loop: the way of ``asyncio.run`` cancels between any two bytecodes, and can meet
-    a future in the middle of a change.
-    """
-    caught: list[int] = []
-
-    async def interruptible() -> T:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def stop(number: int) -> None:
-            caught.append(number)
-            task.cancel()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-        return await main
-
-    try:
-        return asyncio.run(interruptible())
-    except asyncio.CancelledError:
-        raise typer.Exit(128 + caught[0]) from None
+    print_channels(await fetch_channels(url), as_json=as_json)

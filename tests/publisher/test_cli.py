@@ -17,6 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from app.running import runnable
 from publisher import cli
 from tests.publisher.clips import decode, make_clip
 from tests.support.server import RunningServer, serve
@@ -210,7 +211,7 @@ def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, 
 def test_what_cannot_work_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
     """Each wrong use says what is wrong, exits non-zero, and creates no channel."""
     command = typer.Typer()
-    command.command()(cli.publish)
+    command.command()(runnable(cli.publish))
     for name, (arguments, code, text) in bad_inputs(server.base, tmp_path).items():
         result = CliRunner().invoke(command, [*map(str, arguments)])
         said = str(result.exception) if isinstance(result.exception, TrickleError) else result.stderr

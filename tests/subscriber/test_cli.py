@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from app.cli import main
+from app.running import runnable
 from subscriber.cli import channels, subscribe
 from tests.subscriber.test_transport import unused_port
 
@@ -54,7 +55,7 @@ def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
     """Without -o on a terminal, the command says what to type instead."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     with pytest.raises(typer.BadParameter, match="-o FILE"):
-        subscribe(NOWHERE)
+        runnable(subscribe)(NOWHERE)
 
 
 def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +67,7 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("subscriber.recording.record", record)
     app = typer.Typer()
-    app.command()(subscribe)
+    app.command()(runnable(subscribe))
     result = CliRunner().invoke(app, [NOWHERE, "--start", "-3", "--for", "5", "--wait", "2", "--on-lag", "earliest"])
     assert result.exit_code == 0
     assert repr(seen[0]) == (
@@ -83,15 +84,15 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("subscriber.listing.fetch_channels", fetch_channels)
     monkeypatch.setattr("subscriber.listing.print_channels", lambda answer, as_json: said.append((answer, as_json)))
-    channels(NOWHERE, as_json=True)
+    runnable(channels)(NOWHERE, as_json=True)
     assert said == [({"url": NOWHERE}, True)]
 
 
 def test_help_names_every_option() -> None:
     """Each with a sentence."""
     app = typer.Typer()
-    app.command("subscribe")(subscribe)
-    app.command("channels")(channels)
+    app.command("subscribe")(runnable(subscribe))
+    app.command("channels")(runnable(channels))
     text = CliRunner().invoke(app, ["subscribe", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     for option in ("--output", "--start", "--for", "--wait", "--on-lag"):
         assert option in text
