@@ -8,22 +8,20 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
 from publisher.client import Publisher
 from publisher.core import Start
 from publisher.feed import Feed, Totals
-from publisher.media import Remuxer, open_media
+from publisher.media.remux import Remuxer
+from publisher.media.source import MediaSource, open_media
 from publisher.raw import Splitter, StoppableReader, read_steps
 from publisher.status import Status
 from publisher.steps import Step
 from publisher.worker import IsStopped, Source, stepping
 from trickle.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from av.container import InputContainer
 
 STDIN: Final = "-"
 
@@ -106,7 +104,7 @@ def _raw_steps(source: str, name: str, splitter: Splitter, is_stopped: IsStopped
     return steps()
 
 
-def _open_media(source: str, name: str, is_stopped: IsStopped) -> InputContainer:
+def _open_media(source: str, name: str, is_stopped: IsStopped) -> MediaSource:
     if source != STDIN:
         return open_media(source, name)
     descriptor = sys.stdin.fileno()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from app.running import runnable
 from publisher import cli
-from tests.publisher.clips import decode, make_clip
+from tests.publisher.media.clips import decode, make_clip
 from tests.support.server import RunningServer, serve
 from trickle.errors import TrickleError
 

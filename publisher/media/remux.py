@@ -12,23 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from publisher.mpegts import ContinuityCounters
+from publisher.media.mpegts import ContinuityCounters
+from publisher.media.source import MediaSource, reason
+from publisher.media.timestamps import CLOCK_HZ, Timeline, fill_first_dts
 from publisher.steps import Chunk, Cut, Step
-from publisher.timestamps import CLOCK_HZ, Timeline, fill_first_dts
 from trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet
     from av.bitstream import BitStreamFilterContext
-    from av.container import InputContainer, OutputContainer
+    from av.container import OutputContainer
     from av.stream import Stream
 
 AUDIO_SEGMENT_S: Final = 2.0
-OPEN_S: Final = 15.0
-"""How long a source on the network may take to open, in seconds."""
-
 CARRIED: Final = frozenset(
     {"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "cavs", "dirac", "vc1", "jpeg2000"}
     | {"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "eac3", "dts", "truehd", "opus", "s302m", "pcm_bluray"}
@@ -54,39 +52,11 @@ _MUXER: Final = {
 }
 
 
-class ByteReader(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes; none at the end."""
-
-
-def open_media(source: str | ByteReader, name: str) -> InputContainer:
-    """Open a file, a URL or a stream of bytes.
-
-    Args:
-        source: a path or URL, or a stream of bytes.
-        name: what to call it in an error message.
-
-    Raises:
-        InvalidInput: PyAV is not installed, or it cannot read this.
-    """
-    try:
-        import av
-    except ImportError as error:
-        raise InvalidInput('reading media needs PyAV: pip install "tricklecast[media]"') from error
-    remote = isinstance(source, str) and "://" in source
-    try:
-        return av.open(source, mode="r", timeout=(OPEN_S, None) if remote else None)
-    except (av.error.FFmpegError, OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {name}: {_reason(error)}") from error
-
-
 class Remuxer:
-    """Turns an open container into the chunks of MPEG-TS segments.
+    """Turns the packets of a source into the chunks of MPEG-TS segments.
 
     Args:
-        container: the source; it is closed at the end.
+        source: it is closed at the end.
         name: what to call it in messages.
         warn: is told, once, about every stream that is left out.
 
@@ -94,14 +64,14 @@ class Remuxer:
         InvalidInput: MPEG-TS can carry none of its streams.
     """
 
-    def __init__(self, container: InputContainer, name: str, warn: Callable[[str], None]) -> None:
-        self._container = container
+    def __init__(self, source: MediaSource, name: str, warn: Callable[[str], None]) -> None:
+        self._source = source
         self._name = name
-        self._streams = [stream for stream in container.streams if _is_carried(stream)]
+        self._streams = [stream for stream in source.streams if _is_carried(stream)]
         if not any(stream.type in ("video", "audio") for stream in self._streams):
-            container.close()
+            source.close()
             raise InvalidInput(f"{name} has no video or audio that MPEG-TS can carry")
-        for stream in container.streams:
+        for stream in source.streams:
             if stream not in self._streams:
                 warn(f"left out: stream {stream.index} ({stream.type}, {_codec(stream)})")
         self._lead = min(self._streams, key=lambda stream: (stream.type != "video", stream.type != "audio"))
@@ -119,9 +89,9 @@ class Remuxer:
 
         failure: FFmpegError | OSError | None = None
         segment: _Segment | None = None
-        with closing(self._container):
+        with closing(self._source):
             try:
-                for packet in fill_first_dts(self._packets()):
+                for packet in fill_first_dts(self._carried()):
                     begins = packet.stream_index == self._lead.index and packet.is_keyframe
                     pts, dts = self._timeline.stamp(packet, packet.time_base)
                     if segment is not None and self._is_over(segment, begins, dts):
@@ -138,11 +108,10 @@ class Remuxer:
             if segment is not None:
                 yield from self._chunk(segment.close(), None)
         if failure is not None:
-            raise InvalidInput(f"reading {self._name} failed half-way: {_reason(failure)}") from failure
+            raise InvalidInput(f"reading {self._name} failed half-way: {reason(failure)}") from failure
 
-    def _packets(self) -> Iterator[Packet[Stream]]:
-        # An empty packet at the end asks decoders for what they hold back; there are none here.
-        return (packet for packet in self._container.demux(self._streams) if packet.size)
+    def _carried(self) -> Iterator[Packet[Stream]]:
+        return (packet for packet in self._source.packets() if packet.stream_index in self._filters)
 
     def _is_over(self, segment: _Segment, keyframe: bool, dts: int) -> bool:
         if self._lead.type == "video":
@@ -222,8 +191,3 @@ def _like(muxer: OutputContainer, stream: Stream) -> Stream:
     if language := stream.metadata.get("language"):
         copy.metadata["language"] = language
     return copy
-
-
-def _reason(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return text.splitlines()[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publisher.mpegts import PACKET_BYTES, ContinuityCounters
+from publisher.media.mpegts import PACKET_BYTES, ContinuityCounters
 
 
 def packet(pid: int, counter: int, *, payload: bool = True, start: bool = False) -> bytes:

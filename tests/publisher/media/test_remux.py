@@ -10,10 +10,11 @@ from pathlib import Path
 import av
 import pytest
 
-from publisher.media import Remuxer, open_media
-from publisher.mpegts import PACKET_BYTES
+from publisher.media.mpegts import PACKET_BYTES
+from publisher.media.remux import Remuxer
+from publisher.media.source import open_media
 from publisher.steps import Chunk, Cut, Step
-from tests.publisher.clips import decode, make_clip
+from tests.publisher.media.clips import decode, make_clip
 from trickle.errors import InvalidInput
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.timestamps import CLOCK_HZ, LEAD, MAX_HELD, Timeline, fill_first_dts
+from publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, Timeline, fill_first_dts
 
 MS = Fraction(1, 1000)
 
