@@ -1,0 +1,165 @@
+"""Wall-clock times inside MPEG-TS and MP4 segments."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from trickle.producer_time import CAPTURED, MAX_PACKETS, PACKET_BYTES, prft_box, read_prft, read_temi, temi_packet
+
+NOW_US = 1_785_000_000_123_456
+FIRST_US = ((1 << 31) - 2_208_988_800) * 1_000_000
+LAST_US = ((1 << 32) + (1 << 31) - 2_208_988_800) * 1_000_000 - 1
+
+same_walks = settings(derandomize=True)
+times = st.integers(FIRST_US, LAST_US)
+"""The times that 64 bits of NTP tell apart, under the convention for its wrap in 2036."""
+
+
+def field_packet(field: bytes, *, flags: int = 0x20, length: int | None = None) -> bytes:
+    """A transport packet with this adaptation field."""
+    head = bytes([0x47, 0x01, 0x00, flags, len(field) if length is None else length])
+    return (head + field).ljust(PACKET_BYTES, b"\xff")
+
+
+def box(kind: bytes, body: bytes = b"", size: int | None = None) -> bytes:
+    """An MP4 box."""
+    return (8 + len(body) if size is None else size).to_bytes(4) + kind + body
+
+
+NULL = b"\x47\x1f\xff\x10" + bytes(184)
+NTP = bytes.fromhex("ee0f6ec01f9acffa")  # NOW_US
+TIMELINE = b"\x20\x7f\x00" + NTP
+
+
+@same_walks
+@given(unix_us=times, pid=st.integers(0, 0x1FFE))
+@example(unix_us=FIRST_US, pid=0x100)
+@example(unix_us=LAST_US, pid=0x100)
+def test_a_temi_packet_gives_its_time_back(unix_us: int, pid: int) -> None:
+    """To the microsecond, from 1968 to 2104, over the wrap of NTP's seconds in 2036."""
+    packet = temi_packet(pid, unix_us)
+    assert len(packet) == PACKET_BYTES
+    assert read_temi(packet) == unix_us
+
+
+def test_a_temi_packet_byte_for_byte() -> None:
+    """No payload, one extension, one timeline descriptor with an NTP time, and stuffing."""
+    packet = temi_packet(0x1234, NOW_US, timeline_id=7)
+    assert packet[:5] == bytes([0x47, 0x12, 0x34, 0x20, 183])
+    assert packet[5:7] == bytes([0x01, 14])  # extension; its length
+    assert packet[7:10] == bytes([0x0F, 0x04, 11])  # descriptors; timeline; its length
+    assert packet[10:13] == bytes([0x20, 0x7F, 7])
+    assert packet[13:21] == NTP
+    assert set(packet[21:]) == {0xFF}
+
+
+@pytest.mark.parametrize("pid", [-1, 0x1FFF, 0x2000])
+def test_a_temi_packet_needs_the_pid_of_a_stream(pid: int) -> None:
+    """Null packets and what thirteen bits cannot hold are refused."""
+    with pytest.raises(ValueError, match="PID"):
+        temi_packet(pid, NOW_US)
+
+
+def test_the_time_is_found_among_the_first_packets_only() -> None:
+    """Behind the tables, before the frames; a whole segment is not searched."""
+    packet = temi_packet(0x100, NOW_US)
+    assert read_temi(NULL * (MAX_PACKETS - 1) + packet) == NOW_US
+    assert read_temi(NULL * MAX_PACKETS + packet) is None
+    assert read_temi(memoryview(bytearray(packet + temi_packet(0x100, 0)))) == NOW_US
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param(b"\x01\x0e\x0f\x04\x0b" + TIMELINE, id="alone"),
+        pytest.param(b"\x1d" + bytes(13) + b"\x0e\x0f\x04\x0b" + TIMELINE, id="after clocks and splice countdown"),
+        pytest.param(b"\x03\x02\xaa\xbb\x0e\x0f\x04\x0b" + TIMELINE, id="after private data"),
+        pytest.param(b"\x01\x18\xef" + bytes(10) + b"\x04\x0b" + TIMELINE, id="after the extension's other parts"),
+        pytest.param(b"\x01\x12\x0f\x05\x02\xaa\xbb\x04\x0b" + TIMELINE, id="after another descriptor"),
+        pytest.param(b"\x01\x16\x0f\x04\x13\x60\x7f\x00" + bytes(8) + NTP, id="after a media time of 32 bits"),
+        pytest.param(b"\x01\x1a\x0f\x04\x17\xa0\x7f\x00" + bytes(12) + NTP, id="after a media time of 64 bits"),
+        pytest.param(b"\x01\x13\x0f\x04\x03\x00\x7f\x00\x04\x0b" + TIMELINE, id="after a time line without NTP"),
+    ],
+)
+def test_other_multiplexers_times_are_read(field: bytes) -> None:
+    """Whatever else the adaptation field, its extension and the descriptor hold."""
+    assert read_temi(field_packet(field)) == NOW_US
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(temi_packet(0x100, NOW_US)[:-1], id="less than a packet"),
+        pytest.param(b"\x00" + temi_packet(0x100, NOW_US), id="no packets"),
+        pytest.param(field_packet(b"", length=0), id="empty field"),
+        pytest.param(field_packet(b"\x00"), id="no extension"),
+        pytest.param(field_packet(b"\x01", length=1), id="extension without length"),
+        pytest.param(field_packet(b"\x03", length=1), id="private data without length"),
+        pytest.param(field_packet(b"\x01\x00"), id="empty extension"),
+        pytest.param(field_packet(b"\x01\x0e\x1f\x04\x0b" + TIMELINE), id="said to have no descriptors"),
+        pytest.param(field_packet(b"\x01\x0d\x0f\x04\x0b" + TIMELINE), id="descriptor cut short"),
+        pytest.param(field_packet(b"\x01\x05\x0f\x04\x02\x20\x7f"), id="descriptor too short"),
+        pytest.param(field_packet(b"\x01\x0e\x0f\x04\x0b\xe0" + TIMELINE[1:]), id="unknown kind of media time"),
+        pytest.param(field_packet(b"\x01\x0e\x0f\x05\x0b" + TIMELINE), id="another descriptor"),
+    ],
+)
+def test_no_temi_is_none(data: bytes) -> None:
+    """What is missing, damaged or something else gives no time, and no error."""
+    assert read_temi(data) is None
+
+
+@same_walks
+@given(st.binary(max_size=600))
+def test_reading_never_raises(data: bytes) -> None:
+    """Segments come from anyone."""
+    read_temi(data)
+    read_prft(data)
+    for start in range(0, len(data) - PACKET_BYTES, PACKET_BYTES):
+        read_temi(field_packet(data[start : start + 183], length=183))
+    read_prft(box(b"ftyp", data) + data)
+
+
+@same_walks
+@given(unix_us=times, track=st.integers(1, 2**32 - 1), media_time=st.integers(0, 2**64 - 1))
+def test_a_prft_box_gives_its_time_back(unix_us: int, track: int, media_time: int) -> None:
+    """To the microsecond, whatever track and media time it belongs to."""
+    assert read_prft(prft_box(track, unix_us, media_time)) == unix_us
+
+
+def test_a_prft_box_byte_for_byte() -> None:
+    """Version 1; the flags say what the time means."""
+    data = prft_box(3, NOW_US, 90_000)
+    assert data == box(b"prft", bytes([1, 0, 0, CAPTURED]) + bytes([0, 0, 0, 3]) + NTP + (90_000).to_bytes(8))
+    assert prft_box(3, NOW_US, 90_000, meaning=1)[8:12] == bytes([1, 0, 0, 1])
+
+
+def test_prft_is_found_behind_the_init_segment() -> None:
+    """Boxes with a size of 64 bits included; the times of later fragments are not this segment's."""
+    prft = prft_box(1, NOW_US, 0)
+    large = box(b"free", (20).to_bytes(8) + b"full", size=1)
+    assert read_prft(box(b"ftyp", b"isom") + large + box(b"moov", bytes(50)) + prft + box(b"moof")) == NOW_US
+    assert read_prft(box(b"moof") + prft) is None
+
+
+def test_prft_of_version_0_is_read() -> None:
+    """Its media time has 32 bits."""
+    assert read_prft(box(b"prft", bytes(8) + NTP + bytes(4))) == NOW_US
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(box(b"prft", bytes(8) + NTP), id="too short"),
+        pytest.param(prft_box(1, NOW_US, 0)[:-9], id="cut short"),
+        pytest.param(box(b"free", size=0) + prft_box(1, NOW_US, 0), id="behind a box without end"),
+        pytest.param(box(b"free", size=1) + bytes(8) + prft_box(1, NOW_US, 0), id="behind a box of no size"),
+        pytest.param(box(b"free") * 64 + prft_box(1, NOW_US, 0), id="behind too many boxes"),
+    ],
+)
+def test_no_prft_is_none(data: bytes) -> None:
+    """What is missing, damaged or something else gives no time, and no error."""
+    assert read_prft(data) is None
