@@ -26,14 +26,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from trickle import wire
+
+if TYPE_CHECKING:
+    from trickle.position import Position
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 class TrickleError(Exception):
-    """Base of every error that tricklecast raises on purpose."""
+    """Base of every error that tricklecast raises on purpose.
+
+    Attributes:
+        resume: where a subscription that raised this can be taken up again without loss (give it to ``start``);
+            ``None`` if it had not got that far, and for errors of others.
+    """
+
+    resume: Position | None = None
 
 
 class InvalidInput(TrickleError, ValueError):

@@ -34,6 +34,11 @@ from trickle.errors import (
 _ALL = [error for _, error in inspect.getmembers(errors, inspect.isclass) if error.__module__ == errors.__name__]
 
 
+def test_errors_know_no_position_by_themselves() -> None:
+    """Whoever can be resumed fills it in."""
+    assert ConnectionLost().resume is None
+
+
 @pytest.mark.parametrize("error", _ALL)
 def test_everything_raised_on_purpose_is_a_trickle_error(error: type[Exception]) -> None:
     """One except clause catches all that the package raises on purpose."""
