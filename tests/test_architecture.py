@@ -24,6 +24,9 @@ IMPURE = ("asyncio", "http", "time", "random", "logging", "socket", "datetime", 
 LAZY_MOUNT = "app/cli.py"
 """The one module that may name other packages, and only inside functions."""
 
+FOR_USERS_TESTS = ("publisher/testing.py", "subscriber/testing.py")
+"""They offer the server to the tests of users' programs (ADR 4): the one import from client packages to `app`."""
+
 LAYERS: dict[str, tuple[str, ...]] = {
     "app.core": ("app.core",),
     "app.storage": ("app.core", "app.storage"),
@@ -129,7 +132,16 @@ def test_packages_meet_only_in_the_contracts(path: Path) -> None:
     """Server, clients and analytics import the contracts and never each other: each can be used alone."""
     own = path.relative_to(ROOT).parts[0]
     others = set(PACKAGES) - {own, "trickle"}
-    assert _tops(path) & others == set()
+    imports = {name for name in _imports(path) if name.partition(".")[0] in others}
+    if path.relative_to(ROOT).as_posix() in FOR_USERS_TESTS:
+        imports = {name for name in imports if not _within(name, "app.testing")}
+    assert imports == set()
+
+
+@pytest.mark.parametrize("path", _modules("publisher", "subscriber"), ids=_ids(_modules("publisher", "subscriber")))
+def test_clients_do_not_load_the_server_for_tests(path: Path) -> None:
+    """`publisher.testing` and `subscriber.testing` are imported by users only."""
+    assert [name for name in _imports(path) if _within(name, "publisher.testing", "subscriber.testing")] == []
 
 
 def test_other_packages_commands_are_mounted_lazily() -> None:

@@ -1,0 +1,221 @@
+"""A real server for the tests of programs that publish or subscribe.
+
+It is a process of its own, as in production: it can be stopped, killed and started again while the program runs.
+:mod:`publisher.testing` and :mod:`subscriber.testing` offer it (docs/adr/0004-a-server-for-the-users-tests.md).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+
+from trickle.errors import TrickleError
+from trickle.records import FIELD_NAMES, AccessRecord, Kind
+
+START_S: Final = 30.0
+"""Longest time until the server listens, in seconds: it takes 1 s, and more only on a machine that is overloaded."""
+
+STOP_S: Final = 30.0
+"""More than a server takes to stop on the slowest machine, in seconds; after it the process is killed."""
+
+QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1}
+"""Settings that a test's server has unless it is given others: nobody wants to wait for its end."""
+
+_ANNOUNCEMENT: Final = "tricklecast is listening on "
+_LOOK_AGAIN_S: Final = 0.02
+
+
+class ServerFailed(TrickleError):
+    """The server did not start, or did not do in time what it should; the message holds what it wrote."""
+
+
+class TestServer:
+    """A server that listens.
+
+    Attributes:
+        base: URL of the base path; channels live below it.
+    """
+
+    __test__ = False  # or pytest would take it for a test
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.base = ""
+        self._folder = folder
+        self._settings = {**QUICK_END, **settings}
+        self._starts = 0
+        self._process: subprocess.Popen[str] | None = None
+        self._start(0)
+
+    def url(self, channel: str) -> str:
+        """The URL of a channel, which need not exist: the first publisher makes it."""
+        return f"{self.base}/{quote(channel, safe='')}"
+
+    @property
+    def port(self) -> int:
+        """Where it listens; the same for its whole life."""
+        return int(self.base.split("://", 1)[1].partition("/")[0].rpartition(":")[2])
+
+    def stop(self) -> int:
+        """SIGTERM: the server sends everybody away and ends. Returns its exit code; 0 is the good one.
+
+        Raises:
+            ServerFailed: it did not end within 30 s, and was killed.
+        """
+        if self._process is None:
+            return 0
+        self._process.terminate()
+        try:
+            return self._end(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise ServerFailed(f"the server does not stop{self._said()}") from None
+
+    def kill(self) -> None:
+        """SIGKILL: the server is gone at once, with all that it held, and all connections break."""
+        if self._process is not None:
+            self._process.kill()
+            self._end()
+
+    def restart(self) -> None:
+        """Start a server on the same port with the same settings; one that still runs is stopped first.
+
+        Channels and segments live in memory, so that the new one has none.
+
+        Raises:
+            ServerFailed: it does not start; on a busy host somebody else may have taken the port.
+        """
+        self.stop()
+        self._start(self.port)
+
+    def records(self, count: int = 0, *, within_s: float = 10.0, **fields: Any) -> list[AccessRecord]:
+        """What was asked of the server so far, one record per request that has ended, over all restarts.
+
+        Records are written a tenth of a second after their requests, so say how many there must be. This blocks: in
+        a coroutine use ``await anyio.to_thread.run_sync(server.records)``.
+
+        Args:
+            count: wait until there are at least so many.
+            within_s: how long to wait for them, in seconds.
+            fields: only records with these values: ``op="read"``, ``channel="cam"``, ...
+
+        Raises:
+            ServerFailed: there were fewer when the time was over.
+        """
+        deadline = time.monotonic() + within_s
+        while len(found := [record for record in self._logged() if _matches(record, fields)]) < count:
+            if time.monotonic() >= deadline:
+                raise ServerFailed(f"{len(found)} access records with {fields}, not {count}, after {within_s:g} s")
+            time.sleep(_LOOK_AGAIN_S)
+        return found
+
+    def _start(self, port: int) -> None:
+        self._starts += 1
+        # A log for each start: the last line of a server that was killed may be torn.
+        log = self._folder / f"access{self._starts:04d}.jsonl"
+        options = _options({**self._settings, "port": port, "access_log": log})
+        with self._output.open("w") as output:
+            # -P: a folder named "app" where the tests are run must not be taken for ours.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "app", "serve", *options],
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                env=_environment(),
+            )
+        self.base = self._announced()
+
+    def _announced(self) -> str:
+        """Wait until the server says that it listens; returns its base URL."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
+        line = self._process.stdout.readline().strip() if ready else ""
+        if not line.startswith(_ANNOUNCEMENT):
+            self.kill()
+            raise ServerFailed(f"the server does not start{self._said()}")
+        return line.removeprefix(_ANNOUNCEMENT)
+
+    def _end(self, within_s: float | None = None) -> int:
+        process = self._process
+        assert process is not None
+        code = process.wait(within_s)
+        if process.stdout is not None:
+            process.stdout.close()
+        self._process = None
+        return code
+
+    @property
+    def _output(self) -> Path:
+        return self._folder / "stderr.txt"
+
+    def _said(self) -> str:
+        said = self._output.read_text(encoding="utf-8", errors="replace").strip()
+        return f":\n{said}" if said else " and says nothing"
+
+    def _logged(self) -> Iterator[AccessRecord]:
+        for path in sorted(self._folder.glob("access*.jsonl")):
+            for line in path.read_bytes().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    record = _record(line)
+                    if record.kind == Kind.EXCHANGE:
+                        yield record
+
+
+@contextmanager
+def server(**settings: Any) -> Iterator[TestServer]:
+    """Run a server on a free port until the block ends.
+
+    Args:
+        settings: those of ``tricklecast serve``, with underscores: ``window_segments=8``, ``channel_drain_s=0``.
+            Environment variables of this process do not count.
+
+    Raises:
+        ServerFailed: it does not start; the message says why.
+    """
+    with tempfile.TemporaryDirectory(prefix="tricklecast-test-") as folder:
+        running = TestServer(Path(folder), settings)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+
+def _matches(record: AccessRecord, fields: dict[str, Any]) -> bool:
+    return all(getattr(record, name) == value for name, value in fields.items())
+
+
+def _record(line: bytes) -> AccessRecord:
+    return AccessRecord(**{name: value for name, value in orjson.loads(line).items() if name in FIELD_NAMES})
+
+
+def _options(settings: dict[str, Any]) -> list[str]:
+    options = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        match value:
+            case None:
+                continue
+            case bool():
+                options.append(f"--{flag}" if value else f"--no-{flag}")
+            case _:
+                options.append(f"--{flag}={value}")
+    return options
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without the server's settings, and with the place this module was found at."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
+    places = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+    return environment
