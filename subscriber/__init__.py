@@ -7,10 +7,13 @@
             data = await segment.read()
 """
 
-from subscriber.client import Runtime, Subscriber
+from subscriber.client import Subscriber
+from subscriber.runtime import Runtime
 from subscriber.segment import Segment
+from subscriber.start import AnyStart
 from subscriber.statistics import Statistics
 from subscriber.transport import TrailerTransport
 from subscriber.verdicts import OnLag
+from trickle.position import Position
 
-__all__ = ["OnLag", "Runtime", "Segment", "Statistics", "Subscriber", "TrailerTransport"]
+__all__ = ["AnyStart", "OnLag", "Position", "Runtime", "Segment", "Statistics", "Subscriber", "TrailerTransport"]

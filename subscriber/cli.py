@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from subscriber.core import start_seq
+from subscriber.start import Start
 from trickle.errors import InvalidInput
 
 
@@ -44,7 +44,7 @@ async def subscribe(
     from subscriber.verdicts import OnLag
 
     try:
-        start_seq(start)
+        Start.parse(start)
         lag = OnLag(on_lag)
     except InvalidInput as error:
         raise typer.BadParameter(str(error), param_hint="--start") from None

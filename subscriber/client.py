@@ -7,9 +7,6 @@ more: its answer waits in its socket, so a slow user is a slow reader, not a gro
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from random import Random
 from types import TracebackType
 from typing import Final, Self, assert_never
 
@@ -17,49 +14,19 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from subscriber.core import REFRESH_S, Cursor, start_seq
-from subscriber.getter import Getter, Got
+from subscriber.again import Again
+from subscriber.core import REFRESH_S, Cursor
+from subscriber.getter import Getter
+from subscriber.preconnect import Fetcher, Preconnect
+from subscriber.runtime import Runtime
 from subscriber.segment import OnBroken, Segment
+from subscriber.start import AnyStart, Start
 from subscriber.statistics import Counters, Statistics
 from subscriber.transport import TrailerTransport
-from subscriber.verdicts import Advance, End, OnLag, Resync, RetryAfter, Stop, Verdict
-from trickle.errors import ClosedHere, ConnectionLost, InvalidURL, LocalProtocolError, RemoteProtocolError
+from subscriber.verdicts import Advance, End, OnLag, Stop
+from trickle.errors import ClosedHere, InvalidURL, LocalProtocolError, TrickleError
 from trickle.paths import ChannelURL
-
-
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Time and chance, so that tests can give their own.
-
-    Attributes:
-        rng: where jitter comes from.
-        now: seconds on a monotonic clock.
-        sleep: waits for so many seconds.
-    """
-
-    rng: Random = field(default_factory=Random)
-    now: Callable[[], float] = anyio.current_time
-    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
-
-
-class _Preconnect:
-    """A GET under way: what will come of it, and when that is known."""
-
-    __slots__ = ("_known", "_outcome", "response")
-
-    def __init__(self) -> None:
-        self._known = anyio.Event()
-        self._outcome: Advance | End | Stop | None = None
-        self.response: httpx.Response | None = None
-
-    async def settled(self) -> Advance | End | Stop:
-        await self._known.wait()
-        assert self._outcome is not None
-        return self._outcome
-
-    def settle(self, outcome: Advance | End | Stop, response: httpx.Response | None) -> None:
-        self._outcome, self.response = outcome, response
-        self._known.set()
+from trickle.position import Position
 
 
 class Subscriber:
@@ -72,19 +39,26 @@ class Subscriber:
                 async for chunk in segment:
                     ...
 
-    The loop ends when the channel does. Everything else that ends it raises a type of ``trickle.errors``.
+    The loop ends when the channel does. Everything else that ends it raises a type of ``trickle.errors``, whose
+    ``resume`` is the ``start`` with which another subscriber goes on without loss.
+
+    No segment is missed in silence: those before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
+    It makes at most *segments + reconnects + waited / 20 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
+    a budget.
 
     Args:
         url: the channel's URL.
-        start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has), N, or -N for the N-th
-            from the head.
+        start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has), ``"earliest"`` (the
+            oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text, ``128@3``),
+            which also tells whether the channel still has the life that it was taken in: if not, the first segment is
+            ``restarted``, and ``on_lag`` says which one that is.
         on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
         on_broken: whether iterating over a segment whose connection is cut ends (``"skip"``; the segment's ``broken``
             is set) or raises ``ConnectionLost`` (``"raise"``). Either way the next segment can be read.
         wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds.
         refresh_s: how long a GET waits before it is asked again (and up to 20 % more), in seconds; keep it below the
             idle timeout of what stands between here and the server.
-        stall_timeout_s: longest silence within a segment, in seconds, before it counts as broken; ``None``: none. A
+        stall_timeout_s: longest silence within a segment, in seconds, before it counts as cut; ``None``: none. A
             peer that vanished is noticed without it, by TCP keep-alive.
         transport: an httpx transport instead of the own one; most cannot show trailers, so that a truncation in the
             middle of a segment stays unseen.
@@ -100,7 +74,7 @@ class Subscriber:
         self,
         url: str,
         *,
-        start: int | str = "next",
+        start: AnyStart = "next",
         on_lag: OnLag | str = OnLag.LIVE,
         on_broken: OnBroken = "skip",
         wait_for_channel_s: float = 0.0,
@@ -116,32 +90,51 @@ class Subscriber:
         except httpx.InvalidURL as error:
             raise InvalidURL(url, str(error)) from None
         self._runtime = runtime or Runtime()
-        self._cursor = Cursor(
-            start_seq(start), on_lag=OnLag(on_lag), wait_for_channel_s=wait_for_channel_s, refresh_s=refresh_s
-        )
+        begin = Start.parse(start)
+        self._cursor = Cursor(begin, on_lag=OnLag(on_lag), wait_for_channel_s=wait_for_channel_s, refresh_s=refresh_s)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
         self._transport = transport
         self._shared_client = client
         self._client: httpx.AsyncClient | None = None
-        self._getter: Getter | None = None
+        self._fetcher: Fetcher | None = None
+        self._again: Again | None = None
         self._tasks: TaskGroup | None = None
         self._guard = anyio.ResourceGuard("iterating over")
         self._segment: Segment | None = None
-        self._next: _Preconnect | None = None
+        self._next: Preconnect | None = None
+        self._hold_s = 0.0
+        self._position = begin.place
         self._stop: Stop | None = None
         self._over = False
+        self._failed = False
+        self._missed_at_end = 0
         self._counters = Counters()
 
     def statistics(self) -> Statistics:
         """What has happened so far."""
         return self._counters.snapshot()
 
+    @property
+    def position(self) -> Position | None:
+        """The next segment to be handed out; ``None`` as long as that depends on the server's head.
+
+        A segment that is being read counts as handed out; its own :attr:`Segment.position` reads it again.
+        """
+        return self._position
+
+    @property
+    def missed_at_end(self) -> int:
+        """Segments that were missed between the last one handed out and the end of the channel."""
+        return self._missed_at_end
+
     async def __aenter__(self) -> Self:
         if self._tasks is not None or self._over:
             raise LocalProtocolError("a subscriber is entered once")
         self._client = self._shared_client or httpx.AsyncClient(transport=self._transport or TrailerTransport())
-        self._getter = Getter(self.url, self._client)
+        getter = Getter(self.url, self._client)
+        self._fetcher = Fetcher(self._cursor, getter, self._counters, self._runtime, self._resolved)
+        self._again = Again(self._cursor, getter, self._counters, self._runtime)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         return self
@@ -185,32 +178,45 @@ class Subscriber:
         if self._over:
             raise StopAsyncIteration
         if self._stop is not None:
-            self._over = True
-            raise self._stop.error
-        if self._next is None:
-            self._preconnect(0.0)
-        pending = self._next
-        assert pending is not None
-        outcome = await pending.settled()
-        self._next = None
-        match outcome:
+            raise self._fail(self._stop.error)
+        pending = await self._settled()
+        match outcome := pending.outcome:
             case Advance() as begun:
-                return self._begin(begun, pending.response)
+                return self._begin(begun, pending)
             case End(gap):
                 self._counters.missed(gap)
-                self._over = True
+                self._missed_at_end, self._over = gap, True
                 raise StopAsyncIteration
             case Stop(error):
-                self._over = True
-                raise error
+                raise self._fail(error)
         assert_never(outcome)
 
-    def _begin(self, begun: Advance, response: httpx.Response | None) -> Segment:
-        assert response is not None
+    async def _settled(self) -> Preconnect:
+        """Wait for what comes next; a seek in the meantime begins the wait anew."""
+        while True:
+            if self._next is None:
+                self._preconnect(self._hold_s)
+            pending = self._next
+            assert pending is not None
+            await pending.settled()
+            if pending is self._next:
+                self._next = None
+                return pending
+
+    def _fail(self, error: TrickleError) -> TrickleError:
+        self._over = self._failed = True
+        error.resume = error.resume or self._position
+        return error
+
+    def _begin(self, begun: Advance, pending: Preconnect) -> Segment:
+        assert pending.opened is not None
+        assert self._again is not None
         self._counters.begun(begun)
+        self._position = Position(begun.seq + 1, begun.epoch)
         self._segment = Segment(
             begun,
-            response,
+            pending.opened,
+            self._again,
             self._counters.received,
             self._ended,
             stall_timeout_s=self._stall_s,
@@ -218,6 +224,34 @@ class Subscriber:
         )
         self._preconnect(begun.delay_s)
         return self._segment
+
+    async def seek(self, start: AnyStart, *, leave: bool = False) -> None:
+        """Read on elsewhere: the next segment to be handed out is the one that ``start`` names.
+
+        May be called at any time, also by another task while one waits for a segment, and also after the end or an
+        error: the iteration can then be taken up again. A seek makes no gap; segments missed behind its target do.
+
+        Args:
+            start: where to, like ``start`` of the subscriber.
+            leave: whether the segment that is being read ends here; otherwise it can be read to its end.
+
+        Raises:
+            InvalidSeq: ``start`` cannot be used.
+            ClosedHere: the subscriber has not been entered, or was left.
+        """
+        target = Start.parse(start)
+        if self._tasks is None:
+            raise ClosedHere("use 'async with' around a subscriber")
+        self._hold_s = self._cursor.seek(target, self._runtime.rng, failed=self._failed)
+        self._position = target.place
+        self._stop, self._over, self._failed, self._missed_at_end = None, False, False, 0
+        self._counters.sought()
+        pending, self._next = self._next, None
+        with anyio.CancelScope(shield=True):
+            if pending is not None:
+                await pending.abandon()
+            if leave and self._segment is not None:
+                await self._segment.stop()
 
     def _ended(self, segment: Segment) -> None:
         self._counters.ended(truncated=segment.truncated is not None, broken=segment.broken is not None)
@@ -228,51 +262,19 @@ class Subscriber:
 
     def _preconnect(self, delay_s: float) -> None:
         assert self._tasks is not None
-        self._next = _Preconnect()
-        self._tasks.start_soon(self._fetch, self._next, delay_s)
+        assert self._fetcher is not None
+        self._hold_s = 0.0
+        self._next = Preconnect()
+        self._tasks.start_soon(self._fetcher.run, self._next, delay_s)
 
-    async def _fetch(self, pending: _Preconnect, delay_s: float) -> None:
-        """Ask until there is a segment, an end or an error."""
-        assert self._getter is not None
-        while True:
-            if delay_s > 0:
-                await self._runtime.sleep(delay_s)
-            self._counters.requested()
-            got = await self._getter.get(self._cursor.ask(), self._cursor.refresh_after(self._runtime.rng))
-            response = got.response if isinstance(got, Got) else None
-            verdict = self._judge(got)
-            if isinstance(verdict, End | Stop):
-                if response is not None:
-                    await response.aclose()
-                pending.settle(verdict, None)
-                return
-            if isinstance(verdict, Advance):
-                # No await between the verdict and this: whoever closes the subscriber finds the response.
-                pending.settle(verdict, response)
-                return
-            delay_s = 0.0 if verdict is None else verdict.delay_s
-
-    def _judge(self, got: Got | ConnectionLost | RemoteProtocolError | None) -> Verdict | None:
-        """What the cursor says to what came of its GET, counted; ``None`` for the same GET at once."""
-        now, rng = self._runtime.now(), self._runtime.rng
-        match got:
-            case None:
-                self._counters.refreshed()
-                self._cursor.refreshed()
-                return None
-            case Got(answer):
-                verdict = self._cursor.answered(answer, now, rng)
-            case error:
-                verdict = self._cursor.lost(error, now, rng)
-        if isinstance(verdict, RetryAfter | Resync):
-            self._counters.retried(verdict.error)
-        return verdict
+    def _resolved(self, seq: int) -> None:
+        self._position = self._position or Position(seq)
 
     async def _release(self) -> None:
         pending, self._next = self._next, None
         if self._segment is not None:
             await self._segment.aclose()
-        if pending is not None and pending.response is not None:
-            await pending.response.aclose()
+        if pending is not None:
+            await pending.abandon()
         if self._client is not None and self._client is not self._shared_client:
             await self._client.aclose()

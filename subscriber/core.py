@@ -10,7 +10,9 @@ and obeys the verdict. The rules (docs/reference/protocol.md, sections 4 to 6):
   or for a few seconds after a lost connection, since a restarted server has its publishers back a little later.
 - 470 means another seq. No failure is followed by the same request at once, and all that is not a first step
   forward costs a token of the retry budget: an arbitrary server cannot make a cursor hammer it.
-- Going back within the numbering happens only if the server's head is behind what was already read.
+- Going back within the numbering happens only if the server's head is behind what was already read, or if the channel
+  has another life than the one that was read and ``on_lag`` is *earliest*: then all of that life is new.
+- A segment whose body was cut is asked for once more, after a pause and for a token (:meth:`Cursor.cut`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from subscriber.start import AnyStart, Start
 from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle import wire
 from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import RemoteProtocolError, TrickleError
-from trickle.paths import parse_seq
+from trickle.errors import RemoteProtocolError, SegmentMissing, TrickleError
 
 REFRESH_S: Final = 20.0
 """Idle waits are asked again after this long, like Go's subscriber does; common proxies cut them at 30 s or 60 s."""
@@ -36,6 +38,9 @@ MIN_PAUSE_S: Final = 0.05
 PATIENCE_S: Final = 300.0
 """A ``Retry-After`` beyond this is taken for a no."""
 
+CUT_PATIENCE_S: Final = 10.0
+"""The same for the rest of a segment that was cut: later, it has most likely left the window."""
+
 REJOIN_WAIT_S: Final = 10.0
 """How long a 404 is waited for after a lost connection: one backoff cap, in which publishers come back."""
 
@@ -43,29 +48,19 @@ JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
 """While waiting for a channel to begin; short, since what is published meanwhile is what is waited for."""
 
 
-def start_seq(start: int | str) -> int:
-    """Read where a subscription is to begin.
+LAST_SEQ: Final = 10**15 - 1
+"""The protocol's seqs have 15 digits; none could follow this one."""
 
-    Args:
-        start: ``"next"``, ``"current"``, or a seq as a GET takes it: N, or -N for the N-th from the head.
-
-    Raises:
-        InvalidSeq: none of these.
-    """
-    match start:
-        case "next":
-            return wire.SEQ_NEXT
-        case "current":
-            return wire.SEQ_CURRENT
-    return parse_seq(str(start))
+REFERENCE_WINDOW: Final = 5
+"""Segments that the reference server keeps (``maxSegmentsPerStream``). It does not say which is the earliest, so that
+this is where to look for it."""
 
 
 class Cursor:
     """A subscriber's place in a channel.
 
     Args:
-        start: the first seq; -1 for the next segment to begin, -2 for the newest one that has, -N for the N-th
-            from the head.
+        start: the first segment, as :meth:`Start.parse` reads it.
         on_lag: where to go on when a segment has left the window.
         wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds.
         refresh_s: how long a GET waits before it is asked again, in seconds; up to 20 % more is added at random.
@@ -77,26 +72,29 @@ class Cursor:
         "_asked",
         "_attempt",
         "_backoff",
-        "_before_birth",
+        "_below",
         "_budget",
         "_epoch",
         "_expected",
         "_failures",
+        "_follows",
         "_hold",
         "_joined",
         "_lost",
         "_met",
         "_misses",
         "_missing_since",
+        "_named",
         "_on_lag",
         "_refresh_s",
         "_restarted",
+        "_unnamed",
         "_wait_s",
     )
 
     def __init__(
         self,
-        start: int = wire.SEQ_NEXT,
+        start: AnyStart | Start = "next",
         *,
         on_lag: OnLag = OnLag.LIVE,
         wait_for_channel_s: float = 0.0,
@@ -104,24 +102,48 @@ class Cursor:
         backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
     ) -> None:
-        self._asked: int | None = None if start == wire.SEQ_NEXT else start
         self._on_lag = on_lag
         self._wait_s = wait_for_channel_s
         self._refresh_s = refresh_s
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
-        self._attempt = 1
         self._failures = 0
         self._hold = False
-        self._expected = start if start >= 0 else None
         self._epoch: int | None = None
-        self._restarted = False
         self._met = False
         self._joined = False
         self._lost = False
-        self._before_birth = False
+        self._stand(start if isinstance(start, Start) else Start.parse(start))
+
+    def _stand(self, start: Start) -> None:
+        self._asked, self._attempt = start.ask, 1
+        self._below = start.back
+        self._named = start.named
+        self._expected = start.ask if start.named else None
+        # Nobody has named the seq that is asked for: it stands for all that there is.
+        self._unnamed = start.ask == 0 and not start.named
+        # The seq that is asked for is one more than what was read, here or by whoever wrote the position down.
+        self._follows = start.position is not None
+        if start.position is not None:
+            self._epoch = start.position.epoch
+        self._restarted = False
         self._missing_since: float | None = None
         self._misses = 0
+
+    def seek(self, start: Start, rng: Random, *, failed: bool = False) -> float:
+        """Go elsewhere. What was asked for before must not be reported any more.
+
+        Args:
+            start: where to.
+            rng: where jitter comes from.
+            failed: the cursor had said :class:`Stop`; it is not to be talked into hammering.
+
+        Returns:
+            Seconds to wait before the GET that :meth:`ask` now names.
+        """
+        self._failures += failed
+        self._stand(start)
+        return self._delay(None, rng) if self._failures else 0.0
 
     def ask(self) -> Ask:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
@@ -137,7 +159,7 @@ class Cursor:
         self._lost = False
         if self._asked is not None and self._asked < wire.SEQ_NEXT:
             # All that is relative to the head is answered at once unless nothing was ever written; then it is seq 0.
-            self._asked = 0
+            self._asked, self._unnamed = 0, True
 
     def finished(self, *, empty: bool = False) -> None:
         """A segment's body was read to its end, or its user left it. Nothing is to be done.
@@ -149,10 +171,26 @@ class Cursor:
             self._failures = 0
             self._budget.earn()
 
-    def broken(self, error: TrickleError) -> Stop | None:
-        """A segment's body was cut. Nothing is to be done, or the verdict is to be obeyed.
+    def cut(self, error: TrickleError, rng: Random, *, floor_s: float | None = None) -> RetryAfter | None:
+        """A segment's body was cut, or the GET that was to bring the rest of it failed.
 
-        The segment is lost, since its beginning has been handed on and a second GET would begin at its start again.
+        Args:
+            error: what happened.
+            rng: where jitter comes from.
+            floor_s: what ``Retry-After`` said, in seconds.
+
+        Returns:
+            After what pause to ask for that segment once more; ``None`` if patience or the budget do not allow it.
+        """
+        self._lost = True
+        if (floor_s or 0.0) > CUT_PATIENCE_S or not self._budget.spend():
+            return None
+        self._failures += 1
+        return RetryAfter(self._delay(floor_s, rng), error)
+
+    def broken(self, error: TrickleError) -> Stop | None:
+        """A segment's body was cut, and the rest of it is not to be had. Nothing is to be done, or to obey the verdict.
+
         The cursor stays where it is, one further; the GET after the next :class:`Advance` is held back.
 
         Args:
@@ -212,23 +250,31 @@ class Cursor:
             head = answer.natural(wire.LATEST)
             if head is None:
                 return Stop(RemoteProtocolError(answer.status, detail=f"no {wire.LATEST} header"))
-            return Resolved(self._go_to(head))
+            return Resolved(self._resolve(head))
         seq = answer.natural(wire.SEQ)
-        if seq is None or (self._asked >= 0 and seq != self._asked):
+        if seq is None or seq >= LAST_SEQ or (self._asked >= 0 and seq != self._asked):
             told = answer.headers.get(wire.SEQ)
             detail = f"no {wire.SEQ} header" if told is None else f"it answered with seq {told}"
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
         return self._advance(seq, answer, rng)
 
-    def _advance(self, seq: int, answer: Answer, rng: Random) -> Advance:
+    def _resolve(self, head: int) -> int:
+        seq = max(0, head - self._below)
+        self._unnamed = self._below > 0
+        self._expected = None if self._unnamed else seq
+        return self._go_to(seq)
+
+    def _advance(self, seq: int, answer: Answer, rng: Random) -> Verdict:
         epoch = answer.natural(wire.EPOCH)
         reborn = epoch is not None and self._epoch is not None and epoch != self._epoch
+        if reborn and self._follows and self._on_lag is not OnLag.LIVE:
+            return self._reborn(seq, epoch, answer, rng)
         delay_s = self._delay(None, rng) if self._hold else 0.0
         verdict = Advance(
             seq,
             epoch=epoch,
             gap=0 if self._expected is None else max(0, seq - self._expected),
-            restarted=self._restarted or (self._joined and reborn),
+            restarted=self._restarted or reborn,
             content_type=answer.content_type,
             size_at_start=answer.natural(wire.SIZE),
             truncated=answer.headers.get(wire.TRUNCATED),
@@ -236,9 +282,23 @@ class Cursor:
             delay_s=delay_s,
         )
         self._epoch = self._epoch if epoch is None else epoch
-        self._joined, self._restarted, self._hold, self._before_birth = True, False, False, False
+        self._joined, self._follows = True, True
+        self._restarted, self._hold, self._unnamed = False, False, False
         self._expected = self._go_to(seq + 1)
         return verdict
+
+    def _reborn(self, seq: int, epoch: int | None, answer: Answer, rng: Random) -> Verdict:
+        """The wanted segment is gone with the life that it belonged to; the one of that number is another one."""
+        detail = f"the channel has another life: epoch {epoch} instead of {self._epoch}"
+        error = SegmentMissing(None, seq=seq, detail=detail, latest=answer.natural(wire.LATEST))
+        if self._on_lag is OnLag.FAIL:
+            return Stop(error)
+        retry = self._retry(error, None, rng)
+        if isinstance(retry, Stop):
+            return retry
+        self._epoch, self._restarted = epoch, True
+        self._expected, self._unnamed, self._follows = None, True, False
+        return Resync(self._go_to(0), retry.delay_s, error)
 
     def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
         if not self._joined and self._wait_s > 0:
@@ -254,17 +314,16 @@ class Cursor:
         if self._joined:
             return Stop(error)
         verdict = self._wait(error, self._wait_s, now, rng)
-        if self._expected is None:
+        if not self._named:
             # The channel did not exist when it was asked for, so all that it will ever hold is new.
-            self._before_birth = True
-            self._asked = 0
+            self._asked, self._unnamed, self._expected = 0, True, None
         return verdict
 
     def _moved(self, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
         latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is None or asked is None or latest == asked:
             return self._retry(error, answer.retry_after_s, rng)
-        if self._on_lag is OnLag.FAIL and not self._before_birth:
+        if self._on_lag is OnLag.FAIL and not self._unnamed:
             return Stop(error)
         earliest = answer.natural(wire.EARLIEST)
         if latest > asked >= 0:
@@ -272,8 +331,8 @@ class Cursor:
         return self._back(latest, earliest, answer, error, rng)
 
     def _forward(self, asked: int, latest: int, earliest: int | None, error: TrickleError, rng: Random) -> Verdict:
-        from_earliest = self._before_birth or self._on_lag is OnLag.EARLIEST
-        oldest = earliest or 0
+        from_earliest = self._unnamed or self._on_lag is OnLag.EARLIEST
+        oldest = max(0, latest - REFERENCE_WINDOW) if earliest is None and from_earliest else earliest or 0
         live_edge = latest - 1
         # A hole in a window that still holds what is older: the publisher left one out, and the next may be there.
         # A second time in a row it is no small hole, and the way out of it is that of everybody else.
@@ -299,9 +358,9 @@ class Cursor:
             return retry
         kept = latest if earliest is None else min(earliest, latest)
         seq = kept if self._on_lag is OnLag.EARLIEST else latest
-        self._restarted = self._joined
+        self._restarted = self._restarted or self._follows
         if self._expected is not None:
-            self._expected = kept if self._joined else seq
+            self._expected = kept if self._follows else seq
         self._epoch = None
         return Resync(self._go_to(seq), retry.delay_s, error)
 
@@ -310,7 +369,7 @@ class Cursor:
         retry = self._retry(error, None, rng)
         if isinstance(retry, Stop):
             return retry
-        return Resync(self._go_to(wire.SEQ_NEXT), retry.delay_s, error)
+        return Resync(self._go_to(wire.SEQ_NEXT - self._below), retry.delay_s, error)
 
     def _wait(self, error: TrickleError, patience_s: float, now: float, rng: Random) -> RetryAfter | Stop:
         """Wait for a channel or a server that is not there: bounded by time, not by the budget."""

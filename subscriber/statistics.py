@@ -20,10 +20,12 @@ class Statistics:
         gaps: places at which segments were missed.
         missed: segments missed there.
         truncated: segments that the server said are not whole.
-        broken: segments whose connection was cut.
+        broken: segments whose connection was cut, and the rest of which was not to be had.
+        resumed: times a segment was gone on with after its connection was cut.
         restarts: times the channel's numbering began again.
         refreshes: waits that were given up and asked again.
         retries: GETs made after a failure or at another seq than the wanted one.
+        seeks: times the user went elsewhere.
         last_error: what the newest of these was about.
     """
 
@@ -35,9 +37,11 @@ class Statistics:
     missed: int = 0
     truncated: int = 0
     broken: int = 0
+    resumed: int = 0
     restarts: int = 0
     refreshes: int = 0
     retries: int = 0
+    seeks: int = 0
     last_error: TrickleError | None = None
 
 
@@ -64,6 +68,14 @@ class Counters:
     def retried(self, error: TrickleError) -> None:
         """A GET is made because of an error."""
         self._now = replace(self._now, retries=self._now.retries + 1, last_error=error)
+
+    def sought(self) -> None:
+        """The user goes elsewhere."""
+        self._now = replace(self._now, seeks=self._now.seeks + 1)
+
+    def resumed(self) -> None:
+        """A segment that was cut goes on."""
+        self._now = replace(self._now, resumed=self._now.resumed + 1)
 
     def missed(self, segments: int) -> None:
         """So many segments were missed in one place (0: none)."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from subscriber.core import (
+    CUT_PATIENCE_S,
     JOIN_BACKOFF,
     MIN_PAUSE_S,
     PATIENCE_S,
@@ -15,14 +16,13 @@ from subscriber.core import (
     REFRESH_SPREAD,
     REJOIN_WAIT_S,
     Cursor,
-    start_seq,
 )
+from subscriber.start import Start
 from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle.backoff import Backoff, RetryBudget
 from trickle.errors import (
     ChannelNotFound,
     ConnectionLost,
-    InvalidSeq,
     Refused,
     RemoteProtocolError,
     SegmentMissing,
@@ -35,7 +35,7 @@ class Driver:
     """A cursor with a clock that the test moves and dice that always fall the same way."""
 
     def __init__(self, start: int | str = 0, **options: Any) -> None:
-        self.cursor = Cursor(start_seq(start), **options)
+        self.cursor = Cursor(start, **options)
         self.now = 1000.0
         self.rng = Random(1)
 
@@ -76,21 +76,6 @@ def stopped(verdict: Verdict | None) -> Exception:
     return verdict.error
 
 
-@pytest.mark.parametrize(
-    ("start", "seq"), [("next", -1), ("current", -2), ("7", 7), ("-3", -3), (0, 0), (-1, -1), (12, 12)]
-)
-def test_a_start_is_a_word_or_a_seq(start: int | str, seq: int) -> None:
-    """``next``, ``current``, N and -N are understood, as text and as numbers."""
-    assert start_seq(start) == seq
-
-
-@pytest.mark.parametrize("start", ["", "first", "1.5", "+1", "9" * 16, "--1"])
-def test_a_bad_start_is_refused(start: str) -> None:
-    """Anything else is not a seq."""
-    with pytest.raises(InvalidSeq):
-        start_seq(start)
-
-
 class TestJoining:
     def test_next_asks_for_the_head_first(self) -> None:
         """``next`` is resolved by the route that never waits, so that each wait is for a concrete seq."""
@@ -122,12 +107,62 @@ class TestJoining:
         assert retry(driver.answer(470, latest=3)).delay_s > 0
         assert driver.cursor.ask() == Ask(None, 2)
 
-    @pytest.mark.parametrize("start", ["current", "-2", "-7"])
+    @pytest.mark.parametrize("start", ["current", "-2", -2])
     def test_a_start_relative_to_the_head_is_resolved_by_its_answer(self, start: str) -> None:
         """The answer's seq counts; the next GET is for a concrete one; there is no gap at the join."""
         driver = Driver(start)
         assert driver.read(41, epoch=3) == Advance(41, epoch=3)
         assert driver.asked == 42
+
+    def test_minus_n_is_counted_from_the_head_here(self) -> None:
+        """The reference server breaks the connection of whoever asks it for -3; and only ``next`` never waits."""
+        driver = Driver(-5)
+        assert driver.cursor.ask() == Ask(None)
+        assert driver.answer(200, latest=12) == Resolved(8)
+        assert driver.read(8) == Advance(8)
+
+    def test_minus_n_ends_at_the_first_segment(self) -> None:
+        """There is nothing below 0."""
+        assert Driver(-5).answer(200, latest=3) == Resolved(0)
+
+    def test_minus_n_that_has_left_the_window_is_the_earliest(self) -> None:
+        """Nobody named that segment, so that its absence is no gap, and no reason to fail."""
+        driver = Driver(-50, on_lag=OnLag.FAIL)
+        driver.answer(200, latest=100)
+        assert resync(driver.answer(470, latest=100, earliest=60)).seq == 60
+        assert driver.read(60).gap == 0
+
+    def test_minus_n_on_a_server_without_next_is_asked_for_as_it_is(self) -> None:
+        """Those servers know it."""
+        driver = Driver(-5)
+        assert resync(driver.answer(400)).seq == -5
+        assert driver.read(8) == Advance(8)
+
+    def test_next_that_has_left_the_window_is_a_gap(self) -> None:
+        """From the moment it was resolved, all that begins is wanted."""
+        driver = Driver("next")
+        driver.answer(200, latest=5)
+        resync(driver.answer(470, latest=9, earliest=7))
+        assert driver.read(8).gap == 3
+
+    def test_earliest_begins_with_all_there_is(self) -> None:
+        """0 is asked for; where it is gone, the server says what is kept; there is no gap."""
+        driver = Driver("earliest", on_lag=OnLag.FAIL)
+        assert driver.cursor.ask() == Ask(0)
+        assert resync(driver.answer(470, latest=100, earliest=40)) == Resync(40, 0.0, resync_error(0, 100, 40))
+        assert driver.read(40) == Advance(40)
+        assert isinstance(stopped(driver.answer(470, latest=100, earliest=50)), SegmentMissing)
+
+    def test_earliest_on_the_reference_server_is_looked_for(self) -> None:
+        """It keeps five segments, of which a preconnect may have taken one, and does not say where they begin."""
+        driver = Driver("earliest")
+        assert resync(driver.answer(470, latest=100)).seq == 95
+        assert resync(driver.answer(470, latest=100)).seq == 96
+        assert driver.read(96) == Advance(96)
+
+    def test_earliest_of_a_young_channel_on_the_reference_server(self) -> None:
+        """A channel that began above 0 is not looked for below it, nor where 0 was asked for already."""
+        assert resync(Driver("earliest").answer(470, latest=3)).seq == 1
 
     def test_a_wait_at_a_relative_start_becomes_concrete(self) -> None:
         """Such a GET waits only where nothing was ever written, so that what begins is seq 0."""
@@ -213,6 +248,131 @@ def resync_error(seq: int, latest: int, earliest: int) -> Any:
     return Same()
 
 
+class TestResuming:
+    def test_a_position_is_asked_for(self) -> None:
+        """It goes on as if nothing had been in between."""
+        driver = Driver("128@3")
+        assert driver.cursor.ask() == Ask(128)
+        assert driver.read(128, epoch=3) == Advance(128, epoch=3)
+
+    def test_what_was_missed_meanwhile_is_a_gap(self) -> None:
+        """Counted from the position."""
+        driver = Driver("128@3")
+        driver.answer(470, latest=200, earliest=150)
+        assert driver.read(199, epoch=3) == Advance(199, epoch=3, gap=71)
+
+    def test_another_life_is_told(self) -> None:
+        """The segment of that number is taken, and is marked: what was before it in this life is not known."""
+        assert Driver("128@3").read(128, epoch=4) == Advance(128, epoch=4, restarted=True)
+
+    def test_another_life_is_read_from_its_earliest_segment_if_that_is_wanted(self) -> None:
+        """All of it is new. That is paid for, so that a server whose epochs flutter is left."""
+        driver = Driver("128@3", on_lag=OnLag.EARLIEST)
+        verdict = resync(driver.answer(200, seq=128, epoch=4))
+        assert verdict.seq == 0
+        assert verdict.delay_s >= MIN_PAUSE_S
+        resync(driver.answer(470, latest=200, earliest=100))
+        assert driver.read(100, epoch=4) == Advance(100, epoch=4, restarted=True)
+        assert driver.read(101, epoch=4) == Advance(101, epoch=4)
+        broke = Driver("128@3", on_lag=OnLag.EARLIEST, budget=RetryBudget(0, 0))
+        assert isinstance(stopped(broke.answer(200, seq=128, epoch=4)), SegmentMissing)
+
+    def test_another_life_is_an_error_if_that_is_wanted(self) -> None:
+        """``fail``: the wanted segment is gone for good."""
+        error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, seq=128, epoch=4, latest=130))
+        assert isinstance(error, SegmentMissing)
+        assert str(error) == "segment not available (seq 128): the channel has another life: epoch 4 instead of 3"
+        assert error.latest == 130
+
+    def test_a_position_ahead_of_the_head_is_a_restart(self) -> None:
+        """Epochs begin at 1 again with the server, so that they alone would not tell."""
+        driver = Driver("128@1")
+        assert resync(driver.answer(470, latest=5, earliest=2)).seq == 5
+        assert driver.read(5, epoch=1) == Advance(5, epoch=1, gap=3, restarted=True)
+
+    def test_a_number_ahead_of_the_head_is_none(self) -> None:
+        """Nobody has read what is before it."""
+        driver = Driver(128)
+        assert resync(driver.answer(470, latest=5, earliest=2)).seq == 5
+        assert driver.read(5) == Advance(5)
+
+    def test_a_position_without_an_epoch_takes_any(self) -> None:
+        """Servers that tell none have none."""
+        assert not Driver("128").read(128, epoch=4).restarted
+
+
+class TestSeeking:
+    def seek(self, driver: Driver, start: int | str, **options: Any) -> float:
+        return driver.cursor.seek(Start.parse(start), driver.rng, **options)
+
+    def test_a_seek_is_no_gap(self) -> None:
+        """Neither forward nor back."""
+        driver = Driver()
+        driver.read(0)
+        assert self.seek(driver, 9) == 0
+        assert driver.read(9) == Advance(9)
+        self.seek(driver, 3)
+        assert driver.read(3) == Advance(3)
+
+    def test_what_is_missing_behind_its_target_is_one(self) -> None:
+        """The user has named that segment."""
+        driver = Driver()
+        driver.read(0)
+        self.seek(driver, 5)
+        driver.answer(470, latest=100, earliest=40)
+        assert driver.read(99).gap == 94
+
+    def test_next_is_resolved_anew(self) -> None:
+        """From words like from numbers."""
+        driver = Driver()
+        driver.read(0)
+        self.seek(driver, "next")
+        assert driver.cursor.ask() == Ask(None)
+        assert driver.answer(200, latest=7) == Resolved(7)
+
+    def test_a_target_ahead_of_the_head_is_no_restart(self) -> None:
+        """The channel is the same; the user was wrong."""
+        driver = Driver()
+        driver.read(0, epoch=1)
+        self.seek(driver, 50)
+        assert resync(driver.answer(470, latest=5, earliest=0)).seq == 5
+        assert driver.read(5, epoch=1) == Advance(5, epoch=1)
+
+    def test_another_life_is_noticed_all_the_same(self) -> None:
+        """The epoch is that of what was read last."""
+        driver = Driver()
+        driver.read(0, epoch=1)
+        self.seek(driver, 0)
+        assert driver.read(0, epoch=2).restarted
+
+    def test_a_seek_after_failures_waits(self) -> None:
+        """Who seeks after each error does not hammer either."""
+        driver = Driver()
+        stopped(driver.answer(404))
+        assert self.seek(driver, 0, failed=True) >= MIN_PAUSE_S
+
+
+class TestCutSegments:
+    def test_the_segment_is_asked_for_again_after_a_pause(self) -> None:
+        """For a token, and without moving."""
+        driver = Driver(budget=RetryBudget(0, 2))
+        driver.read(0)
+        verdict = driver.cursor.cut(LOST, driver.rng)
+        assert verdict is not None
+        assert verdict.delay_s >= MIN_PAUSE_S
+        assert driver.cursor.ask() == Ask(1)
+        assert driver.cursor.cut(LOST, driver.rng) is not None
+        assert driver.cursor.cut(LOST, driver.rng) is None
+
+    def test_retry_after_is_kept_to_or_too_long(self) -> None:
+        """Nobody waits in the middle of a segment until it has left the window."""
+        driver = Driver()
+        verdict = driver.cursor.cut(LOST, driver.rng, floor_s=CUT_PATIENCE_S)
+        assert verdict is not None
+        assert verdict.delay_s > CUT_PATIENCE_S
+        assert driver.cursor.cut(LOST, driver.rng, floor_s=CUT_PATIENCE_S + 1) is None
+
+
 class TestReading:
     def test_a_segment_carries_what_the_server_said(self) -> None:
         """Seq, epoch, type, size and truncation come from the headers."""
@@ -261,6 +421,17 @@ class TestReading:
         assert not driver.read(1).restarted
         assert driver.read(2, epoch=2).restarted
         assert not driver.read(3, epoch=2).restarted
+
+    def test_another_epoch_leads_to_its_earliest_segment_if_that_is_wanted(self) -> None:
+        """Who wants to lose least reads all of the new life."""
+        driver = Driver(6, on_lag=OnLag.EARLIEST)
+        driver.read(6, epoch=1)
+        assert resync(driver.answer(200, seq=7, epoch=2)).seq == 0
+        assert driver.read(0, epoch=2) == Advance(0, epoch=2, restarted=True)
+
+    def test_the_last_seq_of_all_is_not_the_protocol(self) -> None:
+        """None could follow it."""
+        assert isinstance(stopped(Driver("current").answer(200, seq=10**15 - 1)), RemoteProtocolError)
 
     def test_garbage_is_final(self) -> None:
         """What does not speak HTTP will not learn it."""
