@@ -1,0 +1,63 @@
+"""How the site is built: Markdown pages, and an API reference that is read off the docstrings.
+
+``scripts/docs`` builds it into ``build/site``; every warning is an error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+from sphinx.application import Sphinx
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from app.cli import COMMANDS, load
+from trickle import __version__
+
+project = "tricklecast"
+release = __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"tricklecast {__version__}"
+html_copy_source = False
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+autodoc_typehints = "signature"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+COMMANDS_HERE: Final = "<!-- commands -->"
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", _fill_in_commands)
+
+
+def _fill_in_commands(app: Sphinx, page: str, source: list[str]) -> None:
+    """The page of commands comes from the commands themselves, so that it cannot say anything else."""
+    if COMMANDS_HERE in source[0]:
+        sections = (_section(name, load(name)) for name in COMMANDS)
+        source[0] = source[0].replace(COMMANDS_HERE, "\n\n".join(sections))
+
+
+def _section(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=f"tricklecast {name}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    rows = [row for parameter in command.params if (row := _row(parameter, context))]
+    table = "\n".join(["| | meaning |", "|---|---|", *rows])
+    return f"## {name}\n\n{inspect.cleandoc(command.help or '')}\n\n```text\ntricklecast {name} {usage}\n```\n\n{table}"
+
+
+def _row(parameter: click.Parameter, context: click.Context) -> str | None:
+    record = parameter.get_help_record(context)
+    if record is None:
+        return None
+    name, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
+    return f"| `{name}` | {text.replace('<', '&lt;')} |"

@@ -1,0 +1,29 @@
+"""Passes a channel on to another server, chunk by chunk, while it is being written."""
+
+import sys
+
+import anyio
+
+from publisher import Publisher
+from subscriber import Subscriber
+from trickle.errors import BrokenByPeer
+
+
+async def main(source: str, target: str) -> None:
+    async with Subscriber(source, start="current", on_broken="raise", wait_for_channel_s=60) as subscriber:
+        segment = await anext(subscriber)
+        async with Publisher(target, content_type=segment.content_type) as publisher:
+            while segment is not None:
+                try:
+                    # What is cut on its way here is cut on its way on: nobody takes a part for the whole.
+                    async with publisher.segment() as copy:
+                        async for chunk in segment:
+                            await copy.write(chunk)
+                except BrokenByPeer as error:
+                    if publisher.error is not None:
+                        raise
+                    print(f"segment {segment.seq} is lost: {error}", file=sys.stderr)
+                segment = await anext(subscriber, None)
+
+
+anyio.run(main, *sys.argv[1:3])

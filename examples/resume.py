@@ -1,0 +1,30 @@
+"""A reader that goes on where it stopped, even after it was killed: its position is kept in a file."""
+
+import sys
+
+import anyio
+
+from subscriber import Subscriber
+from trickle.errors import BrokenByPeer
+
+
+async def main(url: str, file: str) -> None:
+    kept = anyio.Path(file)
+    while True:
+        start = await kept.read_text() if await kept.exists() else "earliest"
+        try:
+            async with Subscriber(url, start=start, wait_for_channel_s=10) as subscriber:
+                async for segment in subscriber:
+                    if segment.gap:
+                        print(f"{segment.gap} segments were missed")
+                    print(segment.seq, len(await segment.read()))
+                    await kept.write_text(str(subscriber.position))  # the next one, such as "128@1"
+            return
+        except BrokenByPeer as error:
+            if error.resume is None:
+                raise
+            print(f"{error}; going on at {error.resume}")
+            await anyio.sleep(5)
+
+
+anyio.run(main, *sys.argv[1:3])

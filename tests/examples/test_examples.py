@@ -1,0 +1,108 @@
+"""Every example runs against a real server, stays short, and stands in the docs as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from subscriber.testing import TestServer, server
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+MAX_LINES = 40
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def trickle() -> Iterator[TestServer]:
+    """One server for all of them."""
+    with server(channel_drain_s=30) as running:
+        yield running
+
+
+def start(name: str, *arguments: object, stdin: str = "") -> subprocess.Popen[str]:
+    """Run an example as a user does."""
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / name), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+    )
+    if stdin:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        process.stdin = None
+    return process
+
+
+def output(process: subprocess.Popen[str]) -> list[str]:
+    """What it printed, once it has ended well."""
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, err) == (0, "")
+    return out.splitlines()
+
+
+def test_live_channel(trickle: TestServer) -> None:
+    """The reader prints what the publisher wrote, and ends with the channel."""
+    assert output(start("live_channel.py", trickle.url("live"))) == ["0 three", "1 two", "2 one"]
+
+
+def test_json_events(trickle: TestServer) -> None:
+    """A line in is an event out."""
+    url = trickle.url("events")
+    reader = start("json_events_read.py", url)
+    published = output(start("json_events_publish.py", url, stdin="hello\nworld\n"))
+    assert [line.partition(":")[0] for line in published] == ["event 0", "event 1"]
+    assert output(reader) == ["0 hello", "1 world"]
+
+
+def test_overlap(trickle: TestServer) -> None:
+    """All five segments are answered, whole."""
+    *segments, statistics = output(start("overlap.py", trickle.url("overlap")))
+    assert sorted(line.partition(",")[0] for line in segments) == [f"segment {seq}: 80000 bytes" for seq in range(5)]
+    assert "dropped=0" in statistics
+
+
+def test_relay(trickle: TestServer) -> None:
+    """What is published to one channel comes out of another."""
+    relay = start("relay.py", trickle.url("near"), trickle.url("far"))
+    reader = start("json_events_read.py", trickle.url("far"))
+    output(start("json_events_publish.py", trickle.url("near"), stdin="over there\n"))
+    assert output(relay) == []
+    assert output(reader) == ["0 over there"]
+
+
+def test_resume(trickle: TestServer, tmp_path: Path) -> None:
+    """A second run goes on after what the first one has read."""
+    url, kept = trickle.url("resumed"), tmp_path / "position"
+    output(start("json_events_publish.py", url, stdin="a\nb\nc\n"))
+    assert [line.split()[0] for line in output(start("resume.py", url, kept))] == ["0", "1", "2"]
+    assert kept.read_text().partition("@")[0] == "3"
+    assert output(start("resume.py", url, kept)) == []
+
+
+def test_test_own_code() -> None:
+    """The example of a test passes."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/test_own_code.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_short_tested_and_in_the_docs(path: Path) -> None:
+    """At most 40 lines; run by a test above; and the docs that show it show what is run."""
+    code = path.read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= MAX_LINES
+    assert f"def test_{path.stem.removesuffix('_publish').removesuffix('_read')}(" in Path(__file__).read_text()
+    naming = [page for page in PAGES if f"`examples/{path.name}`" in page.read_text(encoding="utf-8")]
+    assert naming, "no page of the docs names it"
+    assert any(f"```python\n{code}```" in page.read_text(encoding="utf-8") for page in naming)
