@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "subscribe": Mount("subscriber.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "channels": Mount("subscriber.cli", "channels", "List a server's channels."),
     "storms": Mount("analytics.cli", "storms", "Find retry storms in access logs."),
+    "stress": Mount("app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
     "conformance": Mount("app.conformance.cli", "conformance", "Check a server against the wire protocol."),
     "demo": Mount("app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }

@@ -1,0 +1,125 @@
+"""``tricklecast stress``: publishers and subscribers at once, and a proof of what they exchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from secrets import randbelow, token_hex
+from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+import typer
+
+from app.stress.plan import STARTS, Plan, base_url, parse_seconds, parse_size, parse_sizes, segments_in
+from app.stress.report import as_document, console, print_report, progress
+from app.stress.runner import Run
+from trickle.errors import ConnectionLost, InvalidInput
+from trickle.stress import Load
+
+EXIT_FAULTS = 1
+
+CONNECT_S = 10.0
+"""How long the server may take to accept a first connection."""
+
+T = TypeVar("T")
+
+
+async def stress(
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="A server, such as http://127.0.0.1:2939 or …/trickle.", show_default=False),
+    ],
+    publishers: Annotated[int, typer.Option("--publishers", "-p", min=1, help="Publishers, each with a channel.")] = 4,
+    subscribers: Annotated[int, typer.Option("--subscribers", "-s", min=1, help="Subscribers of each channel.")] = 4,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to publish: 30s, 2m.")] = "30s",
+    segment_every: Annotated[str, typer.Option(metavar="TIME", help="A channel's segments begin so often.")] = "500ms",
+    segment_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of a segment, or a range that it is drawn from.")
+    ] = "1KiB-128KiB",
+    chunk_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Size of a chunk.")] = "8KiB",
+    start: Annotated[str, typer.Option(help=f"How subscribers ask for segment 0: {', '.join(STARTS)}.")] = "0",
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="What sizes and bytes are drawn from.", show_default="another each time")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that publish, and as many that subscribe.")
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates (PEM) that an https server is checked against.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Publish and subscribe at once, and compare every byte.
+
+    Each publisher has a channel of its own (stress-…), which is ended when the run is over, or at Ctrl-C. Reports
+    segments that are missing, doubled, reordered or different, latencies, and whether this tool was the bottleneck.
+    Exit code: 0 no fault, 1 faults, 2 wrong usage.
+    """
+    every_s = _checked(parse_seconds, segment_every, "--segment-every")
+    smallest, largest = _checked(parse_sizes, segment_bytes, "--segment-bytes")
+    load = Load(
+        seed=randbelow(1 << 32) if seed is None else seed,
+        channels=publishers,
+        segments=segments_in(_checked(parse_seconds, for_, "--for"), every_s),
+        every_s=every_s,
+        smallest=smallest,
+        largest=largest,
+        chunk_bytes=_checked(parse_size, chunk_bytes, "--chunk-bytes"),
+    )
+    if start not in STARTS:
+        raise typer.BadParameter(f"one of {', '.join(STARTS)}", param_hint="--start")
+    base = _checked(base_url, url, "URL")
+    if ca_file is not None:
+        _checked(_certificates, str(ca_file), "--ca-file")
+    plan = Plan(base, token_hex(3), load, subscribers, processes, start, str(ca_file or ""))
+    await _reach(base)
+    await _run(plan, as_json=as_json)
+
+
+async def _run(plan: Plan, *, as_json: bool) -> None:
+    run = Run(plan)
+    try:
+        with progress(console(stderr=True), run):
+            await run.carry_out()
+    except asyncio.CancelledError:
+        _show(run, as_json=as_json)
+        raise
+    _show(run, as_json=as_json)
+    if run.ledger.faults:
+        raise typer.Exit(EXIT_FAULTS)
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(as_document(run), indent=1))
+    else:
+        print_report(console(), run)
+
+
+async def _reach(base: str) -> None:
+    parts = urlsplit(base)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        with anyio.fail_after(CONNECT_S):
+            stream = await anyio.connect_tcp(parts.hostname or "", port)
+    except OSError as error:  # TimeoutError included
+        raise ConnectionLost(detail=f"{base} cannot be reached: {error or 'no answer'}") from None
+    await stream.aclose()
+
+
+def _checked(parse: Callable[[str], T], text: str, option: str) -> T:
+    try:
+        return parse(text)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _certificates(path: str) -> None:
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:  # SSLError included
+        raise InvalidInput(f"cannot read certificates from {path}: {error.strerror}") from None

@@ -1,0 +1,139 @@
+"""What a stress run is to do, and who does which part of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+from urllib.parse import urlsplit
+
+from trickle import wire
+from trickle.errors import InvalidInput
+from trickle.paths import ChannelURL, normalize_base_path, parse_server_url
+from trickle.stress import MARKER_BYTES, Load, Orders, Seat
+
+STARTS: Final = ("0", "next", "current", "earliest")
+"""Subscribers are there before the first segment, so all of these mean the same, by different requests."""
+
+CATCH_UP_S: Final = 10.0
+
+PUBLISHING: Final = "publisher.stress"
+SUBSCRIBING: Final = "subscriber.stress"
+"""The modules that do the work, as text: packages know nothing of one another."""
+
+_UNITS: Final = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
+_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
+
+
+def parse_size(text: str) -> int:
+    """Read a size in bytes: ``4096``, ``64KiB``, ``1.5MB``.
+
+    Raises:
+        InvalidInput: it is none, or below 1.
+    """
+    return max(1, int(_quantity(text, {name: float(unit) for name, unit in _UNITS.items()}, "a size, as in 64KiB")))
+
+
+def parse_sizes(text: str) -> tuple[int, int]:
+    """Read one size or a range of sizes: ``64KiB``, ``1KiB-128KiB``.
+
+    Raises:
+        InvalidInput: it is neither, or the range is empty.
+    """
+    low, _, high = text.partition("-")
+    smallest, largest = parse_size(low), parse_size(high or low)
+    if smallest > largest:
+        raise InvalidInput(f"{text!r} is an empty range")
+    if smallest < MARKER_BYTES:
+        raise InvalidInput(f"a segment has at least {MARKER_BYTES} bytes, which say where it belongs")
+    return smallest, largest
+
+
+def parse_seconds(text: str) -> float:
+    """Read a time in seconds: ``30``, ``30s``, ``500ms``, ``2m``.
+
+    Raises:
+        InvalidInput: it is none, or 0.
+    """
+    seconds = _quantity(text, _SECONDS, "a time, as in 30s or 500ms")
+    if seconds <= 0:
+        raise InvalidInput(f"{text!r} is no time")
+    return seconds
+
+
+def _quantity(text: str, units: dict[str, float], what: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in units:
+        raise InvalidInput(f"not {what}: {text!r}")
+    return float(match[1]) * units[match[2]]
+
+
+def base_url(url: str) -> str:
+    """The URL below which channels live; a URL without a path means the usual base path.
+
+    Raises:
+        InvalidURL: it is not a URL of a server.
+    """
+    parts = urlsplit(url)
+    return parse_server_url(url) + normalize_base_path(parts.path or wire.DEFAULT_BASE_PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run.
+
+    Attributes:
+        base: the URL below which the channels live.
+        run: a part of their names that no other run has.
+        load: what is published; one channel per publisher.
+        subscribers: how many read each channel.
+        processes: how many processes publish, and how many subscribe.
+        start: where subscribers begin, one of :data:`STARTS`.
+        ca_file: certificates to trust; empty for the usual ones.
+        catch_up_s: how long subscribers may take to have everything once all is published, in seconds.
+        publishing, subscribing: the modules whose ``work`` does it; tests put their own here.
+    """
+
+    base: str
+    run: str
+    load: Load
+    subscribers: int
+    processes: int = 1
+    start: str = "0"
+    ca_file: str = ""
+    catch_up_s: float = CATCH_UP_S
+    publishing: str = PUBLISHING
+    subscribing: str = SUBSCRIBING
+
+    @property
+    def for_s(self) -> float:
+        """How long publishing takes, in seconds."""
+        return self.load.segments * self.load.every_s
+
+    def channel(self, number: int) -> str:
+        """A channel's name."""
+        return f"stress-{self.run}-{number}"
+
+    def publishers(self) -> list[Orders]:
+        """The orders of each process that publishes."""
+        return self._share([self._seat(channel) for channel in range(self.load.channels)])
+
+    def readers(self) -> list[Orders]:
+        """The orders of each process that subscribes; a channel's subscribers are spread over all of them."""
+        pairs = product(range(self.subscribers), range(self.load.channels))
+        return self._share([self._seat(channel, number) for number, channel in pairs])
+
+    def _seat(self, channel: int, number: int = 0) -> Seat:
+        return Seat(channel, str(ChannelURL.parse(f"{self.base}/{self.channel(channel)}")), number)
+
+    def _share(self, seats: list[Seat]) -> list[Orders]:
+        shares = [tuple(seats[first :: self.processes]) for first in range(self.processes)]
+        return [Orders(share, self.load, self.start, self.ca_file) for share in shares if share]
+
+
+def segments_in(for_s: float, every_s: float) -> int:
+    """How many segments a channel gets in a time: at least one."""
+    return max(1, math.ceil(for_s / every_s - 1e-9))

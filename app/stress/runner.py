@@ -1,0 +1,225 @@
+"""Runs a plan: starts the worker processes, keeps them in step, and enters what they report into the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from app.stress.ledger import Ledger
+from app.stress.plan import Plan
+from app.stress.worker import LINE_BYTES, clock
+from trickle.errors import TrickleError
+from trickle.stress import Health, Orders, from_line, from_row, to_line
+
+LEAD_S: Final = 0.5
+"""From when the last subscriber is ready to the first segment: its first request has to reach the server."""
+
+LEAD_PER_SUBSCRIBER_S: Final = 0.002
+"""And as much for each: connections are accepted at about 1000 per second by a server on a slow core."""
+
+START_S: Final = 60.0
+"""Longest time for the workers to be ready: imports on a busy machine, then one step per seat."""
+
+END_S: Final = 10.0
+"""How long either side may take to end: the publishers to end their channels, the subscribers to leave them."""
+
+
+class StressFailed(TrickleError):
+    """The run could not be carried out: a worker process broke, or did not start."""
+
+
+@dataclass
+class Worker:
+    """A worker process, as the command sees it.
+
+    Attributes:
+        name: for people.
+        orders: what it is to do.
+        process: where it runs.
+        health: what it said at its end; ``None`` before, and if it broke.
+        ready, finished, ended: it has set itself up; has published all; says nothing more. All are set if it broke.
+    """
+
+    name: str
+    orders: Orders
+    process: Process
+    health: Health | None = None
+    ready: anyio.Event = field(default_factory=anyio.Event)
+    finished: anyio.Event = field(default_factory=anyio.Event)
+    ended: anyio.Event = field(default_factory=anyio.Event)
+
+    def tell(self, line: bytes) -> None:
+        """Say something."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+
+    def close(self) -> None:
+        """Say that the run is to end."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
+    async def listen(self, ledger: Ledger, heard: Callable[[], None]) -> None:
+        """Enter what it says into the ledger, until it says no more; ``heard`` is called after each line."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            message = from_line(line)
+            for row in message.get("rows", ()):
+                ledger.add(from_row(row))
+            if "ready" in message:
+                self.ready.set()
+            if "finished" in message:
+                self.finished.set()
+            if "health" in message:
+                self.health = Health(**message["health"])
+            heard()
+        for event in (self.ready, self.finished, self.ended):
+            event.set()
+
+    async def end(self) -> None:
+        """Make sure that the process is gone."""
+        if self.process.returncode is None and not self.ended.is_set():
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        self.close()
+        await self.process.wait()
+
+
+class Run:
+    """A run and, when it is over, its result.
+
+    Args:
+        plan: what is to be done.
+
+    Attributes:
+        ledger: what came of it.
+        publishers, subscribers: the processes that did it.
+        phase: what goes on, for people.
+        interrupted: it was ended early.
+        seconds: how long it published.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        names = [plan.channel(number) for number in range(plan.load.channels)]
+        self.plan: Final = plan
+        self.ledger: Final = Ledger(names, plan.subscribers, plan.load.segments)
+        self.publishers: list[Worker] = []
+        self.subscribers: list[Worker] = []
+        self.phase = "starting"
+        self.interrupted = False
+        self.seconds = 0.0
+        self._now = clock()
+        self._began_ns = 0
+        self._news = anyio.Event()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All processes."""
+        return self.publishers + self.subscribers
+
+    async def carry_out(self) -> None:
+        """Do it, to the end or until cancelled; either way the channels are ended, and no process is left.
+
+        Raises:
+            StressFailed: a process broke, or did not start.
+        """
+        failure: StressFailed | None = None
+        try:
+            async with asyncio.TaskGroup() as listeners:
+                try:
+                    await self._start(listeners)
+                    await self._publish()
+                except StressFailed as error:
+                    failure = error  # raised below: the group would wrap it
+                except asyncio.CancelledError:
+                    self.interrupted = True
+                    raise
+                finally:
+                    # Within the group: what is said at the end is listened to, and after a cancellation, too.
+                    with anyio.CancelScope(shield=True):
+                        await self._end()
+        finally:
+            self.ledger.close()
+        if failure is not None:
+            raise failure
+        self._check()
+
+    async def _start(self, listeners: asyncio.TaskGroup) -> None:
+        publishers, readers = self.plan.publishers(), self.plan.readers()
+        for number, orders in enumerate(publishers, 1):
+            self.publishers.append(await _spawn(self.plan.publishing, f"publishing process {number}", orders))
+        for number, orders in enumerate(readers, 1):
+            self.subscribers.append(await _spawn(self.plan.subscribing, f"subscribing process {number}", orders))
+        for worker in self.workers:
+            listeners.create_task(worker.listen(self.ledger, self._heard))
+        # The channels have to be there before anybody asks for them, and all who read before anything is published.
+        for workers in (self.publishers, self.subscribers):
+            for worker in workers:
+                worker.tell(to_line(orders=worker.orders.dump()))
+            if not await _all([worker.ready for worker in workers], START_S):
+                raise StressFailed(f"the worker processes are not ready after {START_S:.0f} s")
+            self._check()
+
+    async def _publish(self) -> None:
+        plan = self.plan
+        lead_s = LEAD_S + LEAD_PER_SUBSCRIBER_S * plan.subscribers * plan.load.channels
+        self._began_ns = self._now() + int(lead_s * 1e9)
+        for worker in self.workers:
+            worker.tell(to_line(go=self._began_ns))
+        self.phase = "publishing"
+        await _all([worker.finished for worker in self.publishers], None)
+        self._check()
+        self.phase = "waiting for subscribers"
+        with anyio.move_on_after(plan.catch_up_s):
+            while not self.ledger.caught_up:
+                await self._news.wait()
+
+    async def _end(self) -> None:
+        self.seconds = max(0.0, (self._now() - self._began_ns) / 1e9) if self._began_ns else 0.0
+        self.phase = "ending"
+        try:
+            # A channel's end is what ends its subscribers; those who do not hear of it are told.
+            for workers in (self.publishers, self.subscribers):
+                for worker in workers:
+                    worker.close()
+                await _all([worker.ended for worker in workers], END_S)
+        finally:
+            for worker in self.workers:
+                await worker.end()
+
+    def _heard(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    def _check(self) -> None:
+        for worker in self.workers:
+            if worker.ended.is_set() and worker.health is None:
+                raise StressFailed(f"{worker.name} broke; see what it said above")
+
+
+async def _spawn(module: str, name: str, orders: Orders) -> Worker:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "app.stress.worker", module),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES,
+        # Ctrl-C on a terminal goes to the whole group of processes; here it is the command that says when to end.
+        start_new_session=True,
+    )
+    return Worker(name, orders, process)
+
+
+async def _all(events: Sequence[anyio.Event], within_s: float | None) -> bool:
+    """Wait for all of them; whether they came in time."""
+    with anyio.move_on_after(within_s):
+        for event in events:
+            await event.wait()
+        return True
+    return False

@@ -1,0 +1,135 @@
+"""The publishing side of ``tricklecast stress``: keeps to a schedule, whatever the server does.
+
+A segment's chunks are due at fixed times. One that is late is written at once, and its latency counts from when it was
+due: a server that holds its publishers up cannot hide that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ssl
+from contextlib import suppress
+from dataclasses import fields
+
+import anyio
+from anyio.abc import TaskStatus
+
+from publisher.client import Publisher
+from trickle.errors import TrickleError
+from trickle.stress import CONTENT_TYPE, Desk, Left, Load, Orders, Seat, Sent
+
+
+async def work(orders: Orders, desk: Desk) -> None:
+    """Publish on every seat's channel, and end the channels when the run does.
+
+    Their preconnects are on their way when ``desk.ready()`` is called, so the channels exist soon after.
+    """
+    block = orders.load.block()
+    start = _Start()
+    verify = ssl.create_default_context(cafile=orders.ca_file) if orders.ca_file else True
+    seats = [_Seat(seat, orders.load, block, desk, start) for seat in orders.seats]
+    async with anyio.create_task_group() as tasks:
+        for seat in seats:
+            await tasks.start(seat.run, verify)
+        start.at(await desk.ready())
+        for seat in seats:
+            await seat.finished.wait()
+        desk.finished()
+
+
+class _Start:
+    """When the first segment is due, once that is known."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self._known = anyio.Event()
+
+    def at(self, ns: int) -> None:
+        self.ns = ns
+        self._known.set()
+
+    async def wait(self) -> None:
+        await self._known.wait()
+
+
+class _Seat:
+    """One channel's publisher.
+
+    Attributes:
+        finished: it will publish no more.
+    """
+
+    def __init__(self, seat: Seat, load: Load, block: bytes, desk: Desk, start: _Start) -> None:
+        self.finished = anyio.Event()
+        self._seat = seat
+        self._load = load
+        self._block = block
+        self._desk = desk
+        self._start = start
+
+    async def run(self, verify: ssl.SSLContext | bool, *, task_status: TaskStatus[None]) -> None:
+        error, entered = "", False
+        publisher = Publisher(self._seat.url, content_type=CONTENT_TYPE, start=0, verify=verify)
+        try:
+            async with publisher:
+                task_status.started()
+                entered = True
+                await self._start.wait()
+                await self._publish(publisher)
+                self.finished.set()
+                await self._desk.closed()
+        except TrickleError as failure:
+            error = str(failure)
+        if not entered:
+            task_status.started()
+        self.finished.set()
+        await self._desk.record(Left("publisher", self._seat.channel, 0, 0, error, _counts(publisher)))
+
+    async def _publish(self, publisher: Publisher) -> None:
+        for ordinal in range(self._load.segments):
+            await self._until(self._start.ns + self._load.begins_ns(self._seat.channel, ordinal))
+            if self._desk.is_closed:
+                return
+            await self._desk.record(await self._segment(publisher, ordinal))
+            if publisher.error is not None:
+                raise publisher.error
+
+    async def _segment(self, publisher: Publisher, ordinal: int) -> Sent:
+        """Write one segment; what became of it."""
+        channel, load = self._seat.channel, self._load
+        begins_ns = self._start.ns + load.begins_ns(channel, ordinal)
+        pieces = -(-load.size(channel, ordinal) // load.chunk_bytes)
+        step_ns = load.every_s * 1e9 / pieces
+        digest, size, behind_ns, due_ns, error = hashlib.sha256(), 0, 0, begins_ns, ""
+        segment = publisher.segment()
+        try:
+            async with segment:
+                for number, chunk in enumerate(load.chunks(self._block, channel, ordinal)):
+                    due_ns = await self._until(begins_ns + int(number * step_ns))
+                    behind_ns = max(behind_ns, self._desk.now() - due_ns)
+                    await segment.write(chunk)
+                    digest.update(chunk)
+                    size += len(chunk)
+        except TrickleError as failure:
+            error = str(failure)
+        seq = -1
+        with suppress(TrickleError):  # it never got as far as that
+            seq = segment.seq
+        return Sent(channel, ordinal, seq, size, digest.hexdigest(), begins_ns, due_ns, behind_ns, error)
+
+    async def _until(self, due_ns: int) -> int:
+        """Wait until something is due; returns when it was. At the end of the run everything is due at once."""
+        now_ns = self._desk.now()
+        if now_ns < due_ns:
+            with anyio.move_on_after((due_ns - now_ns) / 1e9):
+                await self._desk.closed()
+                return min(due_ns, self._desk.now())
+            self._desk.woke(self._desk.now() - due_ns)
+        return due_ns
+
+
+def _counts(publisher: Publisher) -> dict[str, int]:
+    if not hasattr(publisher, "statistics"):
+        return {}
+    statistics = publisher.statistics()
+    return {f.name: n for f in fields(statistics) if type(n := getattr(statistics, f.name)) is int}
