@@ -1,0 +1,88 @@
+"""When a generated source hands out what, and what the wall clock says then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+POLL_S: Final = 0.2
+"""How soon a source that waits notices that it was stopped."""
+
+
+class Clock(Protocol):
+    """Time, and a way to let it pass."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def unix_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The machine's."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def unix_us(self) -> int:
+        """Microseconds since 1970-01-01 UTC."""
+        return time.time_ns() // 1000
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+class Pace:
+    """Maps media time onto the clock: from the moment of its creation, at a constant speed.
+
+    What is late does not move what follows: a source that was held up catches up, so that it keeps its rate over hours.
+
+    Args:
+        speed: seconds of media per second; ``None``: as fast as it goes.
+        is_stopped: whether to give up waiting.
+        clock: what the time is taken from.
+    """
+
+    def __init__(
+        self, speed: float | None, is_stopped: Callable[[], bool] = lambda: False, clock: Clock | None = None
+    ) -> None:
+        self._speed = speed
+        self._is_stopped = is_stopped
+        self._clock = SystemClock() if clock is None else clock
+        self._begun_at = self._clock.monotonic()
+        self._begun_us = self._clock.unix_us()
+
+    def wait(self, media_s: float) -> bool:
+        """Wait until a media time is there.
+
+        Returns:
+            Whether it is; ``False`` once the source is stopped.
+        """
+        while not self._is_stopped():
+            left = self._late_s(media_s)
+            if left >= 0:
+                return True
+            self._clock.sleep(min(-left, POLL_S))
+        return False
+
+    def unix_us(self, media_s: float) -> int:
+        """The wall-clock time of a media time, in microseconds.
+
+        It follows the wall clock, also where that is set anew. Without pacing, it runs with the media from the start.
+        """
+        if self._speed is None:
+            return self._begun_us + round(media_s * 1e6)
+        return self._clock.unix_us() - round(self._late_s(media_s) * 1e6)
+
+    def _late_s(self, media_s: float) -> float:
+        """How long ago, in seconds, a media time was due."""
+        if self._speed is None:
+            return 0.0
+        return self._clock.monotonic() - self._begun_at - media_s / self._speed
