@@ -16,7 +16,8 @@ from anyio.abc import TaskStatus
 
 from publisher.client import Publisher
 from trickle.errors import TrickleError
-from trickle.stress import CONTENT_TYPE, Desk, Left, Load, Orders, Seat, Sent
+from trickle.load import CONTENT_TYPE, Load
+from trickle.stress import Desk, Left, Orders, Seat, Sent
 
 
 async def work(orders: Orders, desk: Desk) -> None:

@@ -14,7 +14,8 @@ from subscriber.client import Subscriber
 from subscriber.segment import Segment
 from subscriber.transport import TrailerTransport
 from trickle.errors import TrickleError
-from trickle.stress import MARKER_BYTES, Desk, Left, Marker, Orders, Received, Seat
+from trickle.load import MARKER_BYTES, Marker
+from trickle.stress import Desk, Left, Orders, Received, Seat
 
 WAIT_FOR_CHANNEL_S: Final = 20.0
 """The channels are there before the subscribers are told to begin; this is for a server that is slow to create them."""

@@ -44,7 +44,7 @@ class Reader:
 
     def hear(self, seq: int, gap: int) -> None:
         """A segment came, and the library said that so many before it were missed."""
-        self._tell(seq - gap, gap)
+        self._tell(max(0, seq - min(gap, MAX_TOLD)), seq)
         self._last_seq = seq
 
     def place(self, ordinal: int) -> Place:
@@ -65,16 +65,16 @@ class Reader:
             missed: how many the library said were missed after the last one that came.
             failed: an error ended it.
         """
-        self._tell(self._last_seq + 1, missed)
+        self._tell(self._last_seq + 1, self._last_seq + 1 + min(missed, MAX_TOLD))
         self.gone, self.failed = True, failed
 
     def told(self) -> set[int]:
         """The seqs that the library said were missed."""
         return {seq for told in self._told for seq in told}
 
-    def _tell(self, first: int, count: int) -> None:
-        if count > 0:
-            self._told.append(range(first, first + min(count, MAX_TOLD)))
+    def _tell(self, first: int, end: int) -> None:
+        if first < end:
+            self._told.append(range(first, end))
 
 
 class Channel:

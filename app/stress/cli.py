@@ -18,7 +18,7 @@ from app.stress.plan import STARTS, Plan, base_url, parse_seconds, parse_size, p
 from app.stress.report import as_document, console, print_report, progress
 from app.stress.runner import Run
 from trickle.errors import ConnectionLost, InvalidInput
-from trickle.stress import Load
+from trickle.load import Load
 
 EXIT_FAULTS = 1
 

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 from trickle import wire
 from trickle.errors import InvalidInput
+from trickle.load import MARKER_BYTES, Load
 from trickle.paths import ChannelURL, normalize_base_path, parse_server_url
-from trickle.stress import MARKER_BYTES, Load, Orders, Seat
+from trickle.stress import Orders, Seat
 
 STARTS: Final = ("0", "next", "current", "earliest")
 """Subscribers are there before the first segment, so all of these mean the same, by different requests."""
