@@ -1,0 +1,140 @@
+"""``tricklecast check``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from subscriber.start import Start
+from trickle.errors import InvalidInput
+from trickle.paths import ChannelURL
+
+if TYPE_CHECKING:
+    from subscriber.check.judge import Judgement
+    from subscriber.check.probe import Probe
+
+EXIT_NOT_FINE: Final = 1
+REFRESH_PER_S: Final = 4
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)", re.ASCII)
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def duration(text: str, option: str) -> float:
+    """Seconds of ``500ms``, ``30s``, ``2m``, ``1h`` or plain seconds.
+
+    Args:
+        text: as the user wrote it.
+        option: where, for the message.
+
+    Raises:
+        typer.BadParameter: it is none of these.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"not a duration: {text!r}; use 500ms, 30s, 2m or 1h", param_hint=option)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+async def check(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.", show_default=False)
+    ],
+    for_time: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to look: 30s, 2m, 1h.")] = "30s",
+    start: Annotated[
+        str, typer.Option(help="Where to begin: next, current, earliest, a seq, or -N for the N-th from the head.")
+    ] = "next",
+    wait: Annotated[str, typer.Option(metavar="TIME", help="Wait for a channel that is not there yet.")] = "0s",
+    max_latency: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Highest end-to-end latency (of 95 %).", show_default="5s")
+    ] = None,
+    max_segment: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Longest segment.", show_default="10s")
+    ] = None,
+    max_jitter: Annotated[
+        str | None, typer.Option(metavar="TIME", help="By how much a segment may be late.", show_default="1s")
+    ] = None,
+    max_skew: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How far sound and picture may begin apart in a segment.", show_default="2s"),
+    ] = None,
+    decode: Annotated[bool, typer.Option(help="Decode the first picture of segments, if PyAV is there.")] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all segments.")] = False,
+) -> None:
+    """Judge a live channel: subscribe for a while, and say what is wrong with it.
+
+    Looks at segment lengths, keyframes, timestamps across segments, gaps, pace, latency and more; a channel that
+    carries no media is checked for what arrives. A limit that is given fails when it is exceeded, a default one only
+    warns. Ends early with the channel; Ctrl-C prints the report so far.
+
+    Exit code: 0 fine, 1 not fine, 2 wrong usage.
+    """
+    ChannelURL.parse(url)
+    _check_start(start)
+    from subscriber.check.findings import Limits, Verdict
+    from subscriber.check.judge import judge
+    from subscriber.check.probe import Order, Probe
+
+    for_s, wait_s = duration(for_time, "--for"), duration(wait, "--wait")
+    options = {"latency": max_latency, "segment": max_segment, "jitter": max_jitter, "skew": max_skew}
+    given = {f"{name}_s": duration(text, f"--max-{name}") for name, text in options.items() if text is not None}
+    limits = Limits(**given, given=frozenset(given))
+    probe = Probe(Order(url, start, for_s, wait_s, decode))
+    try:
+        with _progress(probe, for_s):
+            await probe.look()
+    finally:
+        # Also after Ctrl-C, unless it failed before there was anything to tell.
+        if probe.segments or sys.exc_info()[0] is None:
+            judgement = judge(probe.run(), limits)
+            _print(url, judgement, as_json)
+    if judgement.verdict is Verdict.FAIL or (strict and judgement.verdict is Verdict.WARN):
+        raise typer.Exit(EXIT_NOT_FINE)
+
+
+def _check_start(start: str) -> None:
+    try:
+        Start.parse(start)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error), param_hint="--start") from None
+
+
+def _print(url: str, judgement: Judgement, as_json: bool) -> None:
+    from rich.console import Console
+
+    from subscriber.check.report import as_json as to_json
+    from subscriber.check.report import print_report
+
+    if as_json:
+        sys.stdout.write(to_json(url, judgement))
+    else:
+        print_report(url, judgement, Console(highlight=False, markup=False, emoji=False))
+
+
+@contextmanager
+def _progress(probe: Probe, for_s: float) -> Iterator[None]:
+    """A line that lives while the check does, if somebody is there to see it."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from subscriber.words import count, size
+
+    console, began = Console(stderr=True), time.monotonic()
+    if not console.is_terminal:
+        yield
+        return
+
+    def line() -> Text:
+        passed = f"{time.monotonic() - began:.0f} of {for_s:.0f} s"
+        return Text(f"checking: {passed}, {count(probe.segments, 'segment')}, {size(probe.size)}")
+
+    with Live(console=console, get_renderable=line, refresh_per_second=REFRESH_PER_S, transient=True):
+        yield

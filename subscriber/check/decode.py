@@ -1,0 +1,80 @@
+"""What a decoder makes of a segment's first picture. Blocks, and needs PyAV; ``probe`` calls it in a thread."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from subscriber.check.observations import Picture
+from trickle import picture_clock
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+MAX_PACKETS: Final = 64
+"""How many packets a decoder is given for its first picture: more than any codec reorders (H.264 and HEVC: 16)."""
+
+PROBE: Final = {"probesize": "5000000", "analyzeduration": "0"}
+"""Look at all of the beginning that is kept, but for no more of it than it takes to know the codecs."""
+
+
+def has_decoder() -> bool:
+    """Whether PyAV is installed."""
+    return importlib.util.find_spec("av") is not None
+
+
+def first_picture(head: bytes, format_: str) -> Picture | None:
+    """Decode the first picture of a segment from this segment alone.
+
+    Args:
+        head: the segment's beginning.
+        format_: ``"mpegts"`` or ``"mp4"``.
+
+    Returns:
+        What came of it; ``None`` if there is no video in it.
+    """
+    import av
+
+    try:
+        with av.open(io.BytesIO(head), "r", format_, options=PROBE) as container:
+            if not container.streams.video:
+                return None
+            return _first(container, container.streams.video[0])
+    except (av.error.FFmpegError, ValueError) as error:
+        return Picture(False, _reason(error))
+
+
+def _first(container: InputContainer, stream: VideoStream) -> Picture:
+    stream.codec_context.thread_count = 1
+    for frame in _frames(container, stream):
+        if frame.is_corrupt:
+            return Picture(False, "the first picture is damaged", bool(frame.key_frame), frame.width, frame.height)
+        return Picture(True, "", bool(frame.key_frame), frame.width, frame.height, _clock(frame))
+    return Picture(False, "no picture comes out of the decoder")
+
+
+def _frames(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+    for number, packet in enumerate(container.demux(stream)):
+        # The last packet may be cut by the limit on what is kept; it never is the first picture's.
+        yield from packet.decode()
+        if number >= MAX_PACKETS:
+            return
+
+
+def _clock(frame: VideoFrame) -> int | None:
+    """The time that the test source drew into the picture."""
+    grey = frame if frame.format.name.startswith("yuv") and frame.format.components[0].bits == 8 else None
+    if grey is None:
+        grey = frame.reformat(format="gray")
+    plane = grey.planes[0]
+    pixels, width = memoryview(plane), plane.line_size
+    return picture_clock.read(lambda x, y: pixels[y * width + x], frame.width, frame.height)
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return text.splitlines()[0]

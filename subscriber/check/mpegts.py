@@ -1,0 +1,177 @@
+"""MPEG-TS (ISO/IEC 13818-1), as far as a check needs it: packets, program tables, and the heads of PES packets.
+
+It takes any bytes: what makes no sense is counted, and never an error. It keeps a fixed number of bytes per PID.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from subscriber.check.elementary import CLOCK_HZ, Elementary
+from subscriber.check.media import MAX_TRACKS, Container, Fault, Kind, Media, TrackNotes
+from subscriber.check.psi import Sections, is_intact, programs, streams
+
+PACKET_BYTES: Final = 188
+WRAP: Final = 1 << 33
+"""Times have 33 bits, so they begin again after 26.5 hours."""
+
+SYNC: Final = 0x47
+_PAT: Final = 0
+_NULL: Final = 0x1FFF
+_FIRST_FREE_PID: Final = 0x20
+"""PIDs below it carry tables (table 2-3, and EN 300 468 for DVB)."""
+
+_RESYNC_PACKETS: Final = 3
+"""How many sync bytes in a row show where packets begin."""
+
+
+def looks_like_mpegts(data: bytes) -> bool:
+    """Whether packets begin somewhere in the first of them."""
+    return _find_sync(data, 0) < PACKET_BYTES and len(data) >= PACKET_BYTES
+
+
+def _find_sync(data: bytes, at: int) -> int:
+    """Where the next packet begins, as far as there are bytes to tell; else the end."""
+    while (at := data.find(SYNC, at)) >= 0:
+        if all(data[i] == SYNC for i in range(at, min(len(data), at + _RESYNC_PACKETS * PACKET_BYTES), PACKET_BYTES)):
+            return at
+        at += 1
+    return len(data)
+
+
+class Multiplex:
+    """What goes on from segment to segment: counters, and which PIDs carry what."""
+
+    def __init__(self) -> None:
+        self.counters: dict[int, int] = {}
+        self.tables: dict[int, dict[int, tuple[Kind, str]]] = {}
+        self.streams: dict[int, tuple[Kind, str]] = {}
+
+    def associate(self, tables: list[int]) -> None:
+        """These PIDs carry program tables, and no others do."""
+        self.tables = {pid: self.tables.get(pid, {}) for pid in tables}
+
+    def map(self, table: int, streams: dict[int, tuple[Kind, str]]) -> None:
+        """A program's streams."""
+        self.tables[table] = streams
+        merged = {pid: what for program in self.tables.values() for pid, what in program.items()}
+        self.streams = dict(list(merged.items())[:MAX_TRACKS])
+
+    def interrupt(self) -> None:
+        """Something is missing between this segment and the next: counters need not go on."""
+        self.counters.clear()
+
+
+class MpegtsReader:
+    """Reads one segment.
+
+    Args:
+        multiplex: of the channel.
+    """
+
+    def __init__(self, multiplex: Multiplex) -> None:
+        self._multiplex = multiplex
+        self._rest = b""
+        self._in_sync = True
+        self._faults: Counter[Fault] = Counter()
+        self._met: set[int] = set()
+        self._repeated: set[int] = set()
+        self._sections: dict[int, Sections] = {}
+        self._tracks: dict[int, Elementary] = {}
+        self._has_pat = self._has_tables = False
+        self._early = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the segment."""
+        data = self._rest + data
+        at = 0
+        while len(data) - at >= PACKET_BYTES:
+            if data[at] == SYNC:
+                self._in_sync = True
+                self._packet(data[at : at + PACKET_BYTES])
+                at += PACKET_BYTES
+            else:
+                self._lose_sync()
+                at = _find_sync(data, at)
+        self._rest = data[at:]
+
+    def finish(self) -> Media:
+        """What the segment holds."""
+        if self._rest:
+            if self._rest[0] == SYNC:
+                self._faults[Fault.PARTIAL_PACKET] += 1
+            else:
+                self._lose_sync()
+        tracks = tuple(track.finish() for _, track in sorted(self._tracks.items()))
+        return Media(Container.MPEGTS, tracks, self._has_tables and not self._early, dict(self._faults))
+
+    def _lose_sync(self) -> None:
+        self._faults[Fault.SYNC_LOST] += self._in_sync
+        self._in_sync = False
+
+    def _packet(self, packet: bytes) -> None:
+        pid = (packet[1] & 0x1F) << 8 | packet[2]
+        if pid == _NULL:
+            return
+        if packet[1] & 0x80:
+            self._faults[Fault.TRANSPORT_ERROR] += 1
+            return
+        start, discontinuity = 4, False
+        if packet[3] & 0x20:
+            start += 1 + packet[4]
+            discontinuity = packet[4] > 0 and bool(packet[5] & 0x80)
+        if start > PACKET_BYTES:
+            self._faults[Fault.BAD_PACKET] += 1
+            return
+        if discontinuity:
+            # A counter may jump where its packet says so (2.4.3.5).
+            self._multiplex.counters.pop(pid, None)
+        if packet[3] & 0x10 and self._counts_up(pid, packet[3] & 0x0F):
+            if packet[3] & 0xC0:
+                self._faults[Fault.SCRAMBLED] += 1
+            else:
+                self._payload(pid, packet[start:], bool(packet[1] & 0x40))
+
+    def _counts_up(self, pid: int, counter: int) -> bool:
+        """Whether the packet is a new one; a packet may be sent twice (2.4.3.3)."""
+        last = self._multiplex.counters.get(pid)
+        self._multiplex.counters[pid] = counter
+        is_first = pid not in self._met
+        self._met.add(pid)
+        if last is None or counter == (last + 1) & 0x0F:
+            self._repeated.discard(pid)
+            return True
+        if counter == last and not is_first and pid not in self._repeated:
+            self._repeated.add(pid)
+            return False
+        self._faults[Fault.LOST_AT_SEAM if is_first else Fault.LOST_INSIDE] += 1
+        return True
+
+    def _payload(self, pid: int, payload: bytes, starts: bool) -> None:
+        if pid == _PAT or pid in self._multiplex.tables:
+            self._table(pid, payload, starts)
+        elif pid in self._multiplex.streams:
+            self._early |= not self._has_tables
+            self._track(pid).feed(payload, starts)
+        elif pid >= _FIRST_FREE_PID:
+            self._early |= not self._has_tables
+
+    def _table(self, pid: int, payload: bytes, starts: bool) -> None:
+        for section in self._sections.setdefault(pid, Sections()).feed(payload, starts):
+            if not is_intact(section):
+                self._faults[Fault.BAD_TABLE] += 1
+            elif pid == _PAT:
+                self._has_pat = True
+                self._multiplex.associate([table for table in programs(section) if table != _PAT])
+            elif found := streams(section):
+                self._has_tables = self._has_pat
+                self._multiplex.map(pid, found)
+
+    def _track(self, pid: int) -> Elementary:
+        track = self._tracks.get(pid)
+        if track is None:
+            kind, codec = self._multiplex.streams[pid]
+            notes = TrackNotes(f"{kind} {pid:#x}", kind, codec, CLOCK_HZ, WRAP)
+            track = self._tracks[pid] = Elementary(notes, codec)
+        return track

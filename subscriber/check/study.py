@@ -1,0 +1,235 @@
+"""Segments laid side by side: how they join, how long they are, and when they were due. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from subscriber.check.media import Container, Kind, Track
+from subscriber.check.observations import Run, Seen
+
+JUMP_S: Final = 0.5
+"""From here on a step in the time line is a break, over which nothing can be measured."""
+
+ROUNDING_S: Final = 0.002
+"""Matroska, FLV and RTMP keep milliseconds, and MPEG-TS has 90 kHz ticks."""
+
+MIN_WAIT_S: Final = 0.05
+"""A segment whose answer took longer was waited for; or twice the round trip, where that is more."""
+
+_LOST_FRAME: Final = 0.6
+"""Share of a frame from which on a distance between frames shows that one is missing, or too many."""
+
+_MEDIA: Final = (Container.MPEGTS, Container.FMP4)
+
+_ENOUGH: Final = 3
+"""From how many distances on what is usual can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seam:
+    """Two segments of which the second directly follows the first, both whole as far as the seam needs it."""
+
+    before: Seen
+    after: Seen
+
+    def tracks(self) -> Iterator[tuple[Track, Track]]:
+        """The tracks that both have, with samples in both."""
+        earlier = {track.name: track for track in self.before.media.tracks if track.last_dts is not None}
+        for track in self.after.media.tracks:
+            if track.first_dts is not None and track.name in earlier and earlier[track.name].hz == track.hz:
+                yield earlier[track.name], track
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A place where a track's times do not go on as they should.
+
+    Attributes:
+        track: its name.
+        after: the segment after the seam.
+        seconds: what is missing; negative: what there is twice, or runs back.
+    """
+
+    track: str
+    after: Seen
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A segment on the time line.
+
+    Attributes:
+        seen: the segment.
+        media_s: media time of its beginning, since the first point's.
+    """
+
+    seen: Seen
+    media_s: float
+
+
+class Study:
+    """All that rules need to know of a run.
+
+    Args:
+        run: what was seen.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.seen = run.seen
+        self.filled = [seen for seen in run.seen if seen.size]
+        self.media = [seen for seen in self.filled if seen.media.container in _MEDIA]
+
+    @property
+    def is_media(self) -> bool:
+        """The channel carries media that can be looked into."""
+        return bool(self.media)
+
+    def has(self, container: Container) -> bool:
+        """Whether there are such segments."""
+        return any(seen.media.container is container for seen in self.filled)
+
+    def was_awaited(self, seen: Seen) -> bool:
+        """The segment was asked for before it began, so that the time of its answer is that of its beginning."""
+        return seen.answered_s - seen.requested_s >= max(MIN_WAIT_S, 2 * self.run.round_trip_s)
+
+    @cached_property
+    def seams(self) -> list[Seam]:
+        """Where segments join; empty ones in between are no obstacle."""
+        found: list[Seam] = []
+        before: Seen | None = None
+        for seen in self.seen:
+            if seen.gap or seen.restarted:
+                before = None
+            if not seen.size and seen.whole:
+                continue
+            if before is not None and before.whole and before.media.container is seen.media.container:
+                found.append(Seam(before, seen))
+            before = seen if seen.media.container in _MEDIA else None
+        return found
+
+    @cached_property
+    def jumps(self) -> list[Jump]:
+        """The places where times do not go on, in order."""
+        return [jump for seam in self.seams for jump in self._jumps_at(seam)]
+
+    @cached_property
+    def line(self) -> list[Point]:
+        """The longest stretch of segments whose times go on."""
+        broken = {jump.after.number for jump in self.jumps if abs(jump.seconds) >= JUMP_S}
+        runs: list[list[Point]] = []
+        for seen in self.media:
+            lead = seen.media.lead
+            if lead is None or lead.first_dts is None:
+                continue
+            step = self._step(runs[-1][-1].seen, seen) if runs else None
+            if step is None or step <= 0 or seen.restarted or seen.number in broken:
+                runs.append([Point(seen, 0.0)])
+            else:
+                runs[-1].append(Point(seen, runs[-1][-1].media_s + step))
+        return max(runs, key=len, default=[])
+
+    @cached_property
+    def lengths(self) -> dict[int, float]:
+        """How long segments are, in seconds of media, by their number in the check."""
+        joined = {(seam.before.number, seam.after.number) for seam in self.seams}
+        found = {
+            before.seen.number: after.media_s - before.media_s
+            for before, after in pairwise(self.line)
+            if (before.seen.number, after.seen.number) in joined
+        }
+        for seen in self.media:
+            lead = seen.media.lead
+            if seen.whole and lead is not None and lead.steps and seen.number not in found:
+                found[seen.number] = (_span(lead) + middle(lead.steps)) / lead.hz
+        return found
+
+    @cached_property
+    def speed(self) -> float | None:
+        """Seconds of media per second here; ``None`` where too little was waited for to tell."""
+        points = [point for point in self.line if self.was_awaited(point.seen)]
+        if len(points) < _ENOUGH or points[-1].seen.answered_s - points[0].seen.answered_s < 2.0:
+            return None
+        # The median over pairs that are half of the time apart: one late segment does not count.
+        half = (len(points) + 1) // 2
+        return median(
+            (later.media_s - earlier.media_s) / max(1e-3, later.seen.answered_s - earlier.seen.answered_s)
+            for earlier, later in zip(points, points[half:], strict=False)
+        )
+
+    def _step(self, before: Seen, after: Seen) -> float | None:
+        earlier, later = before.media.lead, after.media.lead
+        assert earlier is not None
+        assert later is not None
+        if earlier.name != later.name or earlier.hz != later.hz:
+            return None
+        assert earlier.first_dts is not None
+        assert later.first_dts is not None
+        return later.since(later.first_dts, earlier.first_dts) / later.hz
+
+    def _jumps_at(self, seam: Seam) -> Iterator[Jump]:
+        for before, after in seam.tracks():
+            if after.kind is not Kind.DATA and (ticks := self._jump(before, after)):
+                yield Jump(after.name, seam.after, ticks / after.hz)
+
+    def _jump(self, before: Track, after: Track) -> float:
+        """Ticks that are missing between two parts of a track; 0 if it goes on."""
+        assert before.last_dts is not None
+        assert after.first_dts is not None
+        rounding = ROUNDING_S * after.hz
+        if before.due is not None:
+            ticks = after.since(after.first_dts, before.due)
+            allowed = max(_LOST_FRAME * before.frame, 1.5 * max(before.slack, after.slack), rounding)
+            return 0 if abs(ticks) <= allowed else ticks
+        step = after.since(after.first_dts, before.last_dts)
+        usual, longest = self._usual[after.name]
+        if not usual or 0 < step <= longest + rounding:
+            return 0
+        return step - usual
+
+    @cached_property
+    def _usual(self) -> dict[str, tuple[float, float]]:
+        """For each track, how far its samples are apart, and how far at most; 0 where that cannot be told."""
+        inside: dict[str, Counter[int]] = {}
+        across: dict[str, list[int]] = {}
+        for seen in self.media:
+            for track in seen.media.tracks:
+                inside.setdefault(track.name, Counter()).update(track.steps)
+        for seam in self.seams:
+            for before, after in seam.tracks():
+                assert before.last_dts is not None
+                assert after.first_dts is not None
+                across.setdefault(after.name, []).append(after.since(after.first_dts, before.last_dts))
+        return {name: _usual(steps, across.get(name, [])) for name, steps in inside.items()}
+
+
+def middle(counts: Mapping[int, int]) -> int:
+    """The median of counted numbers, of which there is at least one."""
+    left = (sum(counts.values()) + 1) // 2
+    for number in sorted(counts):
+        left -= counts[number]
+        if left <= 0:
+            return number
+    raise ValueError("nothing was counted")
+
+
+def _span(track: Track) -> int:
+    assert track.first_dts is not None
+    assert track.last_dts is not None
+    return track.since(track.last_dts, track.first_dts)
+
+
+def _usual(inside: Counter[int], across: list[int]) -> tuple[float, float]:
+    if inside.total() >= _ENOUGH:
+        return middle(inside), max(1.5 * middle(inside), max(inside))
+    # One sample per segment: what is usual is what is between segments.
+    if len(across) >= _ENOUGH and median(across) > 0:
+        return median(across), 3 * median(across)
+    return 0, 0
