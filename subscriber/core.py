@@ -279,6 +279,7 @@ class Cursor:
             size_at_start=answer.natural(wire.SIZE),
             truncated=answer.headers.get(wire.TRUNCATED),
             empty=answer.empty,
+            lag=max(0, (answer.natural(wire.LATEST) or 0) - seq - 1),
             delay_s=delay_s,
         )
         self._epoch = self._epoch if epoch is None else epoch

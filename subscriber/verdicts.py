@@ -127,6 +127,7 @@ class Advance:
         size_at_start: bytes that were there when the answer began, ``None`` where the server does not say.
         truncated: why the segment is not whole, if that is known already.
         empty: the segment is closed and holds nothing.
+        lag: newer segments that had begun when the server got the GET.
         delay_s: how long to hold the next GET back; above 0 only after segments that broke.
     """
 
@@ -138,6 +139,7 @@ class Advance:
     size_at_start: int | None = None
     truncated: str | None = None
     empty: bool = False
+    lag: int = 0
     delay_s: float = 0.0
 
 

@@ -382,8 +382,15 @@ class TestReading:
     def test_an_empty_segment_is_a_segment(self) -> None:
         """200 without a byte and without ``Closed`` advances by one."""
         driver = Driver(4)
-        assert driver.answer(200, seq=4, latest=9, content_length=0) == Advance(4, empty=True)
+        assert driver.answer(200, seq=4, content_length=0) == Advance(4, empty=True)
         assert driver.asked == 5
+
+    def test_the_head_tells_how_far_behind_a_segment_is(self) -> None:
+        """Segments that begin with the answer, or whose server does not say, are at the live edge."""
+        for latest, lag in ((9, 4), (5, 0), (4, 0), (None, 0)):
+            verdict = Driver(4).answer(200, seq=4, latest=latest)
+            assert isinstance(verdict, Advance)
+            assert verdict.lag == lag
 
     def test_closed_is_the_end(self) -> None:
         """``Closed`` ends the channel, also after segments."""
