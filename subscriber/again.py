@@ -71,11 +71,13 @@ class Rest:
         first: bytes of the first chunk that had not been handed on; may be empty.
         chunks: what follows.
         response: where it comes from.
+        attempt: how many GETs the segment has taken so far.
     """
 
     first: bytes
     chunks: AsyncIterator[bytes]
     response: httpx.Response
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +96,19 @@ class Again:
     counters: Counters
     runtime: Runtime
 
-    async def get(self, read: Read, error: ConnectionLost) -> Rest | None:
+    async def get(self, read: Read, error: ConnectionLost, attempt: int) -> Rest | None:
         """Ask for a segment until it goes on behind what was read of it.
 
         Args:
             read: what the user has.
             error: what cut it.
+            attempt: how many GETs it has taken so far.
 
         Returns:
             The rest; ``None`` if it is not to be had.
         """
         cause: TrickleError = error
         floor_s: float | None = None
-        attempt = 1
         while (verdict := self.cursor.cut(cause, self.runtime.rng, floor_s=floor_s)) is not None:
             await self.runtime.sleep(verdict.delay_s)
             attempt += 1
@@ -117,7 +119,7 @@ class Again:
                 case ConnectionLost():
                     cause, floor_s = got, None
                 case Got(answer, response) if read.may_be(answer):
-                    rest = await _skip(read, response)
+                    rest = await _skip(read, response, attempt)
                     if not isinstance(rest, ConnectionLost):
                         if rest is not None:
                             self.counters.resumed()
@@ -137,11 +139,11 @@ def _is_busy(status: int) -> bool:
     return status == wire.Status.TOO_MANY_REQUESTS or status >= wire.Status.SERVER_ERROR
 
 
-async def _skip(read: Read, response: httpx.Response) -> Rest | ConnectionLost | None:
+async def _skip(read: Read, response: httpx.Response, attempt: int) -> Rest | ConnectionLost | None:
     """Drop what the user has; ``None`` if the segment does not begin with that."""
     rest: Rest | ConnectionLost | None = None
     try:
-        rest = await _compare(read, response)
+        rest = await _compare(read, response, attempt)
     finally:
         if not isinstance(rest, Rest):
             with anyio.CancelScope(shield=True):
@@ -149,7 +151,7 @@ async def _skip(read: Read, response: httpx.Response) -> Rest | ConnectionLost |
     return rest
 
 
-async def _compare(read: Read, response: httpx.Response) -> Rest | ConnectionLost | None:
+async def _compare(read: Read, response: httpx.Response, attempt: int) -> Rest | ConnectionLost | None:
     chunks = body_of(response)
     size, crc, chunk = 0, 0, b""
     try:
@@ -165,4 +167,4 @@ async def _compare(read: Read, response: httpx.Response) -> Rest | ConnectionLos
         return None
     except httpx.TransportError as error:
         return ConnectionLost(seq=read.seq, detail=str(error))
-    return Rest(chunk, chunks, response) if crc == read.crc else None
+    return Rest(chunk, chunks, response, attempt) if crc == read.crc else None

@@ -62,6 +62,7 @@ class Segment:
             (the channel was created again, or the server has restarted).
         content_type: the channel's media type.
         size_at_start: bytes that were there when the answer began, ``None`` where the server does not say.
+        lag: newer segments that had begun when the server got the GET for this one; 0 at the live edge.
         truncated: why the segment is not whole: what the server said at its start or, at the latest, at its end.
         broken: the connection was cut before the segment's end; what was read is a part of it.
         requested_at: when the GET was made that was answered with this segment, in seconds on a monotonic clock.
@@ -85,6 +86,7 @@ class Segment:
         self.restarted: Final = begun.restarted
         self.content_type: Final = begun.content_type
         self.size_at_start: Final = begun.size_at_start
+        self.lag: Final = begun.lag
         self.truncated: str | None = begun.truncated
         self.broken: ConnectionLost | None = None
         self.reading = Reading.WHOLE if begun.empty else Reading.OPEN
@@ -93,6 +95,7 @@ class Segment:
         self._response = opened.response
         self._again = again
         self._read = Read(begun.seq, begun.epoch)
+        self._attempt = 1
         self._gone_on_at: int | None = None
         self._on_bytes = on_bytes
         self._on_end = on_end
@@ -238,12 +241,12 @@ class Segment:
         await self._close_response()
         # Once without any progress is enough: the same would happen again.
         stuck = self._gone_on_at == self._read.size
-        rest = None if stuck else await self._again.get(self._read, error)
+        rest = None if stuck else await self._again.get(self._read, error, self._attempt)
         if rest is None:
             self.broken = error
             await self._end(Reading.BROKEN)
             return b""
-        self._gone_on_at = self._read.size
+        self._gone_on_at, self._attempt = self._read.size, rest.attempt
         self._response, self._chunks = rest.response, rest.chunks
         self.truncated = self.truncated or rest.response.headers.get(wire.TRUNCATED)
         return rest.first

@@ -9,18 +9,34 @@ from typing import assert_never
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subscriber.core import JOIN_BACKOFF, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S, Cursor
+from subscriber.core import CUT_PATIENCE_S, JOIN_BACKOFF, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S, Cursor
+from subscriber.start import AnyStart, Start
 from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle import wire
 from trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
 from trickle.errors import ConnectionLost, TrickleError
+from trickle.position import Position
 
 seqs = st.integers(0, 30)
-texts = st.one_of(seqs.map(str), st.sampled_from(["-1", "", "x", "99999999999999999999", "\u0661", "--1"]))
+texts = st.one_of(
+    seqs.map(str),
+    seqs.map(str),
+    st.sampled_from(["-1", "", "x", "99999999999999999999", "999999999999999", "\u0661", "--1"]),
+    st.text(max_size=5),
+)
 headers = st.dictionaries(
     st.sampled_from([wire.LATEST, wire.EARLIEST, wire.EPOCH, wire.SIZE, wire.RETRY_AFTER, "Content-Length"]), texts
 )
-statuses = st.sampled_from([200, 200, 200, 200, 470, 470, 470, 404, 429, 503, 500, 204, 301, 400, 403, 409, 418, 599])
+# Any status, but mostly those that lead somewhere.
+statuses = st.one_of(
+    st.sampled_from([200, 200, 200, 200, 470, 470, 470, 404, 429, 503, 500, 204, 301, 400, 403, 409, 418, 599]),
+    st.integers(100, 999),
+)
+starts = st.one_of(
+    st.sampled_from(["next", "current", "earliest"]),
+    st.integers(-6, 20),
+    st.builds(Position, seqs, st.none() | st.integers(1, 3)),
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +47,16 @@ class Reply:
     headers: dict[str, str]
     closed: bool = False
     honest_seq: bool = True
-    cut: bool = False
+    cuts: int = 0
+    """Times the body is cut; below 0 the rest is not to be had."""
     took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Seek:
+    """The user goes elsewhere, while a GET is under way or after the end."""
+
+    start: AnyStart
 
 
 replies = st.builds(
@@ -41,8 +65,8 @@ replies = st.builds(
     headers=headers,
     closed=st.booleans().flatmap(lambda rare: st.booleans() if rare else st.just(False)),
     honest_seq=st.sampled_from([True, True, True, True, False]),
-    cut=st.booleans(),
-    took_s=st.sampled_from([0.0, 0.0, 0.0, 1.0]),
+    cuts=st.sampled_from([0, 0, 0, 1, 2, -1, -3]),
+    took_s=st.sampled_from([0.0, 0.0, 0.0]) | st.floats(0, 30),
 )
 events = st.one_of(replies, replies, replies, replies, st.just("lost"), st.just("waited"))
 
@@ -61,15 +85,26 @@ class Run:
     met: bool = False
     waits: int = 0
     """Waits for a channel or a server: paid for with time, which another test bounds."""
-    segments: list[Advance] = field(default_factory=list)
+    cuts: list[RetryAfter] = field(default_factory=list)
+    breaks: int = 0
+    seeks: list[tuple[bool, float]] = field(default_factory=list)
+    segments: list[Advance | Seek] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     pauses: list[tuple[Ask, Ask, float]] = field(default_factory=list)
+    at_once: int = 0
+    """Requests in a row that neither brought a segment nor had a pause before them."""
+    longest_rush: int = 0
     over: bool = False
+    failed: bool = False
 
-    def step(self, event: Reply | str) -> None:
-        """One GET and what comes of it."""
-        ask = self.cursor.ask()
-        self.requests += 1
+    def step(self, event: Reply | Seek | str) -> None:
+        """One GET and what comes of it, or a seek in the middle of it."""
+        if isinstance(event, Seek):
+            self._seek(event)
+            return
+        if self.over:
+            return
+        ask = self._request()
         if event == "waited":
             wait_s = self.cursor.refresh_after(self.rng)
             self.now += wait_s
@@ -77,6 +112,7 @@ class Run:
             self.refreshes += 1
             self.cursor.refreshed()
             self.met = True
+            self.at_once = 0
             return
         if isinstance(event, Reply):
             self.now += event.took_s
@@ -86,31 +122,65 @@ class Run:
             verdict = self.cursor.lost(ConnectionLost(), self.now, self.rng)
         waits = isinstance(verdict, RetryAfter) and (_is_404(event) or not self.met)
         self.waits += waits
-        self._obey(verdict, ask, cut=isinstance(event, Reply) and event.cut)
+        self._obey(verdict, ask, event.cuts if isinstance(event, Reply) else 0)
 
-    def _obey(self, verdict: Verdict, ask: Ask, *, cut: bool) -> None:
+    def _request(self) -> Ask:
+        self.requests += 1
+        self.at_once += 1
+        self.longest_rush = max(self.longest_rush, self.at_once)
+        return self.cursor.ask()
+
+    def _seek(self, seek: Seek) -> None:
+        if not self.over:
+            self._request()  # which nobody waits for any more
+        delay_s = self.cursor.seek(Start.parse(seek.start), self.rng, failed=self.failed)
+        self.seeks.append((self.failed, delay_s))
+        self.segments.append(seek)
+        self.over = self.failed = False
+        self.at_once = 0  # it is the user who is in a hurry
+        self.now += delay_s
+
+    def _obey(self, verdict: Verdict, ask: Ask, cuts: int) -> None:
         self.verdicts.append(verdict)
         match verdict:
             case Advance():
+                self.at_once = 0
                 self.segments.append(verdict)
-                if cut and not verdict.empty:
-                    self.over = self.cursor.broken(ConnectionLost()) is not None
-                else:
-                    self.whole += not verdict.empty
-                    self.cursor.finished(empty=verdict.empty)
+                self._read(verdict, cuts)
             case Resolved() | Resync() | RetryAfter():
                 pass
             case End():
                 self.over = True
-                return
             case Stop(error):
                 assert isinstance(error, TrickleError)
-                self.over = True
-                return
+                self.over = self.failed = True
             case _:
                 assert_never(verdict)
+        if self.over:
+            return
+        assert not isinstance(verdict, End | Stop)
         self.pauses.append((ask, self.cursor.ask(), verdict.delay_s))
         self.now += verdict.delay_s
+        if verdict.delay_s > 0:
+            self.at_once = 0
+
+    def _read(self, segment: Advance, cuts: int) -> None:
+        """Read the segment to its end, or until its rest is not to be had."""
+        lost = ConnectionLost()
+        for _ in range(0 if segment.empty else abs(cuts)):
+            retry = self.cursor.cut(lost, self.rng)
+            if retry is None:
+                cuts = -1
+                break
+            self.cuts.append(retry)
+            self.now += retry.delay_s
+            self.requests += 1
+        if cuts < 0 and not segment.empty:
+            self.breaks += 1
+            self.over = self.failed = self.cursor.broken(lost) is not None
+        else:
+            self.whole += not segment.empty
+            self.cursor.finished(empty=segment.empty)
 
 
 def _is_404(event: Reply | str) -> bool:
@@ -127,35 +197,42 @@ def _answer(reply: Reply, ask: Ask) -> Answer:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw: st.DrawFn, *, seeking: bool = False) -> Run:
     """A finished run."""
     cursor = Cursor(
-        draw(st.integers(-4, 20)),
+        draw(starts),
         on_lag=draw(st.sampled_from(OnLag)),
         wait_for_channel_s=draw(st.sampled_from([0.0, 5.0])),
     )
     run = Run(cursor, Random(draw(st.integers(0, 1000))))
-    for event in draw(st.lists(events, max_size=120)):
-        if run.over:
-            break
+    what = events | st.builds(Seek, starts) if seeking else events
+    for event in draw(st.lists(what, max_size=120)):
         run.step(event)
     return run
 
 
 @settings(max_examples=250, deadline=None)
-@given(runs())
+@given(runs() | runs(seeking=True))
 def test_requests_are_bounded(run: Run) -> None:
-    """Requests ≤ segments + reconnects + waited / 20 s + 2, and the reconnects themselves are paid for."""
-    reconnects = sum(isinstance(verdict, RetryAfter | Resync) for verdict in run.verdicts)
-    assert run.requests <= len(run.segments) + reconnects + run.waited_s / REFRESH_S + 2
+    """Requests ≤ segments + reconnects + waited / 20 s + 2, and as much again for each seek."""
+    reconnects = sum(isinstance(verdict, RetryAfter | Resync) for verdict in run.verdicts) + len(run.cuts)
+    segments = sum(isinstance(segment, Advance) for segment in run.segments)
+    assert run.requests <= segments + reconnects + run.waited_s / REFRESH_S + 2 * (1 + len(run.seeks))
     assert run.refreshes <= run.waited_s / REFRESH_S
+
+
+@settings(max_examples=250, deadline=None)
+@given(runs() | runs(seeking=True))
+def test_reconnects_are_paid_for(run: Run) -> None:
+    """By segments that arrived whole, but for a first step forward after each of those."""
+    reconnects = sum(isinstance(verdict, RetryAfter | Resync) for verdict in run.verdicts) + len(run.cuts)
     free = sum(isinstance(verdict, Resync) and verdict.delay_s == 0 for verdict in run.verdicts)
     assert free <= run.whole + 1
     assert reconnects - free - run.waits <= BUDGET_RESERVE + BUDGET_RATIO * run.whole
 
 
 @settings(max_examples=250, deadline=None)
-@given(runs())
+@given(runs() | runs(seeking=True))
 def test_no_request_is_repeated_at_once(run: Run) -> None:
     """The same GET comes again only after a pause, and no pause is longer than patience allows."""
     for before, after, delay_s in run.pauses:
@@ -163,16 +240,60 @@ def test_no_request_is_repeated_at_once(run: Run) -> None:
             assert delay_s >= MIN_PAUSE_S
             assert after.attempt == before.attempt + 1
         assert delay_s <= PATIENCE_S + MIN_PAUSE_S + CAP_S
+    for cut in run.cuts:
+        assert MIN_PAUSE_S <= cut.delay_s <= CUT_PATIENCE_S + CAP_S
+    for failed, delay_s in run.seeks:
+        assert delay_s <= MIN_PAUSE_S + CAP_S
+        if failed:
+            assert delay_s >= MIN_PAUSE_S
 
 
 @settings(max_examples=250, deadline=None)
-@given(runs())
+@given(runs() | runs(seeking=True))
+def test_every_sequence_ends_in_data_a_wait_or_a_typed_end(run: Run) -> None:
+    """At most three requests in a row (the head, its segment, one step forward) bring none of these."""
+    assert run.longest_rush <= 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(starts, st.lists(events, min_size=1, max_size=4), st.sampled_from(OnLag), st.integers(0, 1000))
+def test_a_server_that_repeats_itself_is_left_or_read(
+    start: AnyStart, cycle: list[Reply | str], on_lag: OnLag, seed: int
+) -> None:
+    """For ever the same few answers: they bring segments or waits, or there is an end soon."""
+    run = Run(Cursor(start, on_lag=on_lag), Random(seed))
+    for number in range(200):
+        run.step(cycle[number % len(cycle)])
+    progress = sum(isinstance(segment, Advance) for segment in run.segments) + run.refreshes
+    assert run.over or progress >= 200 / 50
+
+
+@settings(max_examples=250, deadline=None)
+@given(runs() | runs(seeking=True))
 def test_segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
     """Within one numbering each seq comes once, in order, and ``gap`` is exactly what lies between."""
     for before, after in zip(run.segments, run.segments[1:], strict=False):
-        assert after.gap >= 0
-        if not after.restarted:
-            assert after.seq == before.seq + 1 + after.gap
+        if isinstance(before, Advance) and isinstance(after, Advance):
+            assert after.gap >= 0
+            if not after.restarted:
+                assert after.seq == before.seq + 1 + after.gap
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs() | runs(seeking=True))
+def test_what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
+    """After a seek to N, what lies between N and the first segment is its gap, unless the server's head is below N."""
+    for before, after in zip(run.segments, run.segments[1:], strict=False):
+        if isinstance(before, Seek) and isinstance(after, Advance) and not after.restarted:
+            named = Start.parse(before.start)
+            if named.named and named.ask is not None and after.seq >= named.ask:
+                assert after.gap in (0, after.seq - named.ask)
+                assert after.gap or after.seq == named.ask or _moved_back(run)
+
+
+def _moved_back(run: Run) -> bool:
+    """Whether a head below what was asked for has begun the count anew somewhere."""
+    return any(isinstance(verdict, Resync) and verdict.delay_s > 0 for verdict in run.verdicts)
 
 
 @settings(max_examples=200, deadline=None)
