@@ -19,9 +19,6 @@ WRAP: Final = 1 << 33
 SYNC: Final = 0x47
 _PAT: Final = 0
 _NULL: Final = 0x1FFF
-_FIRST_FREE_PID: Final = 0x20
-"""PIDs below it carry tables (table 2-3, and EN 300 468 for DVB)."""
-
 _RESYNC_PACKETS: Final = 3
 """How many sync bytes in a row show where packets begin."""
 
@@ -80,7 +77,7 @@ class MpegtsReader:
         self._sections: dict[int, Sections] = {}
         self._tracks: dict[int, Elementary] = {}
         self._has_pat = self._has_tables = False
-        self._early = False
+        self._early: set[int] = set()
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the segment."""
@@ -104,7 +101,13 @@ class MpegtsReader:
             else:
                 self._lose_sync()
         tracks = tuple(track.finish() for _, track in sorted(self._tracks.items()))
-        return Media(Container.MPEGTS, tracks, self._has_tables and not self._early, dict(self._faults))
+        return Media(Container.MPEGTS, tracks, self._has_tables and not self._begins_early(), dict(self._faults))
+
+    def _begins_early(self) -> bool:
+        """Whether the video, or the sound where there is none, begins before the tables; a bit of sound may."""
+        kinds = {pid: kind for pid, (kind, _) in self._multiplex.streams.items()}
+        lead = Kind.VIDEO if Kind.VIDEO in kinds.values() else Kind.AUDIO
+        return any(kinds.get(pid) is lead for pid in self._early)
 
     def _lose_sync(self) -> None:
         self._faults[Fault.SYNC_LOST] += self._in_sync
@@ -151,11 +154,11 @@ class MpegtsReader:
     def _payload(self, pid: int, payload: bytes, starts: bool) -> None:
         if pid == _PAT or pid in self._multiplex.tables:
             self._table(pid, payload, starts)
-        elif pid in self._multiplex.streams:
-            self._early |= not self._has_tables
+            return
+        if not self._has_tables:
+            self._early.add(pid)
+        if pid in self._multiplex.streams:
             self._track(pid).feed(payload, starts)
-        elif pid >= _FIRST_FREE_PID:
-            self._early |= not self._has_tables
 
     def _table(self, pid: int, payload: bytes, starts: bool) -> None:
         for section in self._sections.setdefault(pid, Sections()).feed(payload, starts):
