@@ -3,88 +3,170 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from publisher import cli_options as options
 from publisher.core import parse_start
-from publisher.raw import Splitter, parse_by
-from trickle import wire
+from publisher.raw import parse_by
 from trickle.errors import InvalidInput
 from trickle.paths import ChannelURL
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from publisher.job import Raw
+    from publisher.media.relay import MediaOptions
+    from publisher.media.transcode import TranscodeOptions
 
-_DEFAULT_BY: Final = "size:1MiB"
+T = TypeVar("T")
 
 
 async def publish(
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The channel, as in http://localhost:2939/trickle/CHANNEL.")
-    ],
-    source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A media file, a URL that PyAV opens, or - for standard input.")
-    ],
-    realtime: Annotated[
-        bool, typer.Option(help="Publish media at the pace at which it plays, or as fast as it can be read.")
-    ] = True,
-    raw: Annotated[bool, typer.Option("--raw", help="Publish plain bytes instead of media.")] = False,
-    by: Annotated[
-        str | None,
-        typer.Option(help="How --raw is split into segments: size:1MiB, line or time:1s.", show_default=_DEFAULT_BY),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            help="The first segment: resume (where the channel is), reset (the same, and close what an earlier"
-            " publisher left open), or a number."
-        ),
-    ] = "resume",
-    content_type: Annotated[
-        str | None,
-        typer.Option(
-            help="Media type of the segments.",
-            show_default=f"{wire.MPEG_TS}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
-        ),
-    ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the channel open at the end.")] = False,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates (PEM) that an https server is checked against.", dir_okay=False)
-    ] = None,
+    url: options.Url,
+    source: options.Source,
+    start: options.Start = "resume",
+    keep: options.Keep = False,
+    content_type: options.ContentType = None,
+    ca_file: options.CaFile = None,
+    realtime: options.Realtime = True,
+    container: options.Container = "mpegts",
+    min_segment: options.MinSegment = "1s",
+    segment: options.SegmentLength = "2s",
+    input_option: options.InputOptions = None,
+    transcode: options.Transcode = False,
+    video_bitrate: options.VideoBitrate = None,
+    gop: options.Gop = None,
+    preset: options.Preset = None,
+    height: options.Height = None,
+    audio_codec: options.AudioCodec = None,
+    audio_bitrate: options.AudioBitrate = None,
+    reconnect: options.Reconnect = None,
+    reconnect_for: options.ReconnectFor = "60s",
+    loop: options.Loop = "1",
+    raw: options.Raw = False,
+    by: options.By = None,
 ) -> None:
     """Publish media, or plain bytes, to a channel.
 
-    Media is not re-encoded: every group of pictures becomes one MPEG-TS segment, which is readable while it is still
-    being written. At the end, and on Ctrl-C, the channel is ended, unless --keep is given.
+    Every group of pictures becomes one segment, which can be read while it is
+    still being written. It begins with the wall-clock time at which its first
+    picture left the input. At the end, and on Ctrl-C, the channel is ended,
+    unless --keep is given. The exit code is 1 if segments were lost or dropped.
+
+    Examples, with URL=http://localhost:2939/trickle/cam:
+
+    \b
+    tricklecast publish $URL film.mp4
+    tricklecast publish $URL rtsp://camera.local/stream --container fmp4
+    tricklecast publish $URL v4l2:/dev/video0 --transcode --gop 1s
+    ffmpeg ... -f mpegts - | tricklecast publish $URL -
+    my-program | tricklecast publish $URL - --raw --by line
     """
     ChannelURL.parse(url)
-    from publisher.job import Job
+    from publisher.job import Job, Media
 
+    if raw:
+        what: Raw | Media = _raw(source, by)
+    else:
+        if by is not None:
+            raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
+        encoding = _encoding(
+            transcode,
+            {
+                "video_bitrate": video_bitrate,
+                "gop": gop,
+                "preset": preset,
+                "height": height,
+                "audio_codec": audio_codec,
+                "audio_bitrate": audio_bitrate,
+            },
+        )
+        media = _media(container, realtime, min_segment, segment, encoding, reconnect, reconnect_for, loop)
+        what = Media(source, _pairs(input_option or []), media)
     job = Job(
         url=url,
-        source=source,
-        splitter=_splitter(raw, by),
-        realtime=realtime,
+        what=what,
         start=_checked(parse_start, start),
-        content_type=content_type or (wire.DEFAULT_CONTENT_TYPE if raw else wire.MPEG_TS),
+        content_type=content_type or what.content_type,
         keep=keep,
         verify=True if ca_file is None else _context(ca_file),
     )
-    if (await job.run()).lost:
+    totals = await job.run()
+    if totals.lost or totals.dropped:
         raise typer.Exit(1)
 
 
-def _splitter(raw: bool, by: str | None) -> Splitter | None:
-    if raw:
-        return _checked(parse_by, by or _DEFAULT_BY)
-    if by is not None:
-        raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
-    return None
+def _raw(source: str, by: str | None) -> Raw:
+    from publisher.job import STDIN, Raw
+
+    return Raw(None if source == STDIN else source, _checked(parse_by, by or options.DEFAULT_BY))
 
 
-def _checked(parse: Callable[[str], T], text: str) -> T:
+def _media(
+    container: str,
+    realtime: bool,
+    min_segment: str,
+    segment: str,
+    encoding: TranscodeOptions | None,
+    reconnect: bool | None,
+    reconnect_for: str,
+    loop: str,
+) -> MediaOptions:
+    from publisher.media.amounts import parse_seconds
+    from publisher.media.relay import ContainerKind, MediaOptions
+    from publisher.media.remux import Cutting
+
+    return MediaOptions(
+        container=ContainerKind(container),
+        cutting=Cutting(_checked(parse_seconds, min_segment), _checked(parse_seconds, segment)),
+        realtime=realtime,
+        transcode=encoding,
+        reconnect=reconnect,
+        reconnect_for_s=_checked(parse_seconds, reconnect_for),
+        plays=_plays(loop),
+    )
+
+
+def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None:
+    from publisher.media.amounts import parse_bitrate, parse_seconds
+    from publisher.media.coding import PRESETS, AudioCodec
+    from publisher.media.transcode import TranscodeOptions
+
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "video_bitrate": parse_bitrate,
+        "audio_bitrate": parse_bitrate,
+        "gop": parse_seconds,
+        "audio_codec": AudioCodec.parse,
+    }
+    values = {name: value for name, value in given.items() if value is not None}
+    if not wanted:
+        for name in values:
+            raise typer.BadParameter(f"--{name.replace('_', '-')} needs --transcode")
+        return None
+    if values.get("preset", PRESETS[0]) not in PRESETS:
+        raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
+    checked = {name: _checked(parsers.get(name, lambda value: value), value) for name, value in values.items()}
+    return TranscodeOptions(**checked)
+
+
+def _plays(loop: str) -> int | None:
+    if loop == "forever":
+        return None
+    if loop.isascii() and loop.isdecimal() and int(loop):
+        return int(loop)
+    raise typer.BadParameter(f"--loop is a number, or forever, not {loop!r}")
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    for text in texts:
+        if "=" not in text:
+            raise typer.BadParameter(f"--input-option is KEY=VALUE, not {text!r}")
+    return {key: value for key, _, value in (text.partition("=") for text in texts)}
+
+
+def _checked(parse: Callable[[Any], T], text: Any) -> T:
     try:
         return parse(text)
     except InvalidInput as error:

@@ -1,4 +1,4 @@
-"""Writes the steps of a source into a publisher, at the pace of the media or as fast as they come."""
+"""Writes the steps of a source into a publisher."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ class Totals:
         segments: complete ones.
         bytes: written, including those of the segment under way.
         lost: segments that failed half-way.
+        dropped: segments that the network was too slow for.
         seq: the newest segment, if there is one.
     """
 
     segments: int = 0
     bytes: int = 0
     lost: int = 0
+    dropped: int = 0
     seq: int | None = None
 
 
@@ -43,7 +45,6 @@ class Feed:
     Args:
         publisher: entered.
         steps: what to publish.
-        realtime: chunks that have a time are not written before it.
         warn: is told about each lost segment.
     """
 
@@ -52,15 +53,12 @@ class Feed:
         publisher: Publisher,
         steps: Steps,
         *,
-        realtime: bool,
         warn: Callable[[str], None],
     ) -> None:
         self.totals = Totals()
         self._publisher = publisher
         self._steps = steps
-        self._realtime = realtime
         self._warn = warn
-        self._begun_at: float | None = None
         self._pending: Step | None = None
 
     async def run(self) -> Totals:
@@ -93,34 +91,22 @@ class Feed:
             self.totals.segments += 1
 
     async def _write(self, segment: Segment, chunk: Chunk) -> None:
-        await self._wait_until(chunk.due_s)
         data = self._join(chunk.data)
         self.totals.seq = segment.seq
         await segment.write(data)
         self.totals.bytes += len(data)
 
-    async def _wait_until(self, due_s: float | None) -> None:
-        if self._realtime and due_s is not None:
-            if self._begun_at is None:
-                self._begun_at = anyio.current_time() - due_s
-            await anyio.sleep_until(self._begun_at + due_s)
-
     def _join(self, data: bytes) -> bytes:
-        """Add the chunks that are there already and due."""
+        """Add the chunks that are there already."""
         parts, size = [data], len(data)
         while size < JOIN_BYTES:
             step = self._peek()
-            if not isinstance(step, Chunk) or size + len(step.data) > JOIN_BYTES or not self._is_due(step):
+            if not isinstance(step, Chunk) or size + len(step.data) > JOIN_BYTES:
                 break
             parts.append(step.data)
             size += len(step.data)
             self._pending = None
         return b"".join(parts)
-
-    def _is_due(self, chunk: Chunk) -> bool:
-        if not self._realtime or chunk.due_s is None or self._begun_at is None:
-            return True
-        return self._begun_at + chunk.due_s <= anyio.current_time()
 
     def _peek(self) -> Step | None:
         if self._pending is None:

@@ -4,26 +4,101 @@ from __future__ import annotations
 
 import os
 import ssl
-import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from publisher.client import Publisher
 from publisher.core import Start
 from publisher.feed import Feed, Totals
-from publisher.media.remux import Remuxer
-from publisher.media.source import MediaSource, open_media
-from publisher.raw import Splitter, StoppableReader, read_steps
+from publisher.raw import Splitter, read_steps
 from publisher.status import Status
 from publisher.steps import Step
 from publisher.worker import IsStopped, Source, stepping
+from trickle import wire
 from trickle.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from publisher.media.relay import MediaOptions
+
+
 STDIN: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Plain bytes.
+
+    Attributes:
+        path: of a file; ``None``: standard input.
+        splitter: divides them into segments.
+    """
+
+    path: str | None
+    splitter: Splitter
+
+    @property
+    def content_type(self) -> str:
+        """Media type of the segments."""
+        return wire.DEFAULT_CONTENT_TYPE
+
+    def open(self, status: Status, is_stopped: IsStopped) -> Iterator[Step]:
+        """Open it; its steps.
+
+        Raises:
+            InvalidInput: it cannot be read.
+        """
+        name = self.path or "standard input"
+        try:
+            descriptor = sys.stdin.fileno() if self.path is None else os.open(self.path, os.O_RDONLY)
+            os.read(descriptor, 0)  # a directory can be opened, but not read
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        return self._steps(descriptor, name, is_stopped)
+
+    def _steps(self, descriptor: int, name: str, is_stopped: IsStopped) -> Iterator[Step]:
+        try:
+            yield from read_steps(descriptor, self.splitter, is_stopped)
+        except OSError as error:
+            raise InvalidInput(f"reading {name} failed half-way: {error.strerror}") from error
+        finally:
+            if self.path is not None:
+                os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Anything that PyAV opens, and what is generated.
+
+    Attributes:
+        source: what it is called on the command line.
+        input_options: libavformat's.
+        options: how it is read and written.
+    """
+
+    source: str
+    input_options: Mapping[str, str]
+    options: MediaOptions
+
+    @property
+    def content_type(self) -> str:
+        """Media type of the segments."""
+        return self.options.container.make().content_type
+
+    def open(self, status: Status, is_stopped: IsStopped) -> Iterator[Step]:
+        """Open it; its steps.
+
+        Raises:
+            InvalidInput: it cannot be read.
+        """
+        from publisher.media.inputs import Input
+        from publisher.media.relay import Relay
+
+        what = Input.parse(self.source, self.input_options, realtime=self.options.realtime)
+        return Relay(what, self.options, status, is_stopped).open()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +107,7 @@ class Job:
 
     Attributes:
         url: the channel.
-        source: a path, a URL, or ``-``.
-        splitter: divides plain bytes; ``None`` for media.
-        realtime: media is paced.
+        what: plain bytes or media.
         start: the first seq, or how to find it.
         content_type: the media type of the segments.
         keep: the channel is left open at the end.
@@ -42,9 +115,7 @@ class Job:
     """
 
     url: str
-    source: str
-    splitter: Splitter | None
-    realtime: bool
+    what: Raw | Media
     start: Start
     content_type: str
     keep: bool
@@ -59,10 +130,10 @@ class Job:
         status = Status(self.url)
         # The source is opened first: what cannot be read creates no channel.
         async with (
-            stepping(self._source(status.say)) as steps,
+            stepping(self._source(status)) as steps,
             Publisher(self.url, content_type=self.content_type, start=self.start, verify=self.verify) as publisher,
         ):
-            feed = Feed(publisher, steps, realtime=self.realtime, warn=status.say)
+            feed = Feed(publisher, steps, warn=status.say)
             try:
                 with status.live(feed.totals):
                     await feed.run()
@@ -76,38 +147,5 @@ class Job:
         status.say(status.summary(feed.totals, how))
         return feed.totals
 
-    def _source(self, warn: Callable[[str], None]) -> Source:
-        name = "standard input" if self.source == STDIN else self.source
-        splitter = self.splitter
-        if splitter is not None:
-            return lambda is_stopped: _raw_steps(self.source, name, splitter, is_stopped)
-        return lambda is_stopped: Remuxer(_open_media(self.source, name, is_stopped), name, warn).steps()
-
-
-def _raw_steps(source: str, name: str, splitter: Splitter, is_stopped: IsStopped) -> Iterator[Step]:
-    """Open a source of plain bytes; the steps come from it."""
-    try:
-        descriptor = sys.stdin.fileno() if source == STDIN else os.open(source, os.O_RDONLY)
-        os.read(descriptor, 0)  # a directory can be opened, but not read
-    except OSError as error:
-        raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
-
-    def steps() -> Iterator[Step]:
-        try:
-            yield from read_steps(descriptor, splitter, is_stopped)
-        except OSError as error:
-            raise InvalidInput(f"reading {name} failed half-way: {error.strerror}") from error
-        finally:
-            if source != STDIN:
-                os.close(descriptor)
-
-    return steps()
-
-
-def _open_media(source: str, name: str, is_stopped: IsStopped) -> MediaSource:
-    if source != STDIN:
-        return open_media(source, name)
-    descriptor = sys.stdin.fileno()
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, which can be sought in
-        return open_media(f"/dev/fd/{descriptor}", name)
-    return open_media(StoppableReader(descriptor, is_stopped), name)
+    def _source(self, status: Status) -> Source:
+        return lambda is_stopped: self.what.open(status, is_stopped)

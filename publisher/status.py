@@ -29,6 +29,7 @@ class Status:
         self._console: Console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._url = url
         self._begun_at = time.monotonic()
+        self._source = ""
 
     def say(self, message: str) -> None:
         """One line that stays. A standard error that nobody reads any more is no reason to stop publishing."""
@@ -38,6 +39,10 @@ class Status:
             with suppress(OSError):
                 sys.stderr.write(f"{message}\n")
                 sys.stderr.flush()
+
+    def source(self, state: str) -> None:
+        """What the source does, if that is not what it should; else nothing. May be called in any thread."""
+        self._source = state
 
     @contextmanager
     def live(self, totals: Totals) -> Iterator[None]:

@@ -11,11 +11,9 @@ class Chunk:
 
     Attributes:
         data: at least one byte.
-        due_s: when they are due, in seconds of media time since the source began; ``None``: at once.
     """
 
     data: bytes
-    due_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ DEFAULT_BASE_PATH: Final = "/trickle"
 DEFAULT_PORT: Final = 2939
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 MPEG_TS: Final = "video/mp2t"
+MP4: Final = "video/mp4"
 
 CHANGEFEED: Final = "_changes"
 """The server's own channel: one JSON object ``{"added": [...]}`` or ``{"removed": [...]}`` per segment."""

@@ -1,20 +1,22 @@
-"""Any media that PyAV opens, remuxed without re-encoding into MPEG-TS segments that stand alone.
+"""Packets become segments, in any container, without being re-encoded.
 
-A segment begins at each keyframe of the first video stream (without video: every :data:`AUDIO_SEGMENT_S` seconds) with
-its own program tables and, for H.264, HEVC and MPEG-4, the decoder's parameters, wherever the source keeps them.
-Timestamps and continuity counters go on from segment to segment, so that joined segments are one valid stream.
+A segment begins at a keyframe of the first video stream (without video: after a time) and stands alone, with tables or
+an init segment of its own. Timestamps go on from segment to segment and from source to source, so that joined segments
+are one valid stream. The first frame of each segment brings the wall-clock time at which it left the source.
 
 Everything here blocks and runs in a worker thread (:mod:`publisher.worker`).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from publisher.media.mpegts import ContinuityCounters
+from publisher.media.muxer import Container, Times, codec_name
+from publisher.media.pace import Pace
 from publisher.media.source import MediaSource, reason
 from publisher.media.timestamps import CLOCK_HZ, Timeline, fill_first_dts
 from publisher.steps import Chunk, Cut, Step
@@ -22,172 +24,180 @@ from trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet
-    from av.bitstream import BitStreamFilterContext
-    from av.container import OutputContainer
     from av.stream import Stream
 
-AUDIO_SEGMENT_S: Final = 2.0
-CARRIED: Final = frozenset(
-    {"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "cavs", "dirac", "vc1", "jpeg2000"}
-    | {"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "eac3", "dts", "truehd", "opus", "s302m", "pcm_bluray"}
-    | {"dvb_subtitle", "dvb_teletext"}
-)
-"""Codecs with a stream type or descriptor of their own in MPEG-TS. libavformat would write any other one as private
-data, which no decoder recognises."""
+TOLERANCE_S: Final = 0.05
+"""How much a segment may be too short: a source whose timestamps jitter must not get segments of one and of two groups
+of pictures in turn."""
 
-# MP4 and Matroska keep the parameter sets outside the stream; MPEG-TS has only the stream. libavformat's muxer puts
-# them before IDR frames by itself, but a keyframe may also be a recovery point (open GOP), and begin a segment.
-_FILTERS: Final = {
-    "h264": "h264_mp4toannexb,dump_extra=freq=keyframe",
-    "hevc": "hevc_mp4toannexb,dump_extra=freq=keyframe",
-    "vvc": "vvc_mp4toannexb,dump_extra=freq=keyframe",
-    "mpeg4": "dump_extra=freq=keyframe",
-}
+MAX_BLIND_S: Final = 10.0
+"""How long the first keyframe of a source is waited for. After it, segments begin anywhere: better than none at all."""
 
-_MUXER: Final = {
-    "mpegts_copyts": "1",  # the time line is ours, and must not be moved in each segment
-    "avoid_negative_ts": "disabled",
-    "flush_packets": "1",  # trickle: what is muxed leaves
-    "max_interleave_delta": "1",  # packets come interleaved; never wait for a stream that is silent
-}
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """Where segments end.
+
+    Attributes:
+        min_segment_s: with video, at the first keyframe that is so many seconds after the segment's beginning.
+        segment_s: without video, after so many seconds.
+    """
+
+    min_segment_s: float = 1.0
+    segment_s: float = 2.0
+
+
+class SourceBroke(InvalidInput):
+    """A source could be opened, and broke later; what was read before has been handed out."""
 
 
 class Remuxer:
-    """Turns the packets of a source into the chunks of MPEG-TS segments.
+    """Turns the packets of sources, one after the other, into the chunks of segments.
 
     Args:
-        source: it is closed at the end.
-        name: what to call it in messages.
-        warn: is told, once, about every stream that is left out.
-
-    Raises:
-        InvalidInput: MPEG-TS can carry none of its streams.
+        container: what segments are written in.
+        cutting: where they end.
+        warn: is told about every stream that is left out.
+        pace: makes a new clock that packets wait for; without it, they go on as they come.
+        clock: seconds that never go back.
     """
 
-    def __init__(self, source: MediaSource, name: str, warn: Callable[[str], None]) -> None:
-        self._source = source
-        self._name = name
-        self._streams = [stream for stream in source.streams if _is_carried(stream)]
-        if not any(stream.type in ("video", "audio") for stream in self._streams):
-            source.close()
-            raise InvalidInput(f"{name} has no video or audio that MPEG-TS can carry")
-        for stream in source.streams:
-            if stream not in self._streams:
-                warn(f"left out: stream {stream.index} ({stream.type}, {_codec(stream)})")
-        self._lead = min(self._streams, key=lambda stream: (stream.type != "video", stream.type != "audio"))
-        self._filters = {stream.index: _filter_for(stream) for stream in self._streams}
+    def __init__(
+        self,
+        container: Container,
+        *,
+        cutting: Cutting | None = None,
+        warn: Callable[[str], None],
+        pace: Callable[[], Pace] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._container = container
+        self._cutting = Cutting() if cutting is None else cutting
+        self._warn = warn
+        self._make_pace = pace
+        self._pace: Pace | None = None
+        self._clock = clock
         self._timeline = Timeline()
-        self._counters = ContinuityCounters()
+        self._arrived_at: float | None = None
 
-    def steps(self) -> Iterator[Step]:
-        """Read, remux and cut; blocks as the source does.
+    def choose(self, source: MediaSource, name: str) -> list[Stream]:
+        """The streams that the container can carry; the others are named to ``warn``.
 
         Raises:
-            InvalidInput: the source broke. What was read before has been handed out.
+            InvalidInput: there is no video or audio among them; the source is closed.
+        """
+        carried = [stream for stream in source.streams if self._is_carried(stream)]
+        others = [stream for stream in source.streams if stream not in carried]
+        if not any(stream.type in ("video", "audio") for stream in carried):
+            source.close()
+            codecs = ", ".join(sorted({codec_name(stream) for stream in others})) or "none at all"
+            raise InvalidInput(
+                f"{name} has no video or audio that {self._container.name} can carry ({codecs}); --transcode may help"
+            )
+        for stream in others:
+            self._warn(f"left out: stream {stream.index} ({stream.type}, {codec_name(stream)})")
+        return carried
+
+    def steps(self, source: MediaSource, name: str, *, live: bool = False) -> Iterator[Step]:
+        """Read a source to its end, remux and cut; blocks as the source does.
+
+        What follows another source goes on with its time line, and must begin a segment.
+
+        Args:
+            source: is closed at the end.
+            name: what to call it in messages.
+            live: the time since the last packet of the source before it has passed in the media, too.
+
+        Raises:
+            InvalidInput: the container can carry nothing of it.
+            SourceBroke: it broke.
         """
         from av.error import FFmpegError
 
-        failure: FFmpegError | OSError | None = None
-        segment: _Segment | None = None
-        with closing(self._source):
+        failure: Exception | None = None
+        with closing(source):
+            segments = _Segments(self._container, self.choose(source, name), self._cutting)
+            packets = (packet for packet in self._arriving(source, live) if packet.stream_index in segments.indexes)
             try:
-                for packet in fill_first_dts(self._carried()):
-                    begins = packet.stream_index == self._lead.index and packet.is_keyframe
+                for packet in fill_first_dts(packets):
                     pts, dts = self._timeline.stamp(packet, packet.time_base)
-                    if segment is not None and self._is_over(segment, begins, dts):
-                        yield from self._chunk(segment.close(), dts)
-                        yield Cut()
-                        segment = None
-                    if segment is None:
-                        segment = _Segment(self._streams, dts)
-                    segment.has_lead |= packet.stream_index == self._lead.index
-                    for filtered in self._filtered(packet):
-                        yield from self._chunk(segment.mux(filtered, packet.stream_index, pts, dts), dts)
+                    captured_us = self._wait(dts, packet.opaque)
+                    yield from segments.add(packet, Times(pts, dts), captured_us)
             except (FFmpegError, OSError) as error:
                 failure = error
-            if segment is not None:
-                yield from self._chunk(segment.close(), None)
+            yield from segments.end()
         if failure is not None:
-            raise InvalidInput(f"reading {self._name} failed half-way: {reason(failure)}") from failure
+            raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
 
-    def _carried(self) -> Iterator[Packet[Stream]]:
-        return (packet for packet in self._source.packets() if packet.stream_index in self._filters)
+    def _arriving(self, source: MediaSource, live: bool) -> Iterator[Packet[Stream]]:
+        begins = True
+        for packet in source.packets():
+            now = self._clock()
+            if begins and self._arrived_at is not None:
+                self._timeline.rebase(now - self._arrived_at if live else 0.0)
+            begins, self._arrived_at = False, now
+            yield packet
 
-    def _is_over(self, segment: _Segment, keyframe: bool, dts: int) -> bool:
-        if self._lead.type == "video":
-            return keyframe and segment.has_lead
-        return keyframe and dts - segment.begun_at >= AUDIO_SEGMENT_S * CLOCK_HZ
+    def _wait(self, dts: int, captured: object) -> int:
+        """Wait until a packet is due, if it must; when it was captured, in microseconds of Unix time."""
+        if self._make_pace is None:
+            return captured if isinstance(captured, int) else time.time_ns() // 1000
+        if self._pace is None:
+            self._pace = self._make_pace()
+        elapsed_s = self._timeline.elapsed_s(dts)
+        self._pace.wait(elapsed_s)
+        return self._pace.unix_us(elapsed_s)
 
-    def _filtered(self, packet: Packet[Stream]) -> list[Packet[Stream]]:
-        bitstream = self._filters[packet.stream_index]
-        return [packet] if bitstream is None else bitstream.filter(packet)
-
-    def _chunk(self, data: bytes, dts: int | None) -> Iterator[Chunk]:
-        if data:
-            due_s = None if dts is None else self._timeline.elapsed_s(dts)
-            yield Chunk(self._counters.renumber(data), due_s)
-
-
-class _Segment:
-    """A muxer that writes one segment into memory."""
-
-    def __init__(self, streams: list[Stream], begun_at: int) -> None:
-        import av
-
-        self.begun_at = begun_at
-        self.has_lead = False
-        self._sink = _Sink()
-        self._muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=_MUXER)
-        self._streams = {stream.index: _like(self._muxer, stream) for stream in streams}
-
-    def mux(self, packet: Packet[Stream], index: int, pts: int, dts: int) -> bytes:
-        """Add a packet; what the muxer has written since."""
-        packet.stream = self._streams[index]
-        packet.time_base = Fraction(1, CLOCK_HZ)
-        packet.pts, packet.dts, packet.duration = pts, dts, 0
-        self._muxer.mux_one(packet)
-        return self._sink.take()
-
-    def close(self) -> bytes:
-        """End the segment; what the muxer still held."""
-        self._muxer.close()
-        return self._sink.take()
+    def _is_carried(self, stream: Stream) -> bool:
+        return stream.type in ("video", "audio", "subtitle") and codec_name(stream) in self._container.carried
 
 
-class _Sink:
-    """Where a muxer writes to."""
+class _Segments:
+    """Divides the packets of one source into segments."""
 
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
+    def __init__(self, container: Container, streams: list[Stream], cutting: Cutting) -> None:
+        self._lead = min(streams, key=lambda stream: (stream.type != "video", stream.type != "audio"))
+        self._muxer = container.muxer(streams, self._lead)
+        self._min_s = cutting.min_segment_s - TOLERANCE_S if self._lead.type == "video" else cutting.segment_s
+        self._begun_at: int | None = None
+        self._has_lead = False
+        self._blind_since: int | None = None
+        self._saw_keyframe = False
+        self.indexes = {stream.index for stream in streams}
 
-    def write(self, data: bytes) -> int:
-        self._parts.append(bytes(data))
-        return len(data)
+    def add(self, packet: Packet[Stream], times: Times, captured_us: int) -> Iterator[Step]:
+        is_lead = packet.stream_index == self._lead.index
+        begins = is_lead and packet.is_keyframe
+        if self._is_blind(is_lead, begins, times.dts):
+            return
+        if begins and self._is_over(times.dts):
+            yield from self.end()
+            yield Cut()
+        if self._begun_at is None or (is_lead and not self._has_lead):
+            self._begun_at = times.dts
+        if is_lead and not self._has_lead:
+            self._has_lead = True
+            times = replace(times, captured_us=captured_us)
+        yield from _chunk(self._muxer.add(packet, times))
 
-    def take(self) -> bytes:
-        parts, self._parts = self._parts, []
-        return b"".join(parts)
+    def end(self) -> Iterator[Step]:
+        """The rest of the segment under way."""
+        self._begun_at, self._has_lead = None, False
+        yield from _chunk(self._muxer.end())
+
+    def _is_over(self, dts: int) -> bool:
+        return self._begun_at is not None and self._has_lead and dts - self._begun_at >= self._min_s * CLOCK_HZ
+
+    def _is_blind(self, is_lead: bool, begins: bool, dts: int) -> bool:
+        """Whether the source was joined in the middle of a group of pictures, which nobody can decode."""
+        self._saw_keyframe |= begins
+        if self._saw_keyframe or self._lead.type != "video":
+            return False
+        if self._blind_since is None and is_lead:
+            self._blind_since = dts
+        return self._blind_since is not None and dts - self._blind_since < MAX_BLIND_S * CLOCK_HZ
 
 
-def _is_carried(stream: Stream) -> bool:
-    return stream.type in ("video", "audio", "subtitle") and _codec(stream) in CARRIED
-
-
-def _codec(stream: Stream) -> str:
-    """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
-    context = getattr(stream, "codec_context", None)
-    return "unknown codec" if context is None else str(context.codec.canonical_name)
-
-
-def _filter_for(stream: Stream) -> BitStreamFilterContext | None:
-    from av.bitstream import BitStreamFilterContext
-
-    description = _FILTERS.get(_codec(stream))
-    return BitStreamFilterContext(description, stream) if description else None
-
-
-def _like(muxer: OutputContainer, stream: Stream) -> Stream:
-    copy = muxer.add_stream_from_template(stream)
-    if language := stream.metadata.get("language"):
-        copy.metadata["language"] = language
-    return copy
+def _chunk(data: bytes) -> Iterator[Chunk]:
+    if data:
+        yield Chunk(data)

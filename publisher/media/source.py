@@ -5,7 +5,8 @@ Everything here blocks and runs in a worker thread (:mod:`publisher.worker`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from trickle.errors import InvalidInput
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.stream import Stream
 
-OPEN_S: Final = 15.0
-"""How long a source on the network may take to open, in seconds."""
+_CLEARER: Final = {
+    "Immediate exit requested": "nothing came in time",  # a time-out interrupted libavformat
+    "Protocol not found": "PyAV was built without this protocol",
+}
 
 
 class MediaSource(Protocol):
@@ -29,9 +32,8 @@ class MediaSource(Protocol):
     def packets(self) -> Iterator[Packet[Stream]]:
         """The packets of all streams, interleaved, each stream's in decoding order; it blocks until there is one.
 
-        None is empty, and each belongs to whoever takes it. A source that knows when the wall clock was what as the
-        packet was captured, in microseconds of Unix time, says so in ``packet.opaque``; otherwise the time at which
-        the packet leaves the source counts.
+        None is empty, and each belongs to whoever takes it. A source that knows what the wall clock was as a packet
+        was captured, in microseconds of Unix time, says so in ``packet.opaque``.
 
         Raises:
             OSError: the source broke (PyAV's ``FFmpegError``, too).
@@ -49,7 +51,7 @@ class ByteReader(Protocol):
 
 
 class ContainerSource:
-    """The packets of an open container, unchanged.
+    """The packets of an open container, unchanged; what arrives now counts as captured now.
 
     Args:
         container: is closed with the source.
@@ -63,22 +65,39 @@ class ContainerSource:
         """All streams of the container."""
         return list(self._container.streams)
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether nobody knows how long it is: most likely it is live."""
+        return self._container.duration is None
+
     def packets(self) -> Iterator[Packet[Stream]]:
         """What the container holds, in its order."""
-        # An empty packet at the end asks decoders for what they hold back; it is none of the container's.
-        return (packet for packet in self._container.demux() if packet.size)
+        for packet in self._container.demux():
+            if packet.size:  # an empty one at the end asks decoders for what they hold back
+                packet.opaque = time.time_ns() // 1000
+                yield packet
 
     def close(self) -> None:
         """Close the container."""
         self._container.close()
 
 
-def open_media(source: str | ByteReader, name: str) -> ContainerSource:
-    """Open a file, a URL or a stream of bytes.
+def open_media(
+    source: str | ByteReader,
+    name: str,
+    *,
+    format: str | None = None,
+    options: Mapping[str, str] | None = None,
+    timeouts_s: tuple[float | None, float | None] = (None, None),
+) -> ContainerSource:
+    """Open a file, a URL, a device or a stream of bytes.
 
     Args:
-        source: a path or URL, or a stream of bytes.
+        source: a path, a URL, a device's name or a stream of bytes.
         name: what to call it in an error message.
+        format: what it is; found out, if it is not given. Devices need it.
+        options: libavformat's, for the protocol and the format.
+        timeouts_s: how long opening it, and every read, may take.
 
     Raises:
         InvalidInput: PyAV is not installed, or it cannot read this.
@@ -87,14 +106,15 @@ def open_media(source: str | ByteReader, name: str) -> ContainerSource:
         import av
     except ImportError as error:
         raise InvalidInput('reading media needs PyAV: pip install "tricklecast[media]"') from error
-    remote = isinstance(source, str) and "://" in source
+    timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
-        return ContainerSource(av.open(source, mode="r", timeout=(OPEN_S, None) if remote else None))
+        container = av.open(source, mode="r", format=format, options=dict(options or {}), timeout=timeout)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
+    return ContainerSource(container)
 
 
 def reason(error: Exception) -> str:
     """Why a source failed, in one line."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return text.splitlines()[0]
+    return _CLEARER.get(text, text.splitlines()[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 from publisher.feed import JOIN_BYTES, Feed, Totals
@@ -13,17 +12,16 @@ from tests.publisher.test_client import Trickle, publisher, reply
 from trickle import errors, wire
 
 
-async def feed(trickle: Trickle, steps: list[Step], *, realtime: bool = False) -> tuple[Totals, list[str], float]:
-    """Publish steps to a fake server; the totals, the warnings, and how long it took."""
+async def feed(trickle: Trickle, steps: list[Step]) -> tuple[Totals, list[str]]:
+    """Publish steps to a fake server; the totals and the warnings."""
     warnings: list[str] = []
     source = Steps()
     for step in steps:
         source.add(step)
     source.end()
     async with fake_server(trickle) as server, publisher(server, start=0) as pub:
-        begun_at = anyio.current_time()
-        totals = await Feed(pub, source, realtime=realtime, warn=warnings.append).run()
-        return totals, warnings, anyio.current_time() - begun_at
+        totals = await Feed(pub, source, warn=warnings.append).run()
+        return totals, warnings
 
 
 def test_steps_become_segments() -> None:
@@ -32,7 +30,7 @@ def test_steps_become_segments() -> None:
     async def main() -> None:
         trickle = Trickle()
         steps: list[Step] = [Cut(), Chunk(b"a"), Cut(), Cut(), Chunk(b"b"), Chunk(b"c"), Cut(), Chunk(b"d")]
-        totals, warnings, _ = await feed(trickle, steps)
+        totals, warnings = await feed(trickle, steps)
         assert totals == Totals(segments=3, bytes=4, lost=0, seq=2)
         assert not warnings
         assert {seq: b"".join(chunks) for seq, chunks in trickle.stored.items() if chunks} == {
@@ -58,22 +56,6 @@ def test_chunks_that_wait_are_written_as_one() -> None:
     run(main())
 
 
-def test_media_is_paced_by_its_own_time() -> None:
-    """No chunk leaves before it is due, and those that are due leave together."""
-
-    async def main() -> None:
-        steps: list[Step] = [Chunk(b"a", 5.0), Chunk(b"b", 5.0), Chunk(b"c", 5.1), Cut(), Chunk(b"d", 5.2), Chunk(b"e")]
-        paced, unpaced = Trickle(), Trickle()
-        *_, took = await feed(paced, steps, realtime=True)
-        assert took >= 0.2
-        assert paced.stored["0"] == [b"ab", b"c"]
-        assert paced.stored["1"] == [b"de"]
-        await feed(unpaced, steps)
-        assert unpaced.stored["0"] == [b"abc"]
-
-    run(main())
-
-
 def test_a_lost_segment_is_reported_and_skipped() -> None:
     """The rest of it is dropped, wherever it failed; the next one is published."""
 
@@ -85,7 +67,7 @@ def test_a_lost_segment_is_reported_and_skipped() -> None:
 
         trickle.instead = {"POST 0": [too_large], "POST 1": [reply(200, {wire.SIZE: 0}, after=2)]}
         large = [Chunk(b"x" * JOIN_BYTES) for _ in range(200)]
-        totals, warnings, _ = await feed(trickle, [*large, Cut(), Chunk(b"y"), Cut(), Chunk(b"z")])
+        totals, warnings = await feed(trickle, [*large, Cut(), Chunk(b"y"), Cut(), Chunk(b"z")])
         assert (totals.segments, totals.lost, totals.seq) == (1, 2, 2)
         assert [warning.split(":")[0] for warning in warnings] == ["segment 0 is lost", "segment 1 is lost"]
         assert trickle.stored["2"] == [b"z"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -10,18 +11,65 @@ from pathlib import Path
 import av
 import pytest
 
-from publisher.media.mpegts import PACKET_BYTES
-from publisher.media.remux import Remuxer
+from publisher.media.boxes import boxes
+from publisher.media.muxer import Container
+from publisher.media.pace import Pace
+from publisher.media.relay import ContainerKind
+from publisher.media.remux import Cutting, Remuxer, SourceBroke
 from publisher.media.source import open_media
 from publisher.steps import Chunk, Cut, Step
-from tests.publisher.media.clips import decode, make_clip
+from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from trickle.errors import InvalidInput
+from trickle.producer_time import PACKET_BYTES, read_prft, read_temi
+
+BOTH = pytest.mark.parametrize("kind", list(ContainerKind), ids=lambda kind: kind.value)
+FORMATS = {ContainerKind.MPEGTS: "mpegts", ContainerKind.FMP4: "mp4"}
+
+CLIPS: list[tuple[str, dict[str, object]]] = [
+    ("clip.mp4", {}),
+    ("clip.mkv", {}),
+    ("clip.ts", {}),
+    ("open.mkv", {"open_gop": True}),
+    ("hevc.mp4", {"video": "libx265", "audio": "libopus"}),
+    ("hevc.ts", {"video": "libx265", "audio": "ac3"}),
+    ("hevc.mkv", {"video": "libx265", "open_gop": True, "audio": "eac3"}),
+    ("mpeg4.mp4", {"video": "mpeg4", "audio": "libmp3lame"}),
+    ("opus.ts", {"audio": "libopus"}),
+    ("mute.mp4", {"audio": None}),
+    ("sound.mp4", {"video": None, "seconds": 5.0}),
+]
+"""What both containers carry."""
+
+MP4_ONLY: list[tuple[str, dict[str, object]]] = [
+    ("av1.mkv", {"video": "libsvtav1", "audio": "flac"}),
+    ("vp9.webm", {"video": "libvpx-vp9", "audio": "libopus"}),
+    ("alac.mp4", {"audio": "alac"}),
+]
 
 
-def remux(path: Path, warnings: list[str] | None = None) -> list[Step]:
+class FakeClock:
+    """Time that passes only while somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.now
+
+    def unix_us(self) -> int:
+        """Microseconds since 1970."""
+        return 1_700_000_000_000_000 + round(self.now * 1e6)
+
+    def sleep(self, seconds: float) -> None:
+        """Let it pass."""
+        self.now += seconds
+
+
+def remux(path: Path, container: Container, *, cutting: Cutting | None = None) -> list[Step]:
     """All steps of a file."""
-    said: list[str] = [] if warnings is None else warnings
-    return list(Remuxer(open_media(str(path), path.name), path.name, said.append).steps())
+    remuxer = Remuxer(container, cutting=cutting, warn=print)
+    return list(remuxer.steps(open_media(str(path), path.name), path.name))
 
 
 def joined(steps: list[Step]) -> list[bytes]:
@@ -35,40 +83,20 @@ def joined(steps: list[Step]) -> list[bytes]:
     return segments
 
 
-def expected_segments(path: Path) -> int:
-    """One per keyframe of the video; of sound alone, one per 2 seconds."""
+def keyframes(path: Path) -> int:
+    """How many the video has; of sound alone, how many segments of 2 seconds."""
     with av.open(str(path), "r") as container:
         if not container.streams.video:
             return 3
         return sum(packet.is_keyframe for packet in container.demux(container.streams.video[0]) if packet.size)
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("clip.mp4", {}),
-        ("clip.mkv", {}),
-        ("clip.ts", {}),
-        ("open.mkv", {"open_gop": True}),
-        ("hevc.mp4", {"video": "libx265"}),
-        ("hevc.mkv", {"video": "libx265", "open_gop": True}),
-        ("mpeg4.mp4", {"video": "mpeg4"}),
-        ("mpeg2.mkv", {"video": "mpeg2video", "audio": "mp2"}),
-        ("mute.mp4", {"audio": None}),
-        ("sound.mp4", {"video": None, "seconds": 5.0}),
-    ],
-)
-def test_joined_segments_decode_to_the_frames_of_the_source(
-    tmp_path: Path, name: str, options: dict[str, object]
-) -> None:
-    """Every frame of every stream, in order, unchanged, at its time; without a sign of corruption.
+def assert_identical(path: Path, data: bytes, format_: str) -> None:
+    """Every frame of every stream is there, in order, unchanged, at its time; without a sign of corruption.
 
-    The padding that audio encoders add is part of it: MP4 and Matroska say how much to skip, MPEG-TS cannot.
+    The padding that audio encoders add is part of it: a reader that joins later must not skip what it gets first.
     """
-    path = make_clip(tmp_path / name, **options)  # type: ignore[arg-type]
-    segments = joined(remux(path))
-    before, after = decode(path), decode(b"".join(segments), "mpegts")
-    assert len(segments) == expected_segments(path)
+    before, after = decode(path), decode(data, format_)
     assert after.hashes == before.hashes
     shifts = {
         stop - start for kind in before.times for start, stop in zip(before.times[kind], after.times[kind], strict=True)
@@ -77,39 +105,139 @@ def test_joined_segments_decode_to_the_frames_of_the_source(
     assert max(shifts) - min(shifts) <= Fraction(2, 1000)
 
 
+@BOTH
+@pytest.mark.parametrize(("name", "options"), CLIPS, ids=[name for name, _ in CLIPS])
+def test_joined_segments_decode_to_the_frames_of_the_source(
+    tmp_path: Path, name: str, options: dict[str, object], kind: ContainerKind
+) -> None:
+    """With B-frames, open groups of pictures, and any codec: the frames of all segments are those of the clip."""
+    path = make_clip(tmp_path / name, **options)  # type: ignore[arg-type]
+    segments = joined(remux(path, kind.make()))
+    assert len(segments) == keyframes(path)
+    assert_identical(path, b"".join(segments), FORMATS[kind])
+
+
+@pytest.mark.parametrize(("name", "options"), MP4_ONLY, ids=[name for name, _ in MP4_ONLY])
+def test_mp4_carries_what_mpegts_cannot(tmp_path: Path, name: str, options: dict[str, object]) -> None:
+    """AV1, VP9, FLAC and ALAC."""
+    path = make_clip(tmp_path / name, **options)  # type: ignore[arg-type]
+    assert_identical(path, b"".join(joined(remux(path, ContainerKind.FMP4.make()))), "mp4")
+
+
+@BOTH
+def test_mpeg2_is_carried(tmp_path: Path, kind: ContainerKind) -> None:
+    """The coding of broadcasts."""
+    path = make_clip(tmp_path / "mpeg2.ts", video="mpeg2video", audio="mp2")
+    segments = joined(remux(path, kind.make()))
+    before, after = decode(path), decode(b"".join(segments), FORMATS[kind])
+    assert after.hashes["video"] == before.hashes["video"]
+    # MP4 has one description for MP2 and MP3: the decoder is another one, and rounds differently.
+    assert len(after.hashes["audio"]) == len(before.hashes["audio"])
+
+
+@BOTH
 @pytest.mark.parametrize(
-    ("name", "options"), [("clip.mp4", {}), ("open.mkv", {"open_gop": True}), ("hevc.mp4", {"video": "libx265"})]
+    ("name", "options"), [("clip.mp4", {}), ("open.ts", {"open_gop": True}), ("hevc.mp4", {"video": "libx265"})]
 )
-def test_each_segment_stands_alone(tmp_path: Path, name: str, options: dict[str, object]) -> None:
-    """It begins with its tables and a keyframe, and decodes by itself with the first frame there."""
-    segments = joined(remux(make_clip(tmp_path / name, **options)))  # type: ignore[arg-type]
-    for segment in segments:
-        pids = [int.from_bytes(segment[at + 1 : at + 3]) & 0x1FFF for at in range(0, 3 * PACKET_BYTES, PACKET_BYTES)]
-        assert pids == [0x11, 0x00, 0x1000]  # SDT, PAT, PMT
-        with av.open(io.BytesIO(segment), "r", "mpegts") as container:
+def test_each_segment_stands_alone(tmp_path: Path, name: str, options: dict[str, object], kind: ContainerKind) -> None:
+    """It decodes by itself, from a keyframe at its beginning on, and loses no picture that depends on no other."""
+    path = make_clip(tmp_path / name, **options)  # type: ignore[arg-type]
+    leading = 2 if "open_gop" in options else 0  # pictures before the keyframe that need the group before it
+    for number, segment in enumerate(joined(remux(path, kind.make()))):
+        with av.open(io.BytesIO(segment), "r", FORMATS[kind]) as container:
             video = container.streams.video[0]
             first = next(packet for packet in container.demux(video) if packet.size)
             assert first.is_keyframe
             assert first.pts is not None
-        assert decode(segment, "mpegts").times["video"][0] <= first.pts * Fraction(1, 90_000)
+            begin = first.pts * first.time_base
+        times = decode(segment, FORMATS[kind]).times["video"]
+        assert times[0] <= begin
+        assert len(times) >= FRAME_RATE - (leading if number else 0)
 
 
-def test_chunks_trickle_with_their_times(tmp_path: Path) -> None:
-    """A segment is handed out frame by frame, each chunk with the media time at which it is due."""
-    steps = remux(make_clip(tmp_path / "clip.mp4"))
+def test_a_segment_of_mpegts_begins_with_its_tables(tmp_path: Path) -> None:
+    """What it holds comes first, then the time of its first picture, then the picture."""
+    for segment in joined(remux(make_clip(tmp_path / "clip.mp4"), ContainerKind.MPEGTS.make())):
+        pids = [int.from_bytes(segment[at + 1 : at + 3]) & 0x1FFF for at in range(0, 5 * PACKET_BYTES, PACKET_BYTES)]
+        assert pids == [0x11, 0x00, 0x1000, 0x100, 0x100]  # SDT, PAT, PMT, and the leading stream
+        assert read_temi(segment[3 * PACKET_BYTES : 4 * PACKET_BYTES]) is not None
+
+
+def test_a_segment_of_mp4_begins_with_an_init_segment(tmp_path: Path) -> None:
+    """All the same, so that players take joined segments for one file; its fragments are counted throughout."""
+    inits, numbers = set(), []
+    for segment in joined(remux(make_clip(tmp_path / "clip.mp4"), ContainerKind.FMP4.make())):
+        found = list(boxes(memoryview(segment)))
+        assert [name for name, _ in found[:5]] == [b"ftyp", b"moov", b"prft", b"moof", b"mdat"]
+        inits.add(bytes(found[1][1]))
+        numbers += [int.from_bytes(body[12:16]) for name, body in found if name == b"moof"]
+    assert len(inits) == 1
+    assert numbers == [*range(1, len(numbers) + 1)]
+
+
+@BOTH
+def test_a_segment_says_when_its_first_frame_left_the_source(tmp_path: Path, kind: ContainerKind) -> None:
+    """In the wall-clock time that the source gives, or of now."""
+    path = make_clip(tmp_path / "clip.ts")
+    read = read_temi if kind is ContainerKind.MPEGTS else read_prft
+    begun_us = time.time_ns() // 1000
+    times = [read(segment) for segment in joined(remux(path, kind.make()))]
+    assert all(at is not None and begun_us - 1 <= at <= time.time_ns() // 1000 + 1 for at in times)
+
+
+@BOTH
+def test_a_paced_source_gives_the_times_at_which_frames_are_due(tmp_path: Path, kind: ContainerKind) -> None:
+    """They lie as far apart as the frames do, however long the clip took to read."""
+    path = make_clip(tmp_path / "clip.mp4")
+    clock = FakeClock()
+    remuxer = Remuxer(kind.make(), warn=print, pace=lambda: Pace(1.0, clock=clock))
+    segments = joined(list(remuxer.steps(open_media(str(path), "it"), "it")))
+    read = read_temi if kind is ContainerKind.MPEGTS else read_prft
+    first, second, third = [read(segment) for segment in segments]
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert abs(second - first - 1_000_000) <= 20
+    assert abs(third - second - 1_000_000) <= 20
+    assert clock.now > 2.9
+
+
+@BOTH
+def test_segments_trickle(tmp_path: Path, kind: ContainerKind) -> None:
+    """A segment is handed out frame by frame, not at its end."""
+    steps = remux(make_clip(tmp_path / "clip.mp4"), kind.make())
     chunks = [step for step in steps if isinstance(step, Chunk)]
-    due = [chunk.due_s for chunk in chunks if chunk.due_s is not None]
-    assert len(chunks) > 100
-    assert due == sorted(due)
-    assert abs(due[0]) < 0.1
-    assert 2.8 < due[-1] < 3.2
-    assert all(len(chunk.data) % PACKET_BYTES == 0 for chunk in chunks)
+    assert len(chunks) >= 3 * FRAME_RATE
+    assert max(len(chunk.data) for chunk in chunks) < 20_000
 
 
-def test_streams_that_mpegts_cannot_carry_are_named(tmp_path: Path) -> None:
+@BOTH
+def test_segments_have_a_least_length(tmp_path: Path, kind: ContainerKind) -> None:
+    """They end at the first keyframe after it; sound alone is cut by time."""
+    path = make_clip(tmp_path / "clip.mp4", seconds=5.0)
+    assert len(joined(remux(path, kind.make(), cutting=Cutting(min_segment_s=2.0)))) == 3
+    sound = make_clip(tmp_path / "sound.mp4", video=None, seconds=3.0)
+    segments = joined(remux(sound, kind.make(), cutting=Cutting(segment_s=0.5)))
+    assert len(segments) == 6
+    assert_identical(sound, b"".join(segments), FORMATS[kind])
+
+
+@BOTH
+def test_a_source_joined_in_the_middle_begins_with_a_keyframe(tmp_path: Path, kind: ContainerKind) -> None:
+    """What comes before it, picture or sound, cannot be shown, and is left out."""
+    data = make_clip(tmp_path / "clip.ts").read_bytes()
+    middle = len(data) // 2 // PACKET_BYTES * PACKET_BYTES
+    steps = Remuxer(kind.make(), warn=print).steps(open_media(io.BytesIO(data[middle:]), "it"), "it")
+    decoded = decode(b"".join(joined(list(steps))), FORMATS[kind])
+    assert len(decoded.hashes["video"]) == FRAME_RATE
+    assert decoded.hashes["video"] == decode(tmp_path / "clip.ts").hashes["video"][-FRAME_RATE:]
+
+
+def test_streams_that_cannot_be_carried_are_named(tmp_path: Path) -> None:
     """They are left out with a warning, the others published."""
     warnings: list[str] = []
-    steps = remux(make_clip(tmp_path / "pcm.mkv", audio="pcm_s16le"), warnings)
+    path = make_clip(tmp_path / "pcm.mkv", audio="pcm_s16le")
+    steps = list(Remuxer(ContainerKind.MPEGTS.make(), warn=warnings.append).steps(open_media(str(path), "it"), "it"))
     assert warnings == ["left out: stream 1 (audio, pcm_s16le)"]
     assert set(decode(b"".join(joined(steps)), "mpegts").hashes) == {"video"}
 
@@ -117,8 +245,9 @@ def test_streams_that_mpegts_cannot_carry_are_named(tmp_path: Path) -> None:
 def test_nothing_to_carry_is_an_error(tmp_path: Path) -> None:
     """A file without a single stream that fits is refused."""
     path = make_clip(tmp_path / "pcm.wav", video=None, audio="pcm_s16le", seconds=0.2)
-    with pytest.raises(InvalidInput, match=r"pcm\.wav has no video or audio"):
-        remux(path)
+    for kind in ContainerKind:
+        with pytest.raises(InvalidInput, match=r"pcm\.wav has no video or audio that M.* can carry \(pcm_s16le\)"):
+            remux(path, kind.make())
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -127,7 +256,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     text.write_text("no media in here\n" * 100)
     for path, reason in ((tmp_path / "none.mp4", "No such file"), (tmp_path, "directory"), (text, "Invalid data")):
         with pytest.raises(InvalidInput, match=rf"cannot read {path.name}: .*{reason}"):
-            remux(path)
+            open_media(str(path), path.name)
 
 
 class Failing(io.BytesIO):
@@ -150,19 +279,20 @@ def exhaust(steps: Iterator[Step], into: list[Step]) -> None:
 def test_a_source_that_breaks_loses_nothing_that_was_read(tmp_path: Path) -> None:
     """What was read is handed out and ends properly; then the error comes."""
     source = Failing(make_clip(tmp_path / "clip.ts", seconds=6.0).read_bytes())
-    steps = Remuxer(open_media(source, "it"), "it", print).steps()
+    steps = Remuxer(ContainerKind.MPEGTS.make(), warn=print).steps(open_media(source, "it"), "it")
     seen: list[Step] = []
     while len(seen) < 150:
         seen.append(next(steps))
     source.broken = True
-    with pytest.raises(InvalidInput, match="reading it failed half-way"):
+    with pytest.raises(SourceBroke, match="reading it failed half-way"):
         exhaust(steps, seen)
     decoded = decode(b"".join(joined(seen)), "mpegts")
     assert 50 < len(decoded.hashes["video"]) < 150
 
 
-def test_languages_are_kept(tmp_path: Path) -> None:
-    """A stream's language is in the program table of every segment."""
+@BOTH
+def test_languages_are_kept(tmp_path: Path, kind: ContainerKind) -> None:
+    """A stream's language is in every segment."""
     source = make_clip(tmp_path / "clip.mp4")
     path = tmp_path / "language.mkv"
     with av.open(str(source), "r") as container, av.open(str(path), mode="w") as copy:
@@ -172,6 +302,6 @@ def test_languages_are_kept(tmp_path: Path) -> None:
             if packet.size:
                 packet.stream = streams[packet.stream.index]
                 copy.mux(packet)
-    for segment in joined(remux(path)):
-        with av.open(io.BytesIO(segment), "r", "mpegts") as container:
+    for segment in joined(remux(path, kind.make())):
+        with av.open(io.BytesIO(segment), "r", FORMATS[kind]) as container:
             assert container.streams.audio[0].metadata["language"] == "deu"

@@ -1,0 +1,160 @@
+"""What ``INPUT`` names on the command line, and how each kind of source is opened.
+
+========================================  ==============================================================
+``film.mp4``                              a file
+``-``                                     standard input
+``rtsp://``, ``udp://``, ``https://`` …   what libavformat opens over a network
+``v4l2:/dev/video0``, ``alsa:hw:0`` …     a device, by libavdevice's name for its kind
+``testsrc``, ``testsrc:size=320x180``     a generated picture and tone (:mod:`publisher.media.testsrc`)
+========================================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from publisher.media.source import MediaSource, open_media
+from publisher.raw import StoppableReader
+
+STDIN: Final = "-"
+
+OPEN_S: Final = 15.0
+"""How long a source on the network may take to open, in seconds: more than two keyframes, since it is probed, too."""
+
+READ_S: Final = 10.0
+"""After how many seconds without a packet a source on the network counts as dead."""
+
+DEVICES: Final = frozenset(
+    {"alsa", "avfoundation", "dshow", "fbdev", "gdigrab", "jack", "kmsgrab", "lavfi", "oss", "pulse", "sndio"}
+    | {"v4l2", "video4linux2", "x11grab", "xcbgrab"}
+)
+"""Kinds of devices: libavdevice's input formats. Which of them there are depends on how PyAV was built."""
+
+_UDP: Final = {
+    "overrun_nonfatal": "1",  # what came too fast is lost, which is no reason to stop
+    "fifo_size": "65536",  # packets of 188 bytes: 12 MB, seconds of high-definition video
+}
+_HTTP: Final = {
+    "reconnect": "1",  # a file goes on from where it broke
+    "reconnect_on_network_error": "1",
+    "reconnect_delay_max": "4",
+}
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "rtsp": {"rtsp_transport": "tcp"},  # lost UDP packets are broken pictures, and firewalls stop them altogether
+    "rtsps": {"rtsp_transport": "tcp"},
+    "udp": _UDP,
+    "rtp": _UDP,
+    "http": _HTTP,
+    "https": _HTTP,
+}
+"""libavformat's options, by scheme; the user's win."""
+
+_FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
+
+
+class Kind(Enum):
+    """What an input is."""
+
+    FILE = "file"
+    PIPE = "pipe"
+    NETWORK = "network"
+    DEVICE = "device"
+    GENERATED = "generated"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open source.
+
+    Attributes:
+        source: it.
+        is_live: it comes at its own pace, and goes on while nobody reads.
+    """
+
+    source: MediaSource
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What is to be opened.
+
+    Attributes:
+        text: as it was written.
+        kind: what it is.
+        options: libavformat's, besides or instead of the usual ones.
+        realtime: the generated source paces itself.
+    """
+
+    text: str
+    kind: Kind
+    options: Mapping[str, str] = field(default_factory=dict)
+    realtime: bool = True
+
+    @classmethod
+    def parse(cls, text: str, options: Mapping[str, str] | None = None, *, realtime: bool = True) -> Input:
+        """Recognise an input."""
+        return cls(text, _kind(text), options or {}, realtime)
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return "standard input" if self.kind is Kind.PIPE else self.text
+
+    def open(self, is_stopped: Callable[[], bool]) -> Opened:
+        """Open it; blocks.
+
+        Args:
+            is_stopped: a source that can be stopped while it waits, ends soon after this returns ``True``.
+
+        Raises:
+            InvalidInput: it cannot be read.
+        """
+        match self.kind:
+            case Kind.GENERATED:
+                return Opened(self._generated(is_stopped), is_live=True)
+            case Kind.PIPE:
+                return Opened(self._pipe(is_stopped), is_live=False)
+            case Kind.DEVICE:
+                format_, _, device = self.text.partition(":")
+                source = open_media(device, self.name, format=format_, options=self.options)
+                return Opened(source, is_live=True)
+            case Kind.NETWORK:
+                return self._network()
+            case Kind.FILE:
+                return Opened(open_media(self.text, self.name, options=self.options), is_live=False)
+
+    def _generated(self, is_stopped: Callable[[], bool]) -> MediaSource:
+        from publisher.media.testsrc import TestOptions, TestSource
+
+        options = TestOptions.parse(self.text)
+        return TestSource(options if self.realtime else replace(options, speed=None), is_stopped=is_stopped)
+
+    def _pipe(self, is_stopped: Callable[[], bool]) -> MediaSource:
+        descriptor = sys.stdin.fileno()
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, which can be sought in
+            return open_media(f"/dev/fd/{descriptor}", self.name, options=self.options)
+        return open_media(StoppableReader(descriptor, is_stopped), self.name, options=self.options)
+
+    def _network(self) -> Opened:
+        scheme = self.text.partition("://")[0].lower()
+        options = {**_OPTIONS.get(scheme, {}), **self.options}
+        source = open_media(self.text, self.name, options=options, timeouts_s=(OPEN_S, READ_S))
+        # What has a length is a file, wherever it lies.
+        return Opened(source, is_live=scheme not in _FILE_SCHEMES or source.is_endless)
+
+
+def _kind(text: str) -> Kind:
+    if text == STDIN:
+        return Kind.PIPE
+    if text.partition(":")[0] == "testsrc":
+        return Kind.GENERATED
+    if "://" in text:
+        return Kind.FILE if text.startswith("file://") else Kind.NETWORK
+    return Kind.DEVICE if ":" in text and text.partition(":")[0] in DEVICES else Kind.FILE
