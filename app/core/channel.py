@@ -8,6 +8,7 @@ Rules kept here (docs/reference/protocol.md, sections 1 to 5):
 - A writer acts through its token; a stale token changes nothing.
 - No segment below the head waits for long: it is skipped at once, or after ``skip_grace`` if a preconnected
   writer may still begin it.
+- A body with a key is stored once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -89,11 +90,7 @@ class Channel:
         return [*self._waiting.values(), *self._open.values()]
 
     def resolve(self, seq: int) -> Serve | Wait | Ahead | Gone | Ended:
-        """Find what a GET of ``seq`` means now (section 4). May create the waiting segment at the head.
-
-        Args:
-            seq: N, -1 (the head), -2 (the newest started segment), -N (N - 1 before the head).
-        """
+        """Find what a GET of N, -1 (the head), -2 (the newest started one) or -N means now; it may create the head."""
         head = self.next_seq
         if seq < 0:
             seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
@@ -114,7 +111,7 @@ class Channel:
             segment.cursors[cursor] = None
 
     def detach(self, cursor: Cursor, segment: Segment) -> None:
-        """Count a reader out. For a closed segment this may be called from within the cursor's wake."""
+        """Count a reader out; from within the cursor's wake only if the segment is closed."""
         self.readers -= 1
         segment.cursors.pop(cursor, None)
         self.release(segment)
@@ -134,7 +131,15 @@ class Channel:
         return seq
 
     def reserve(
-        self, seq: int, owner: WriterOwner, serial: int, now: float, *, reset: bool = False, key: str | None = None
+        self,
+        seq: int,
+        owner: WriterOwner,
+        serial: int,
+        now: float,
+        *,
+        reset: bool = False,
+        key: str | None = None,
+        attempt: int = 1,
     ) -> Writer | AlreadyStored | Refusal:
         """Give out the right to write a segment (section 3).
 
@@ -143,7 +148,7 @@ class Channel:
             owner: told if somebody else ends this writer's part.
             serial: a number greater than that of every earlier writer.
             reset: close all lower open segments first, and allow any seq at or after the head.
-            key: the ``Idempotency-Key``.
+            key, attempt: of the body; one with the key of what is there is the same body, from its start.
         """
         if seq == SEQ_NEXT:
             seq = self.first_free()
@@ -153,9 +158,9 @@ class Channel:
                 return Refusal(Why.CLOSED, self, seq)
             if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
                 return Refusal(Why.AHEAD, self, seq)
-        elif segment.closed:
-            if key is not None and key == segment.key and segment.state is State.COMPLETE:
-                return AlreadyStored(self, segment)
+        elif segment.is_finished_by(key):
+            return AlreadyStored(self, segment)
+        elif segment.closed or not segment.admits(key, attempt):
             return Refusal(Why.CLOSED, self, seq)
         if reset:
             self._truncate_open(seq, now, orphans_only=False)
@@ -163,10 +168,9 @@ class Channel:
             segment = self._create(seq)
         elif segment.writer is not None:
             self._preempt(segment, Verdict.SUPERSEDED)
-        writer = Writer(self, segment, serial, owner)
-        segment.writer = writer
-        segment.key = key if segment.size == 0 or segment.key == key else None
-        self._expect_begin(segment, now)
+        repeated = segment.begin_body(key)
+        writer = segment.writer = Writer(self, segment, serial, owner, attempt=attempt, repeated=repeated)
+        self._deadlines.expect_begin(segment, self.next_seq, self._limits, now)
         self._notify()
         return writer
 
@@ -174,12 +178,11 @@ class Channel:
         """Store chunks and wake the readers.
 
         Returns:
-            ``None`` if all is stored and the segment takes more; otherwise how the writer's part has ended (a
-            stale token: as it ended before).
+            ``None`` if the segment takes more; otherwise how the writer's part ended (a stale token: as before).
         """
         if writer.outcome is not None:
             return writer.outcome
-        if (refused := self._store(writer.segment, chunks, now)) is not None:
+        if (refused := self._store(writer, chunks, now)) is not None:
             return self._cut(writer, refused, now)
         writer.segment.wake()
         if self._woken:
@@ -191,9 +194,10 @@ class Channel:
         if writer.outcome is not None:
             return writer.outcome
         segment = writer.segment
-        refused = self._store(segment, chunks, now) if chunks else None
-        if refused is not None:
+        if chunks and (refused := self._store(writer, chunks, now)) is not None:
             return self._cut(writer, refused, now)
+        if writer.repeated:
+            return self._break_off(writer, Verdict.NOT_THE_SAME, now)
         outcome = writer.settle(Verdict.COMPLETE if segment.size else Verdict.EMPTY)
         self.active_at = now
         self._close(segment, Event.FINISH, now)
@@ -201,30 +205,20 @@ class Channel:
         return outcome
 
     def abort(self, writer: Writer, now: float) -> None:
-        """The publisher's connection broke before its body ended. A stale token changes nothing.
+        """The publisher's connection broke before its body ended. A stale token changes nothing."""
+        if writer.outcome is None:
+            self._break_off(writer, Verdict.ABORTED, now)
 
-        A segment with bytes stays open for ``publisher_grace``, so that the publisher can resume it.
-        """
-        if writer.outcome is not None:
-            return
-        segment = writer.segment
-        self._withdraw(writer, Verdict.ABORTED, now)
-        if segment.state is State.OPEN:
-            if self.window.completed_after(segment.seq):
-                self._close(segment, Event.TRUNCATE, now)
-            else:
-                self._deadlines.set(segment, now + self._limits.publisher_grace_s)
-        self._notify()
-
-    def close_segment(self, seq: int, now: float) -> Refusal | None:
-        """Close one segment by request; closing a closed one changes nothing and is no error."""
+    def close_segment(self, seq: int, now: float, *, truncate: bool = False) -> Refusal | None:
+        """Close one segment by request, as a part if ``truncate``; closing a closed one is no error."""
         segment = self.segments.get(seq)
         if segment is None:
             return Refusal(Why.NO_SEGMENT, self, seq)
         if not segment.closed:
             self.active_at = now
             self._preempt(segment, Verdict.CLOSED_BY_OTHER)
-            self._close(segment, Event.FINISH, now)
+            segment.key = None  # no body came to its end here
+            self._close(segment, Event.TRUNCATE if truncate and segment.size else Event.FINISH, now)
             self._notify()
         return None
 
@@ -283,23 +277,15 @@ class Channel:
         del self._waiting[segment.seq]
         self._deadlines.clear(segment)
 
-    def _expect_begin(self, segment: Segment, now: float) -> None:
-        """A writer has just reserved this segment: set when it must have begun."""
-        if segment.state is not State.WAITING:
-            self._deadlines.clear(segment)
-        elif segment.seq < self.next_seq:
-            self._deadlines.set(segment, now + self._limits.skip_grace_s)
-        elif (timeout := self._limits.first_byte_timeout_s) is not None:
-            self._deadlines.clear(segment)
-            self._deadlines.set(segment, now + timeout)
-
-    def _store(self, segment: Segment, chunks: Sequence[bytes], now: float) -> Verdict | None:
+    def _store(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Verdict | None:
         """Put chunks into the segment without waking anybody.
 
         Returns:
-            ``None`` if all are in; otherwise which limit stopped them. Up to the segment's limit they are stored.
+            ``None`` if all are in; otherwise which limit stopped them; up to the segment's they are stored.
         """
-        refused = None
+        segment, refused = writer.segment, None
+        if writer.repeated:
+            chunks = writer.pass_over(chunks)
         size = sum(map(len, chunks))
         room = self._limits.segment_bytes - segment.size
         if size > room:
@@ -321,6 +307,18 @@ class Channel:
         outcome = self._withdraw(writer, refused, now)
         if segment.state is State.OPEN:
             self._close(segment, Event.TRUNCATE, now)
+        self._notify()
+        return outcome
+
+    def _break_off(self, writer: Writer, verdict: Verdict, now: float) -> Outcome:
+        """The writer's part ends before its body does: bytes stay for ``publisher_grace``, for it to be sent again."""
+        segment = writer.segment
+        outcome = self._withdraw(writer, verdict, now)
+        if segment.state is State.OPEN:
+            if segment.key is None and self.window.completed_after(segment.seq):
+                self._close(segment, Event.TRUNCATE, now)
+            else:
+                self._deadlines.set(segment, now + self._limits.publisher_grace_s)
         self._notify()
         return outcome
 
@@ -376,9 +374,9 @@ class Channel:
             self._schedule(self, when)
 
     def _truncate_open(self, below: int, now: float, *, orphans_only: bool) -> None:
-        """Close the open segments below a seq as truncated: all of them, or those whose publisher has gone."""
+        """Close the open segments below a seq as truncated: all of them, or those to which nobody will come back."""
         for segment in list(self._open.values()):
-            if segment.seq < below and not (orphans_only and segment.writer):
+            if segment.seq < below and not (orphans_only and (segment.writer or segment.key)):
                 self._preempt(segment, Verdict.CLOSED_BY_OTHER)
                 self._close(segment, Event.TRUNCATE, now)
 

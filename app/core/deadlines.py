@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.core.segment import Segment
+from app.core.limits import Limits
+from app.core.segment import Segment, State
 
 
 class Deadlines:
@@ -33,6 +34,16 @@ class Deadlines:
         segment.deadline = when if segment.deadline is None else min(segment.deadline, when)
         self._segments[segment] = None
         self._schedule(segment.deadline)
+
+    def expect_begin(self, segment: Segment, head: int, limits: Limits, now: float) -> None:
+        """A writer has just reserved this segment: set when it must have begun, if it has not."""
+        if segment.state is not State.WAITING:
+            self.clear(segment)
+        elif segment.seq < head:
+            self.set(segment, now + limits.skip_grace_s)
+        elif (timeout := limits.first_byte_timeout_s) is not None:
+            self.clear(segment)
+            self.set(segment, now + timeout)
 
     def clear(self, segment: Segment) -> None:
         """Nothing is due for this segment any more."""

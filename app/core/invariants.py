@@ -64,10 +64,13 @@ def _check_segment(channel: Channel, seq: int) -> None:
     segment = channel.segments[seq]
     size = sum(len(chunk) for frame in segment.frames for chunk in decode_frame(frame))
     assert segment.size == size <= channel._limits.segment_bytes, "size counts what the frames hold"
+    assert 0 <= segment.body_at <= size, "a body begins within its segment"
+    assert segment.key not in segment.former_keys, "a key is of the present body, or of an earlier one"
     if segment.writer is not None:
         assert not segment.closed, "nobody writes to a closed segment"
         assert segment.writer.outcome is None, "the writer of a segment is valid"
         assert segment.writer.segment is segment, "a writer writes to its own segment"
+        assert 0 <= segment.writer.repeated <= size - segment.body_at, "only what is there is passed over"
     match segment.state:
         case State.WAITING:
             assert size == 0, "a waiting segment has no byte"
@@ -80,7 +83,8 @@ def _check_segment(channel: Channel, seq: int) -> None:
             assert seq < channel.next_seq, "the head is past every started segment"
             if segment.writer is None:
                 assert segment.deadline is not None, "an orphan has a deadline"
-                assert not channel.window.completed_after(seq), "no orphan outlives a later complete segment"
+                outlived = channel.window.completed_after(seq)
+                assert segment.key or not outlived, "no orphan without a key outlives a later complete segment"
         case _:
             assert seq < channel.next_seq, "the head is past every closed segment"
             assert segment.closed_at is not None, "closing leaves its time"

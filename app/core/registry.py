@@ -109,12 +109,12 @@ class Registry:
         channel = self.channels.get(name)
         return None if channel is None or channel.ended else channel
 
-    def close_segment(self, name: str, seq: int, now: float) -> Refusal | None:
-        """Close one segment; closing a closed one changes nothing."""
+    def close_segment(self, name: str, seq: int, now: float, *, truncate: bool = False) -> Refusal | None:
+        """Close one segment, as a part if ``truncate``; closing a closed one changes nothing."""
         if is_reserved(name):
             return Refusal(Why.RESERVED)
         channel = self.live(name)
-        return self._missing(name) if channel is None else channel.close_segment(seq, now)
+        return self._missing(name) if channel is None else channel.close_segment(seq, now, truncate=truncate)
 
     # Reading.
 
@@ -157,6 +157,7 @@ class Registry:
         content_type: str = "",
         reset: bool = False,
         key: str | None = None,
+        attempt: int = 1,
     ) -> Writer | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
@@ -171,7 +172,7 @@ class Registry:
         found = self.create(name, "" if self.live(name) else content_type, now)
         if isinstance(found, Refusal):
             return found
-        answer = found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key)
+        answer = found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key, attempt=attempt)
         if isinstance(answer, Writer):
             found.content_type = found.content_type or content_type
         return answer

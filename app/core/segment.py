@@ -62,6 +62,11 @@ class Cursor(Protocol):
         """
 
 
+MAX_FORMER_KEYS: Final = 8
+"""So many bodies with a key may be taken over within one segment: each leaves its key behind, and nothing here may
+grow without bound. Real publishers take a segment over once."""
+
+
 def encode_frame(chunks: Iterable[bytes]) -> bytes:
     """Encode chunks for the wire, once for all readers: one HTTP/1.1 chunk each (RFC 9112, section 7.1).
 
@@ -107,10 +112,25 @@ class Segment:
         writer: the token that may write, or ``None``.
         deadline: when the present state ends by itself (``skip_grace``, ``publisher_grace``, first byte), or ``None``.
         closed_at: when it closed; counted from then for the window's age.
-        key: the ``Idempotency-Key`` that wrote it, if any.
+        key: the ``Idempotency-Key`` of the body that is being written, or was written last, if it has one.
+        body_at: how many bytes of earlier bodies lie before that body.
+        former_keys: the keys of those earlier bodies.
     """
 
-    __slots__ = ("closed", "closed_at", "cursors", "deadline", "frames", "key", "seq", "size", "state", "writer")
+    __slots__ = (
+        "body_at",
+        "closed",
+        "closed_at",
+        "cursors",
+        "deadline",
+        "former_keys",
+        "frames",
+        "key",
+        "seq",
+        "size",
+        "state",
+        "writer",
+    )
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
@@ -123,6 +143,8 @@ class Segment:
         self.deadline: float | None = None
         self.closed_at: float | None = None
         self.key: str | None = None
+        self.body_at = 0
+        self.former_keys: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Segment {self.seq} {self.state} {self.size} B>"
@@ -131,6 +153,36 @@ class Segment:
     def complete(self) -> bool:
         """Whether it closed as its publisher wanted, with bytes."""
         return self.state is State.COMPLETE
+
+    def is_finished_by(self, key: str | None) -> bool:
+        """Whether a body with this key has come to its end here, so that a retry of it has nothing left to do."""
+        return key is not None and key == self.key and self.state in (State.COMPLETE, State.EMPTY)
+
+    def admits(self, key: str | None, attempt: int) -> bool:
+        """Whether a POST with this key may take the segment over, which is not closed.
+
+        It may not if bytes of another body lie behind those of its own: they would be doubled. Nor if a later
+        attempt at the same body is being written: this one was overtaken on its way.
+        """
+        if key is None:
+            return True
+        if key == self.key:
+            return self.writer is None or attempt >= self.writer.attempt
+        return key not in self.former_keys and len(self.former_keys) < MAX_FORMER_KEYS
+
+    def begin_body(self, key: str | None) -> int:
+        """A POST takes the segment over. The caller has asked :meth:`admits`.
+
+        Returns:
+            How many bytes of its body are stored already: all that a body with the same key has left here, since a
+            retry begins from its start. They are to be passed over.
+        """
+        if key is not None and key == self.key:
+            return self.size - self.body_at
+        if self.key is not None and self.size > self.body_at:
+            self.former_keys += (self.key,)
+        self.key, self.body_at = key, self.size
+        return 0
 
     def store(self, frame: bytes, size: int) -> None:
         """Add a frame of ``size`` body bytes. The caller wakes the cursors when all of its change is done.

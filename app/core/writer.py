@@ -6,6 +6,7 @@ segment closed or another exchange took it over, the token is stale and changes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -31,6 +32,8 @@ class Verdict(Enum):
     """It has reached the limit for one segment and was truncated."""
     OVER_BUDGET = auto()
     """All windows together hold as much as the server may; what it had stored was truncated."""
+    NOT_THE_SAME = auto()
+    """A retry ended before the bytes that are stored of its body: it is not the same body."""
     ABORTED = auto()
     """The publisher's connection broke."""
 
@@ -65,21 +68,43 @@ class Writer:
         channel, segment: what it writes to; the channel object is one epoch of a name.
         serial: counts the writers of the server; of two tokens for one segment the higher is the valid one.
         owner: told when the token turns stale through somebody else.
+        attempt: which attempt at its body this is: 1 for the first, 2 for its first retry, ...
+        repeated: bytes still to come that the segment has already, from an earlier attempt at the same body.
         outcome: how its part ended; ``None`` while the token is valid.
     """
 
-    __slots__ = ("channel", "outcome", "owner", "segment", "serial")
+    __slots__ = ("attempt", "channel", "outcome", "owner", "repeated", "segment", "serial")
 
-    def __init__(self, channel: Channel, segment: Segment, serial: int, owner: WriterOwner) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        segment: Segment,
+        serial: int,
+        owner: WriterOwner,
+        *,
+        attempt: int = 1,
+        repeated: int = 0,
+    ) -> None:
         self.channel = channel
         self.segment = segment
         self.serial = serial
         self.owner = owner
+        self.attempt = attempt
+        self.repeated = repeated
         self.outcome: Outcome | None = None
 
     def __repr__(self) -> str:
         state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
         return f"<Writer {self.channel.name!r}.{self.channel.epoch}/{self.segment.seq} #{self.serial} {state}>"
+
+    def pass_over(self, chunks: Sequence[bytes]) -> list[bytes]:
+        """Leave out what the segment has already; what is left of a chunk in which that ends is a chunk."""
+        new = []
+        for chunk in chunks:
+            if self.repeated < len(chunk):
+                new.append(chunk[self.repeated :])
+            self.repeated = max(0, self.repeated - len(chunk))
+        return new
 
     def settle(self, verdict: Verdict) -> Outcome:
         """Make the token stale and record how its part ended. Only the channel calls this."""

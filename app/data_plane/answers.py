@@ -120,6 +120,8 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
             return Reply(Status.OK, Reason.TERMINATED, headers, close=True, eos=True)
         case Verdict.SUPERSEDED:
             return Reply(Status.CONFLICT, Reason.SUPERSEDED, headers, b"Another publisher took over", close=True)
+        case Verdict.NOT_THE_SAME:
+            return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Not the body of this key", close=True)
         case Verdict.TOO_LARGE:
             return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)
         case Verdict.OVER_BUDGET:

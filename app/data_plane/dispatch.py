@@ -20,7 +20,7 @@ from app.data_plane.identity import MAX_TEXT
 from app.data_plane.publish import Publish
 from app.data_plane.reader import Reader
 from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
-from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, Request
+from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, TRUNCATED, Request
 from app.data_plane.routes import Route, parse_route
 from trickle import wire
 from trickle.records import AccessRecord, Op, Reason
@@ -84,6 +84,7 @@ def _publish(connection: Connection, request: Request, route: Route, record: Acc
     reply = _unacceptable(request, route, registry)
     if reply is None:
         assert route.seq is not None
+        key = request.text(IDEMPOTENCY_KEY) or None
         reserved = registry.reserve(
             route.channel,
             route.seq,
@@ -91,7 +92,8 @@ def _publish(connection: Connection, request: Request, route: Route, record: Acc
             plane.clock(),
             content_type=request.text(CONTENT_TYPE),
             reset=bool(request.text(RESET)),
-            key=request.text(IDEMPOTENCY_KEY) or None,
+            key=key,
+            attempt=1 if key is None else request.attempt(),
         )
         match reserved:
             case Refusal():
@@ -140,7 +142,8 @@ def _manage(registry: Registry, exchange: Exchange, request: Request, route: Rou
             outcome = registry.end(route.channel, now)
         case Op.CLOSE_SEGMENT:
             assert route.seq is not None, "closing names a seq"
-            outcome = registry.close_segment(route.channel, route.seq, now)
+            truncate = bool(request.text(TRUNCATED))
+            outcome = registry.close_segment(route.channel, route.seq, now, truncate=truncate)
         case _:
             found = registry.find(route.channel)
             outcome = found if isinstance(found, Refusal) else next_reply(found)

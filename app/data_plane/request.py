@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
+TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
@@ -84,6 +85,10 @@ class Request:
         value = self.headers.get(b"content-length")
         return int(value) if value is not None and value.isdigit() else None
 
+    def attempt(self) -> int:
+        """Which attempt at the same request this is, as the client counts: 1 for the first."""
+        return _attempt(self.headers.get(_ATTEMPT))
+
     def record(self, route: Route, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
         """Begin the access record of this request, for a server that writes an access log."""
         headers = self.headers
@@ -102,7 +107,7 @@ class Request:
             conn=conn,
             ua=ua,
             release=release,
-            attempt=_attempt(headers.get(_ATTEMPT)),
+            attempt=self.attempt(),
             trace=_trace(headers.get(_TRACEPARENT)),
         )
 

@@ -76,9 +76,30 @@ class RegistryMachine(RuleBasedStateMachine):
         content_type=CONTENT_TYPES,
         reset=NOT_OFTEN,
         key=st.sampled_from([None, None, "k1", "k2"]),
+        attempt=st.sampled_from([1, 1, 2, 3]),
     )
-    def reserve(self, name: str, offset: int, content_type: str, reset: bool, key: str | None) -> None:
-        self._reserve(name, max(0, self.world.head(name) + offset), content_type, reset, key)
+    def reserve(self, name: str, offset: int, content_type: str, reset: bool, key: str | None, attempt: int) -> None:
+        self._reserve(name, max(0, self.world.head(name) + offset), content_type, reset, key, attempt)
+
+    @rule(
+        offset=OFFSETS,
+        keys=st.sampled_from([["k1"], ["k1"], [None, "k1"], ["k1", "k2"], ["k1", None]]),
+        sizes=SIZES.filter(bool),
+        attempt=st.sampled_from([1, 1, 2]),
+        again=SIZES,
+        end=st.booleans(),
+    )
+    def retry(
+        self, offset: int, keys: list[str | None], sizes: list[int], attempt: int, again: list[int], end: bool
+    ) -> None:
+        seq = max(0, self.world.head("a") + offset)
+        for key in keys:
+            self._reserve("a", seq, "", False, key, attempt)
+            if self.world.posts:
+                self.world.append(self.world.posts[-1], sizes)
+        self._reserve("a", seq, "", False, "k1", attempt + 1)
+        if self.world.posts:
+            (self.world.finish if end else self.world.append)(self.world.posts[-1], again)
 
     @rule(name=CHANNELS, content_type=CONTENT_TYPES, reset=NOT_OFTEN)
     def reserve_next(self, name: str, content_type: str, reset: bool) -> None:
@@ -88,8 +109,8 @@ class RegistryMachine(RuleBasedStateMachine):
     def reserve_first(self, name: str, content_type: str, reset: bool) -> None:
         self._reserve(name, 0, content_type, reset, None)
 
-    def _reserve(self, name: str, seq: int, content_type: str, reset: bool, key: str | None) -> None:
-        self.world.reserve(name, seq, content_type=content_type, reset=reset, key=key)
+    def _reserve(self, name: str, seq: int, content_type: str, reset: bool, key: str | None, attempt: int = 1) -> None:
+        self.world.reserve(name, seq, content_type=content_type, reset=reset, key=key, attempt=attempt)
         if name.startswith("_"):
             self.world.reserve_own(name, seq)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count, pairwise
 
 from app.core.channel import Channel
 from app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
@@ -33,6 +33,7 @@ class Life:
         head: one past the newest segment that was started or closed, as its publishers saw it.
         started: the same, as the journal tells it, skipped segments aside.
         published: accepted bytes by seq, in the order of their acceptance.
+        bodies: by seq, the bodies that published them: who wrote (key), and how many bytes lay before.
         closed: seqs that the journal reported closed.
         active_at: when something was last published; drain_until: set once the channel has ended.
     """
@@ -44,6 +45,7 @@ class Life:
         self.head = 0
         self.started = 0
         self.published: dict[int, bytes] = {}
+        self.bodies: dict[int, list[tuple[str | None, int]]] = {}
         self.closed: set[int] = set()
         self.active_at = now
         self.drain_until: float | None = None
@@ -57,10 +59,16 @@ class Post:
     """A publisher's exchange.
 
     Attributes:
+        key: of its body, if it has one; all bodies with one key and seq in one life are the same, byte by byte.
+        attempt: which attempt at that body.
+        given: bytes of it that were given to the core.
         answer: what the core returned to end it.
         told: what it was told because somebody else ended it.
     """
 
+    key: str | None = None
+    attempt: int = 1
+    given: int = 0
     writer: Writer | None = None
     life: Life | None = None
     answer: Outcome | None = None
@@ -148,11 +156,15 @@ class World:
         assert found.epoch == life.epoch, "creating finds the live channel"
         life.content_type = life.content_type or content_type
 
-    def reserve(self, name: str, seq: int, *, content_type: str, reset: bool, key: str | None) -> None:
-        before, valid, post = self._picture(), self._valid_posts(), Post()
+    def reserve(
+        self, name: str, seq: int, *, content_type: str, reset: bool, key: str | None, attempt: int = 1
+    ) -> None:
+        before, valid, post = self._picture(), self._valid_posts(), Post(key, attempt)
         existed = name in self.registry.channels and seq in self.registry.channels[name].segments
         drained = name in self.newest and self.live(name) is None and name in self.registry.channels
-        answer = self.registry.reserve(name, seq, post, self.now, content_type=content_type, reset=reset, key=key)
+        answer = self.registry.reserve(
+            name, seq, post, self.now, content_type=content_type, reset=reset, key=key, attempt=attempt
+        )
         match answer:
             case Writer():
                 assert not drained or seq == 0 or reset, "a latecomer resurrects nothing"
@@ -165,10 +177,28 @@ class World:
             case AlreadyStored(segment=segment):
                 assert self._picture() == before, "a retry of what is stored changes nothing"
                 assert key is not None
-                assert segment.state is State.COMPLETE
+                assert segment.state in (State.COMPLETE, State.EMPTY)
+                assert self.newest[name].bodies[segment.seq][-1][0] == key, "only its last body ended a segment"
             case Refusal():
                 assert self._picture() == before, "a refused reservation changes nothing"
-                self._check_refusal(name, answer, reset=reset)
+                if answer.why is Why.CLOSED and answer.seq in self._unclosed(name):
+                    self._check_conflict(name, answer.seq, post, valid)
+                else:
+                    self._check_refusal(name, answer, reset=reset)
+
+    def _unclosed(self, name: str) -> set[int]:
+        return {segment.seq for segment in self.registry.channels[name].unclosed}
+
+    def _check_conflict(self, name: str, seq: int, post: Post, valid: Sequence[Post]) -> None:
+        """A body is kept out of an unclosed segment only where it would be doubled, or was overtaken."""
+        assert post.key is not None
+        bodies = self.newest[name].bodies.get(seq, [])
+        rivals = [
+            other for other in valid if other.life is self.live(name) and _granted_to(other)[0].segment.seq == seq
+        ]
+        overtaken = any(rival.key == post.key and rival.attempt > post.attempt for rival in rivals)
+        crowded = len({key for key, _ in bodies}) > 2
+        assert overtaken or crowded or post.key in [key for key, _ in bodies[:-1]]
 
     def reserve_own(self, name: str, seq: int) -> None:
         """The server writes to a channel of its own, whose name nobody else may write to."""
@@ -186,11 +216,20 @@ class World:
         assert got == seq or (seq == -1 and got >= life.head), "a publisher gets the seq that it asked for"
         assert got not in life.closed, "nothing leaves `closed`"
         assert got <= life.head + 1 or life.head == 0 or anywhere, "nobody publishes far ahead"
+        size = len(life.published.get(got, b""))
+        bodies = [body for body in life.bodies.get(got, []) if body[1] < size or body[0] == post.key]
+        same = post.key is not None and bodies and bodies[-1][0] == post.key
+        assert same or post.key is None or post.key not in dict(bodies), "no body comes back behind another one"
+        life.bodies[got] = bodies if same else [*bodies, (post.key, size)]
+        assert writer.repeated == size - life.bodies[got][-1][1], "a body is passed over as far as it is there"
         for other in valid:
             if other.told is not None and other.told.verdict is Verdict.SUPERSEDED:
                 assert seq != -1, "-1 never takes a segment over"
                 assert other.writer is not None
                 assert other.writer.segment is writer.segment, "only the same segment is taken over"
+        for other in valid:
+            if other.told is not None and other.told.verdict is Verdict.SUPERSEDED and other.key is not None:
+                assert other.key != post.key or other.attempt <= post.attempt, "no attempt overtakes a later one"
         post.writer, post.life = writer, life
         self.posts.append(post)
 
@@ -227,25 +266,28 @@ class World:
 
     def append(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
-        chunks, before, stale = self._chunks(sizes), self._picture(), writer.outcome
+        chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
         evictable = self._may_be_full(sum(sizes))
+        new = b"".join(chunks)[writer.repeated :]
         outcome = writer.channel.append(writer, chunks, self.now)
         if stale is not None:
             self._check_stale(stale, outcome, before)
         else:
             post.answer = outcome
-            self._accepted(life, writer, b"".join(chunks), outcome, may_be_full=evictable)
+            self._accepted(life, writer, new, outcome, may_be_full=evictable)
 
     def finish(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
-        chunks, before, stale = self._chunks(sizes), self._picture(), writer.outcome
+        chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
         may_be_full = self._may_be_full(sum(sizes))
+        new, short = b"".join(chunks)[writer.repeated :], writer.repeated > sum(sizes)
         outcome = writer.channel.finish(writer, chunks, self.now)
         if stale is not None:
             self._check_stale(stale, outcome, before)
             return
         post.answer = outcome
-        self._accepted(life, writer, b"".join(chunks), outcome, may_be_full=may_be_full)
+        self._accepted(life, writer, new, outcome, may_be_full=may_be_full)
+        assert short == (outcome.verdict is Verdict.NOT_THE_SAME), "a body that ends too early ends nothing"
         if outcome.verdict in (Verdict.COMPLETE, Verdict.EMPTY):
             assert (outcome.verdict is Verdict.COMPLETE) == (outcome.size > 0)
             assert writer.segment.seq in life.closed, "an ended body closes its segment"
@@ -301,6 +343,7 @@ class World:
             assert seq in life.closed
             life.active_at = self.now
             life.advance(seq)
+            life.bodies[seq] = [*life.bodies.get(seq, []), (None, 0)]
 
     def end(self, name: str, *, force: bool) -> None:
         before, life = self._picture(), self.live(name)
@@ -495,9 +538,14 @@ class World:
     def _valid_posts(self) -> list[Post]:
         return [post for post in self.posts if post.answer is None and post.told is None]
 
-    def _chunks(self, sizes: Sequence[int]) -> list[bytes]:
+    def _chunks(self, post: Post, sizes: Sequence[int]) -> list[bytes]:
         """Chunks whose bytes tell their place: one that is lost, doubled or moved shows."""
-        return [bytes(next(self._bytes) % 251 for _ in range(size)) for size in sizes]
+        if post.key is None:
+            return [bytes(next(self._bytes) % 251 for _ in range(size)) for size in sizes]
+        body = bytes((sum(post.key.encode()) + at) % 251 for at in range(post.given + sum(sizes)))[post.given :]
+        post.given += sum(sizes)
+        ends = list(accumulate(sizes, initial=0))
+        return [body[start:end] for start, end in pairwise(ends)]
 
     def _picture(self) -> object:
         """All that a refused request must leave as it was."""
@@ -513,6 +561,8 @@ def _segment_picture(segment: Segment) -> object:
         segment.state,
         segment.size,
         segment.key,
+        segment.body_at,
+        segment.former_keys,
         segment.writer and segment.writer.serial,
         len(segment.cursors),
         segment.deadline,

@@ -70,7 +70,13 @@ MUTANTS: Final = (
     ),
     # Stale writers.
     Mutant("stale-end-closes-the-new-writers-segment", Channel, "finish", STALE, STALE_UNLESS_TAKEN_OVER),
-    Mutant("stale-abort-orphans-the-new-writers-segment", Channel, "abort", STALE, STALE_UNLESS_TAKEN_OVER),
+    Mutant(
+        "stale-abort-orphans-the-new-writers-segment",
+        Channel,
+        "abort",
+        "if writer.outcome is None:",
+        "if writer.outcome is None or writer.segment.writer is not None:",
+    ),
     Mutant("stale-bytes-are-stored", Channel, "append", STALE, STALE_UNLESS_TAKEN_OVER),
     Mutant("takeover-is-not-told", Channel, "_preempt", "self._preempted.append(writer)", "pass"),
     Mutant("preempted-is-told-twice", Channel, "_preempt", "append(writer)", "extend([writer, writer])"),
@@ -121,10 +127,17 @@ MUTANTS: Final = (
     Mutant(
         "orphan-is-forgotten",
         Channel,
-        "abort",
+        "_break_off",
         "self._deadlines.set(segment, now + self._limits.publisher_grace_s)",
         "pass",
     ),
+    # Retries.
+    Mutant("retry-is-doubled", Segment, "begin_body", "return self.size - self.body_at", "return 0"),
+    Mutant("retry-passes-over-others", Segment, "begin_body", "return self.size - self.body_at", "return self.size"),
+    Mutant("taken-over-body-comes-back", Segment, "admits", "key not in self.former_keys", "True"),
+    Mutant("overtaken-attempt-takes-over", Segment, "admits", "attempt >= self.writer.attempt", "True"),
+    Mutant("short-retry-completes", Channel, "finish", "if writer.repeated:", "if False:"),
+    Mutant("deleted-body-counts-as-ended", Channel, "close_segment", "segment.key = None", "pass"),
     # The window and the budget.
     Mutant("newest-is-evicted", Window, "_drop_oldest", "pop(0)", "pop()"),
     Mutant("last-one-is-evicted", Window, "evict_oldest", "> 1", "> 0"),

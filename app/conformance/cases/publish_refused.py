@@ -45,7 +45,7 @@ def empty_segment_is_closed_too(target: Target) -> None:
 
 @REPEATED.case()
 def same_key_is_200(target: Target) -> None:
-    """A repeated POST is 200 if the same `Idempotency-Key` wrote the segment complete; nothing is stored twice."""
+    """A repeated POST is 200 if the same `Idempotency-Key` wrote the segment to its end; nothing is stored twice."""
     channel = target.channel()
     expect.status(channel.post(0, b"once", _KEY), 200)
     expect.status(channel.post(0, b"once", _KEY), 200)
@@ -61,6 +61,96 @@ def other_key_is_409(target: Target) -> None:
     expect.status(channel.post(0, b"theirs", {wire.IDEMPOTENCY_KEY: "key-2"}), 409)
     expect.status(channel.post(0, b"theirs"), 409)
     expect.segment(channel.get(0), 0, b"mine")
+
+
+@REPEATED.case()
+def same_key_of_an_empty_segment_is_200(target: Target) -> None:
+    """A body that ended without a byte came to its end, too: its retry has nothing left to do."""
+    channel = target.channel()
+    expect.status(channel.post(0, b"", _KEY), 200)
+    expect.status(channel.post(0, b"", _KEY), 200)
+    expect.equal("the head", channel.next_seq(), 1)
+
+
+@REPEATED.case()
+def retry_goes_on_where_its_body_broke_off(target: Target) -> None:
+    """A POST with the key of an unfinished segment is the same body from its start: no byte is stored twice."""
+    channel = target.channel()
+    first = channel.upload(0, b"abc", headers=_KEY)
+    reader = channel.arrived(0, b"abc")
+    first.abort()
+    upload = channel.upload(0, b"ab", b"cdef", headers=_KEY).end()
+    expect.header(expect.status(upload.answer(), 200), wire.SIZE, 6)
+    expect.equal("the rest of the segment", reader.rest(), b"def")
+
+
+@REPEATED.case()
+def retry_takes_over_from_a_half_dead_connection(target: Target) -> None:
+    """The earlier attempt is answered 409 at once, and bytes that still arrive on its connection are dropped."""
+    channel = target.channel()
+    first = channel.upload(0, b"abc", headers=_KEY)
+    channel.arrived(0, b"abc")
+    retry = channel.upload(0, b"abc", headers={**_KEY, wire.ATTEMPT: "2"})
+    expect.refusal(first.answer(), 409)
+    first.connection.try_send(encode_chunk(b"late"))
+    expect.header(expect.status(retry.chunk(b"def").end().answer(), 200), wire.SIZE, 6)
+    expect.segment(channel.get(0), 0, b"abcdef")
+
+
+@REPEATED.case()
+def overtaken_attempt_is_409(target: Target) -> None:
+    """A first attempt that arrives after the second one does not take the segment back."""
+    channel = target.channel()
+    retry = channel.upload(0, b"abc", headers={**_KEY, wire.ATTEMPT: "2"})
+    channel.arrived(0, b"abc")
+    expect.refusal(channel.upload(0, b"abc", headers=_KEY).answer(), 409)
+    expect.status(retry.end().answer(), 200)
+
+
+@REPEATED.case()
+def key_behind_which_others_wrote_is_409(target: Target) -> None:
+    """Once another body's bytes follow, a retry would double its own: it is refused."""
+    channel = target.channel()
+    channel.upload(0, b"mine", headers=_KEY)
+    channel.arrived(0, b"mine")
+    theirs = channel.upload(0, b"theirs")
+    channel.arrived(0, b"minetheirs")
+    expect.refusal(channel.upload(0, headers=_KEY).answer(), 409)
+    expect.status(theirs.end().answer(), 200)
+    expect.segment(channel.get(0), 0, b"minetheirs")
+
+
+@REPEATED.case()
+def retry_that_ends_too_early_is_409(target: Target) -> None:
+    """A body that ends before what is stored of it is not the same body, and does not complete the segment."""
+    channel = target.channel()
+    channel.upload(0, b"abc", headers=_KEY)
+    reader = channel.arrived(0, b"abc")
+    response = expect.refusal(channel.upload(0, b"ab", headers=_KEY).end().answer(), 409)
+    expect.header(response, wire.SIZE, 3)
+    expect.status(channel.upload(0, b"abcd", headers=_KEY).end().answer(), 200)
+    expect.equal("the rest of the segment", reader.rest(), b"d")
+
+
+@REPEATED.case()
+def segment_closed_by_request_is_409_to_its_key(target: Target) -> None:
+    """DELETE cuts a body off: its retry is not told that all of it is there."""
+    channel = target.channel()
+    channel.upload(0, b"abc", headers=_KEY)
+    channel.arrived(0, b"abc")
+    expect.status(channel.close(0), 200)
+    expect.status(channel.post(0, b"abcdef", _KEY), 409)
+
+
+@REPEATED.case()
+def segment_closed_as_a_part_is_truncated(target: Target) -> None:
+    """DELETE of a segment with `Lp-Trickle-Truncated` closes it truncated: its readers learn that it is a part."""
+    channel = target.channel()
+    upload, reader = channel.started(0, b"part")
+    expect.status(target.ask("DELETE", channel.at(0), {wire.TRUNCATED: "dropped"}), 200)
+    expect.cut_short(upload.connection, 200, 0, 4)
+    reader.rest()
+    expect.truncated(channel.get(0))
 
 
 @REPEATED.case(profiles=(_LIMIT,))

@@ -8,7 +8,7 @@ from app.core.facts import ChannelEnded, EndReason, Fact, SegmentClosed, Segment
 from app.core.invariants import check_channel
 from app.core.limits import Budget
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import State
+from app.core.segment import State, decode_frame
 from app.core.writer import Outcome, Verdict, Writer
 from tests.app.core.support import Bench, content, refusal
 
@@ -290,23 +290,112 @@ def test_a_retry_with_the_same_key_is_stored_already(first: str | None, second: 
     assert answer == (AlreadyStored(bench.channel, segment) if stored else Refusal(Why.CLOSED, bench.channel, 0))
 
 
-def test_only_a_complete_segment_is_stored() -> None:
-    """The key of a segment that was truncated, or closed without a byte, does not make a retry a success."""
+def test_only_a_finished_segment_is_stored() -> None:
+    """A body that came to its end, with bytes or without, is a success for its retry; one that was cut is not."""
     bench = Bench(segment_bytes=2)
     assert bench.publish(0, b"abc", key="k").state is State.TRUNCATED
-    assert bench.publish(1, b"", key="k").state is State.EMPTY
-    assert [refusal(bench.ask(seq, key="k")).why for seq in (0, 1)] == [Why.CLOSED, Why.CLOSED]
+    empty = bench.publish(1, b"", key="k")
+    bench.open(2, b"ab", key="k")
+    bench.channel.close_segment(2, 0.0)
+    assert bench.states == {0: "truncated", 1: "empty", 2: "complete"}
+    assert [refusal(bench.ask(seq, key="k")).why for seq in (0, 2)] == [Why.CLOSED, Why.CLOSED]
+    assert bench.ask(1, key="k") == AlreadyStored(bench.channel, empty)
 
 
-@pytest.mark.parametrize(("taker", "key"), [("k", "k"), ("other", None), (None, None)])
-def test_a_segment_of_two_keys_has_none(taker: str | None, key: str | None) -> None:
-    """Bytes under different keys are no retry's own; before the first byte the key is the taker's."""
+def test_a_retry_goes_on_where_its_body_broke_off() -> None:
+    """What the segment has already of a body with the same key is passed over, across chunks; the rest is stored."""
     bench = Bench()
-    bench.orphan(0)
-    bench.channel.segments[0].key = "k"
-    assert bench.reserve(0, key=taker).segment.key == key
+    first = bench.open(0, b"abc", key="k")
+    retry = bench.reserve(0, key="k", attempt=2)
+    assert bench.verdicts(first) == [Verdict.SUPERSEDED]
+    assert bench.channel.append(first, [b"late"], 0.0) == Outcome(Verdict.SUPERSEDED, 3)
+    assert bench.channel.append(retry, [b"a"], 0.0) is None
+    assert bench.channel.append(retry, [b"bcd", b"e"], 0.0) is None
+    assert bench.channel.finish(retry, [b"f"], 0.0) == Outcome(Verdict.COMPLETE, 6)
+    assert content(retry.segment) == b"abcdef"
+    assert decode_frame(retry.segment.frames[1]) == [b"d", b"e"]
+
+
+def test_a_retry_that_comes_in_one_piece_is_passed_over_too() -> None:
+    """The end of a body that repeats all that is there, and adds nothing, completes the segment."""
+    bench = Bench(segment_bytes=3)
+    bench.open(0, b"abc", key="k")
+    assert bench.channel.finish(bench.reserve(0, key="k"), [b"abc"], 0.0) == Outcome(Verdict.COMPLETE, 3)
+
+
+def test_a_retry_counts_from_the_start_of_its_own_body() -> None:
+    """What an earlier publisher left in the segment stays before it, and is not taken for the body's own."""
+    bench = Bench()
+    bench.orphan(0, b"other:")
+    bench.open(0, b"ab", key="k")
+    retry = bench.reserve(0, key="k")
+    assert bench.channel.finish(retry, [b"abc"], 0.0) == Outcome(Verdict.COMPLETE, 9)
+    assert content(retry.segment) == b"other:abc"
+
+
+def test_a_body_behind_which_another_one_lies_cannot_be_sent_again() -> None:
+    """Its bytes would be doubled: 409, as for a segment that is closed."""
+    bench = Bench()
+    bench.open(0, b"a", key="k")
+    bench.open(0, b"b")
+    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, bench.channel, 0)
+    bench.open(0, b"c", key="other")
+    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, bench.channel, 0)
+    assert content(bench.channel.segments[0]) == b"abc"
+
+
+def test_a_key_that_has_left_no_byte_leaves_nothing_behind() -> None:
+    """Whoever took over before the first byte may lose the segment again, to the first key as to any other."""
+    bench = Bench()
+    bench.reserve(0, key="k")
+    bench.reserve(0, key="other")
+    writer = bench.open(0, b"a", key="k")
     bench.reserve(1, key="k")
-    assert bench.reserve(1, key=taker).segment.key == taker
+    assert writer.segment.key == "k"
+
+
+def test_an_attempt_that_was_overtaken_is_refused() -> None:
+    """A first attempt that arrives after the second changes nothing while that one is being written."""
+    bench = Bench()
+    retry = bench.open(0, b"ab", key="k", attempt=2)
+    assert refusal(bench.ask(0, key="k", attempt=1)) == Refusal(Why.CLOSED, bench.channel, 0)
+    assert bench.verdicts(retry) == []
+    bench.channel.abort(retry, 0.0)
+    assert bench.reserve(0, key="k", attempt=1).repeated == 2
+
+
+@pytest.mark.parametrize("chunks", [[], [b"a"]])
+def test_a_retry_that_ends_too_early_is_not_the_same_body(chunks: list[bytes]) -> None:
+    """The segment stays as it is, for its grace: nobody takes the wrong body's end for its own."""
+    bench = Bench(publisher_grace_s=5.0)
+    bench.open(0, b"abc", key="k")
+    retry = bench.reserve(0, key="k")
+    assert bench.channel.finish(retry, chunks, 1.0) == Outcome(Verdict.NOT_THE_SAME, 3)
+    assert bench.states == {0: "open"}
+    bench.channel.expire(6.0)
+    assert bench.states == {0: "truncated"}
+    assert refusal(bench.ask(0, key="k")).why is Why.CLOSED
+
+
+def test_a_key_is_of_one_segment() -> None:
+    """The same key under another seq is another body."""
+    bench = Bench()
+    bench.publish(0, b"abc", key="k")
+    assert bench.publish(1, b"abc", key="k").size == 3
+
+
+def test_an_orphan_with_a_key_keeps_its_grace() -> None:
+    """Its publisher will come back: a later complete segment does not end it, its grace does."""
+    bench = Bench(publisher_grace_s=5.0)
+    for key, state in (("k", "open"), (None, "truncated")):
+        before = bench.channel.next_seq
+        early, late = (bench.open(seq, key=key) for seq in (before, before + 1))
+        bench.channel.abort(early, 0.0)
+        bench.publish(before + 2)
+        bench.channel.abort(late, 0.0)
+        assert [bench.states[seq] for seq in (before, before + 1)] == [state, state]
+    bench.channel.expire(5.0)
+    assert set(bench.states.values()) == {"truncated", "complete"}
 
 
 # Writing: takeover, end, abort.

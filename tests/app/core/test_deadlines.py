@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.core.deadlines import Deadlines
+from app.core.limits import Limits
 from app.core.segment import Segment
 
 
@@ -54,3 +55,21 @@ def test_the_next_one_is_the_earliest_of_all() -> None:
         deadlines.set(segment, when)
     assert deadlines.next == 3.0
     assert deadlines.due(4.0) == [segments[1], segments[2]]
+
+
+def test_a_reserved_segment_is_expected_to_begin() -> None:
+    """Overtaken: within the grace; else within the first byte's time, if there is one; begun: whenever it likes."""
+    limits, timed = Limits(skip_grace_s=2.0), Limits(skip_grace_s=2.0, first_byte_timeout_s=30.0)
+    deadlines, _ = make()
+    segment = Segment(4)
+    deadlines.expect_begin(segment, 4, limits, 10.0)
+    assert segment.deadline is None
+    deadlines.expect_begin(segment, 4, timed, 10.0)
+    assert segment.deadline == 40.0
+    deadlines.expect_begin(segment, 4, timed, 20.0)
+    assert segment.deadline == 50.0
+    deadlines.expect_begin(segment, 5, timed, 20.0)
+    assert segment.deadline == 22.0
+    segment.store(b"1\r\nx\r\n", 1)
+    deadlines.expect_begin(segment, 5, timed, 21.0)
+    assert segment.deadline is None

@@ -81,6 +81,11 @@ def _stale_writer(registry: Registry) -> None:
     writer.settle(Verdict.SUPERSEDED)
 
 
+def _ambiguous(registry: Registry) -> None:
+    orphan(registry).key = "k"
+    orphan(registry).former_keys = ("k",)
+
+
 def _foreign_writer(registry: Registry) -> None:
     channel(registry).segments[2].writer = channel(registry).segments[6].writer
 
@@ -161,6 +166,9 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     ),
     "the writer of a segment is valid": _stale_writer,
     "a writer writes to its own segment": _foreign_writer,
+    "only what is there is passed over": lambda registry: setattr(channel(registry).segments[2].writer, "repeated", 99),
+    "a body begins within its segment": lambda registry: setattr(orphan(registry), "body_at", 99),
+    "a key is of the present body, or of an earlier one": _ambiguous,
     "somebody waits for a waiting segment": _forgotten,
     "no reader waits on a dead segment": _dead,
     "an overtaken writer has a deadline": lambda registry: setattr(overtaken(registry), "deadline", None),
@@ -190,5 +198,5 @@ def test_no_orphan_outlives_a_later_complete_segment() -> None:
     channel(registry).window._segments[0].seq = 9
     channel(registry).segments[9] = channel(registry).segments.pop(0)
     channel(registry).next_seq = 10
-    with pytest.raises(AssertionError, match="no orphan outlives"):
+    with pytest.raises(AssertionError, match="no orphan without a key outlives"):
         check_channel(channel(registry))

@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.segment import TRANSITIONS, Event, Segment, State, decode_frame, encode_frame, prefix
-from tests.app.core.support import Watcher
+from app.core.segment import (
+    MAX_FORMER_KEYS,
+    TRANSITIONS,
+    Event,
+    Segment,
+    State,
+    decode_frame,
+    encode_frame,
+    prefix,
+)
+from app.core.writer import Writer
+from tests.app.core.support import Bench, Told, Watcher
 from trickle.errors import LocalProtocolError
 
 CLOSED = [state for state in State if state not in (State.WAITING, State.OPEN)]
@@ -192,3 +202,65 @@ def test_prefix_is_the_first_bytes(chunks: list[bytes], size: int) -> None:
     first = prefix(chunks, size)
     assert b"".join(first) == b"".join(chunks)[:size]
     assert all(first)
+
+
+def written(key: str | None, size: int) -> Segment:
+    """A segment into which one body has put some bytes."""
+    segment = Segment(7)
+    segment.begin_body(key)
+    segment.size = size
+    return segment
+
+
+def test_a_body_is_known_by_its_key() -> None:
+    """The same key is told how much of its body is there; any other body begins where this one is."""
+    segment = written("k", 3)
+    assert segment.begin_body("k") == 3
+    assert segment.begin_body("other") == 0
+    segment.size += 2
+    assert segment.begin_body("other") == 2
+    assert (segment.body_at, segment.former_keys) == (3, ("k",))
+    assert segment.begin_body(None) == segment.begin_body(None) == 0
+    assert (segment.body_at, segment.former_keys) == (5, ("k", "other"))
+
+
+def test_a_body_without_bytes_leaves_no_key() -> None:
+    """Only bytes can be doubled."""
+    segment = written("k", 0)
+    segment.begin_body("other")
+    assert segment.former_keys == ()
+    assert segment.admits("k", 1)
+
+
+def test_a_body_that_was_taken_over_is_not_admitted_again() -> None:
+    """Bodies without a key, and new ones, are; of one and the same body, only the latest attempt."""
+    segment = written("k", 3)
+    segment.begin_body("other")
+    segment.writer = Writer(Bench("c").channel, segment, 9, Told(), attempt=2)
+    assert not segment.admits("k", 1)
+    assert segment.admits("new", 1)
+    assert segment.admits(None, 1)
+    assert [segment.admits("other", attempt) for attempt in (1, 2, 3)] == [False, True, True]
+
+
+def test_former_keys_do_not_grow_without_bound() -> None:
+    """A segment that so many bodies have shared takes no further key, and still takes bytes without one."""
+    segment = written("0", 1)
+    for number in range(1, MAX_FORMER_KEYS + 1):
+        assert segment.admits(str(number), 1)
+        segment.begin_body(str(number))
+        segment.size += 1
+    assert not segment.admits("one more", 1)
+    assert segment.admits(str(MAX_FORMER_KEYS), 1)
+    assert segment.admits(None, 1)
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_finished_body_is_known_by_its_key(state: State) -> None:
+    """Complete or empty; whatever was cut off has not come to its end."""
+    segment = reach(state)
+    segment.key = "k"
+    assert segment.is_finished_by("k") == (state in (State.COMPLETE, State.EMPTY))
+    assert not segment.is_finished_by("other")
+    segment.key = None
+    assert not segment.is_finished_by(None)

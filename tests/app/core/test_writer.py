@@ -39,3 +39,20 @@ def test_a_token_shows_what_it_is() -> None:
     assert repr(writer) == "<Writer 'c'.1/4 #9 valid>"
     writer.settle(Verdict.CLOSED_BY_OTHER)
     assert repr(writer) == "<Writer 'c'.1/4 #9 closed_by_other>"
+
+
+@pytest.mark.parametrize(
+    ("repeated", "chunks", "new", "left"),
+    [
+        (3, [b"a"], [], 2),
+        (3, [b"abc"], [], 0),
+        (3, [b"ab", b"cd", b"ef"], [b"d", b"ef"], 0),
+        (0, [b"ab"], [b"ab"], 0),
+        (3, [], [], 3),
+    ],
+)
+def test_what_is_repeated_is_passed_over(repeated: int, chunks: list[bytes], new: list[bytes], left: int) -> None:
+    """Bytes that the segment has are left out, and those behind them come in chunks that are not empty."""
+    writer = make()
+    writer.repeated = repeated
+    assert (writer.pass_over(chunks), writer.repeated) == (new, left)

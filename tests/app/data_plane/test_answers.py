@@ -154,6 +154,7 @@ SEQ_SIZE = (("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
         (Verdict.CLOSED_BY_OTHER, 0, Reply(200, "skipped", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
         (Verdict.TERMINATED, 4, Reply(200, "terminated", SEQ_SIZE, close=True, eos=True)),
         (Verdict.SUPERSEDED, 4, Reply(409, "superseded", SEQ_SIZE, b"Another publisher took over", close=True)),
+        (Verdict.NOT_THE_SAME, 4, Reply(409, "conflict", SEQ_SIZE, b"Not the body of this key", close=True)),
         (Verdict.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, b"Segment too large", close=True)),
         (
             Verdict.OVER_BUDGET, 4,
