@@ -70,7 +70,8 @@ class _Seat:
 
     async def run(self, verify: ssl.SSLContext | bool, *, task_status: TaskStatus[None]) -> None:
         error, entered = "", False
-        publisher = Publisher(self._seat.url, content_type=CONTENT_TYPE, start=0, verify=verify)
+        # Not start=0: who has asked for its position knows that there is a server, and then always ends its channel.
+        publisher = Publisher(self._seat.url, content_type=CONTENT_TYPE, start="resume", verify=verify)
         try:
             async with publisher:
                 task_status.started()

@@ -13,7 +13,7 @@ from a worker   ``{"ready": true}``; ``{"rows": [[kind, …], …]}`` with many 
                 ``{"finished": true}`` when all is published; ``{"health": {…}}`` as the last line
 ==============  ============================================================================================
 
-**Times** are nanoseconds on one clock that all processes of the machine share. What is published is :mod:`trickle.load`'s.
+**Times** are nanoseconds on one clock that all processes of the machine share. What is published: :mod:`trickle.load`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
@@ -35,59 +34,75 @@ class StressFailed(TrickleError):
     """The run could not be carried out: a worker process broke, or did not start."""
 
 
-@dataclass
 class Worker:
     """A worker process, as the command sees it.
 
-    Attributes:
+    Args:
         name: for people.
+        module: the module whose ``work`` it runs.
         orders: what it is to do.
-        process: where it runs.
+
+    Attributes:
+        process: where it runs; ``None`` before it does, and if it could not be started.
         health: what it said at its end; ``None`` before, and if it broke.
-        ready, finished, ended: it has set itself up; has published all; says nothing more. All are set if it broke.
+        spawned, ready, finished, ended: it runs; has set itself up; has published all; says nothing more. All are set
+            if it broke.
     """
 
-    name: str
-    orders: Orders
-    process: Process
-    health: Health | None = None
-    ready: anyio.Event = field(default_factory=anyio.Event)
-    finished: anyio.Event = field(default_factory=anyio.Event)
-    ended: anyio.Event = field(default_factory=anyio.Event)
+    def __init__(self, name: str, module: str, orders: Orders) -> None:
+        self.name = name
+        self.orders = orders
+        self.process: Process | None = None
+        self.health: Health | None = None
+        self.spawned, self.ready, self.finished, self.ended = (anyio.Event() for _ in range(4))
+        self._module = module
+
+    async def run(self, ledger: Ledger, heard: Callable[[], None]) -> None:
+        """Start it, and enter what it says into the ledger until it says no more.
+
+        Args:
+            ledger: where records go.
+            heard: called after each line.
+        """
+        try:
+            self.process = await _spawn(self._module)
+            self.spawned.set()
+            assert self.process.stdout is not None
+            async for line in self.process.stdout:
+                self._take(from_line(line), ledger)
+                heard()
+        finally:
+            for event in (self.spawned, self.ready, self.finished, self.ended):
+                event.set()
+
+    def _take(self, message: dict[str, Any], ledger: Ledger) -> None:
+        for row in message.get("rows", ()):
+            ledger.add(from_row(row))
+        if "ready" in message:
+            self.ready.set()
+        if "finished" in message:
+            self.finished.set()
+        if "health" in message:
+            self.health = Health(**message["health"])
 
     def tell(self, line: bytes) -> None:
         """Say something."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line)
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.write(line)
 
     def close(self) -> None:
         """Say that the run is to end."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-    async def listen(self, ledger: Ledger, heard: Callable[[], None]) -> None:
-        """Enter what it says into the ledger, until it says no more; ``heard`` is called after each line."""
-        assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            message = from_line(line)
-            for row in message.get("rows", ()):
-                ledger.add(from_row(row))
-            if "ready" in message:
-                self.ready.set()
-            if "finished" in message:
-                self.finished.set()
-            if "health" in message:
-                self.health = Health(**message["health"])
-            heard()
-        for event in (self.ready, self.finished, self.ended):
-            event.set()
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
 
     async def end(self) -> None:
         """Make sure that the process is gone."""
-        if self.process.returncode is None and not self.ended.is_set():
+        if self.process is None:
+            return
+        self.close()
+        if not self.ended.is_set():
             with suppress(ProcessLookupError):
                 self.process.kill()
-        self.close()
         await self.process.wait()
 
 
@@ -106,9 +121,8 @@ class Run:
     """
 
     def __init__(self, plan: Plan) -> None:
-        names = [plan.channel(number) for number in range(plan.load.channels)]
         self.plan: Final = plan
-        self.ledger: Final = Ledger(names, plan.subscribers, plan.load.segments)
+        self.ledger = _blank(plan)
         self.publishers: list[Worker] = []
         self.subscribers: list[Worker] = []
         self.phase = "starting"
@@ -143,21 +157,26 @@ class Run:
                 finally:
                     # Within the group: what is said at the end is listened to, and after a cancellation, too.
                     with anyio.CancelScope(shield=True):
-                        await self._end()
+                        await self._end(END_S if self._began_ns and failure is None else 0.0)
         finally:
+            if not self._began_ns:
+                self.ledger = _blank(self.plan)  # nobody had anything to do: that somebody stopped is no fault
             self.ledger.close()
         if failure is not None:
             raise failure
         self._check()
 
     async def _start(self, listeners: asyncio.TaskGroup) -> None:
-        publishers, readers = self.plan.publishers(), self.plan.readers()
-        for number, orders in enumerate(publishers, 1):
-            self.publishers.append(await _spawn(self.plan.publishing, f"publishing process {number}", orders))
-        for number, orders in enumerate(readers, 1):
-            self.subscribers.append(await _spawn(self.plan.subscribing, f"subscribing process {number}", orders))
+        plan = self.plan
+        for number, orders in enumerate(plan.publishers(), 1):
+            self.publishers.append(Worker(f"publishing process {number}", plan.publishing, orders))
+        for number, orders in enumerate(plan.readers(), 1):
+            self.subscribers.append(Worker(f"subscribing process {number}", plan.subscribing, orders))
+        # Each is started by its listener: one that is being started when the run is cancelled is not lost.
         for worker in self.workers:
-            listeners.create_task(worker.listen(self.ledger, self._heard))
+            listeners.create_task(worker.run(self.ledger, self._heard))
+        for worker in self.workers:
+            await worker.spawned.wait()
         # The channels have to be there before anybody asks for them, and all who read before anything is published.
         for workers in (self.publishers, self.subscribers):
             for worker in workers:
@@ -180,15 +199,25 @@ class Run:
             while not self.ledger.caught_up:
                 await self._news.wait()
 
-    async def _end(self) -> None:
+    async def _end(self, patience_s: float) -> None:
+        """End the channels, the subscribers and the processes.
+
+        Args:
+            patience_s: how long subscribers may take to come to their channel's end, in seconds.
+        """
         self.seconds = max(0.0, (self._now() - self._began_ns) / 1e9) if self._began_ns else 0.0
         self.phase = "ending"
         try:
-            # A channel's end is what ends its subscribers; those who do not hear of it are told.
-            for workers in (self.publishers, self.subscribers):
-                for worker in workers:
-                    worker.close()
-                await _all([worker.ended for worker in workers], END_S)
+            for worker in self.workers:
+                await worker.spawned.wait()
+            for worker in self.publishers:
+                worker.close()
+            await _all([worker.ended for worker in self.publishers], END_S)
+            # The end of its channel is what ends a subscriber. Those who do not hear of it are told.
+            await _all([worker.ended for worker in self.subscribers], patience_s)
+            for worker in self.subscribers:
+                worker.close()
+            await _all([worker.ended for worker in self.subscribers], END_S)
         finally:
             for worker in self.workers:
                 await worker.end()
@@ -203,8 +232,13 @@ class Run:
                 raise StressFailed(f"{worker.name} broke; see what it said above")
 
 
-async def _spawn(module: str, name: str, orders: Orders) -> Worker:
-    process = await asyncio.create_subprocess_exec(
+def _blank(plan: Plan) -> Ledger:
+    names = [plan.channel(number) for number in range(plan.load.channels)]
+    return Ledger(names, plan.subscribers, plan.load.segments)
+
+
+async def _spawn(module: str) -> Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "app.stress.worker", module),
         stdin=asyncio.subprocess.PIPE,
@@ -213,7 +247,6 @@ async def _spawn(module: str, name: str, orders: Orders) -> Worker:
         # Ctrl-C on a terminal goes to the whole group of processes; here it is the command that says when to end.
         start_new_session=True,
     )
-    return Worker(name, orders, process)
 
 
 async def _all(events: Sequence[anyio.Event], within_s: float | None) -> bool:

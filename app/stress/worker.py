@@ -148,7 +148,8 @@ class Post:
         lines = [to_line(rows=rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)]
         data = b"".join([*lines, *messages])
         if data:
-            await anyio.to_thread.run_sync(self._write, data)
+            with anyio.CancelScope(shield=True):  # what was taken out has to be written
+                await anyio.to_thread.run_sync(self._write, data)
         written, self._written = self._written, anyio.Event()
         written.set()
 
