@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from subscriber.start import Start
-from trickle.errors import InvalidInput
+from trickle.errors import InvalidInput, TrickleError
+
+if TYPE_CHECKING:
+    from subscriber.archive.keep import Keep
+
+T = TypeVar("T")
+
+LOSS_EXIT_CODE = 3
 
 
 async def subscribe(
@@ -17,46 +24,98 @@ async def subscribe(
     ],
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="File to write, or - for standard output (the default in a pipe)."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Where to write: - for standard output (the default in a pipe); FILE.mp4, .m4v, .mov, .m4a, .mkv or "
+            ".mka for a file that players can seek in; FOLDER/ for a file per segment and an index, which goes on "
+            "where it was left; any other FILE for the bytes as they come.",
+        ),
     ] = None,
     start: Annotated[
         str,
-        typer.Option(help="Where to begin: next, current, a seq, or -N for the N-th segment from the head."),
-    ] = "next",
-    for_s: Annotated[
-        float | None, typer.Option("--for", min=0, help="Stop after so many seconds.", metavar="SECONDS")
-    ] = None,
-    wait_s: Annotated[
-        float,
         typer.Option(
-            "--wait", min=0, help="Wait so many seconds for a channel that is not there yet.", metavar="SECONDS"
+            metavar="WHERE",
+            help="Where to begin: next, current (the newest segment that has begun), earliest, a seq, -N for the N-th "
+            "from the head, or a position such as 128@3, as the end of a run names it.",
         ),
-    ] = 0.0,
+    ] = "next",
     on_lag: Annotated[
-        str, typer.Option(help="Where to go on after falling too far behind: live, earliest, or fail.")
+        str,
+        typer.Option(metavar="POLICY", help="Where to go on after falling too far behind: live, earliest, or fail."),
     ] = "live",
+    for_time: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="Stop after so long: 30s, 500ms, 2min, 1h.")
+    ] = None,
+    wait: Annotated[
+        str, typer.Option("--wait", metavar="TIME", help="Wait so long for a channel that is not there yet.")
+    ] = "0s",
+    reconnect: Annotated[
+        bool,
+        typer.Option("--reconnect", help="After an error, subscribe again where it ended, for as long as it takes."),
+    ] = False,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIMIT", help="For a folder: keep the newest segments only, so many (500) or so much (20GB)."
+        ),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the bytes as they come, whatever the file is called.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Tell what happens as one JSON object per line, on standard output, or on standard error if the "
+            "output goes to standard output. Without -o nothing is written.",
+        ),
+    ] = False,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            metavar="LOSS",
+            help=f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed or not whole (loss); or never.",
+        ),
+    ] = "never",
 ) -> None:
-    """Receive a channel: all its segments, one after another, in a file or a pipe.
+    """Receive a channel, all its segments, until it ends.
 
-    Warnings about missed or cut segments and a summary go to standard error.
+    Warnings about missed or cut segments and a summary go to standard error; on a terminal a line shows the state.
+
+    Exit codes: 0 the channel ended, or the time was over; 1 an error, which names the position to go on from; 2 wrong
+    usage; 3 see --fail-on; 130 Ctrl-C; 143 SIGTERM. Whatever ends it, the files are in order.
     """
-    from subscriber.recording import Request, record
+    from subscriber.amounts import parse_duration
+    from subscriber.job import FailOn, Request, reports_on, run
+    from subscriber.start import Start
     from subscriber.verdicts import OnLag
 
+    _checked("--start", Start.parse, start)
+    losses = _checked("--fail-on", FailOn, fail_on, "never, gap or loss")
+    request = Request(
+        url,
+        _target(output, as_json=as_json),
+        start,
+        None if for_time is None else _checked("--for", parse_duration, for_time),
+        _checked("--wait", parse_duration, wait),
+        _checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
+        reconnect,
+        raw,
+        _keep(keep),
+    )
+    on_stderr = request.output == "-"
+    reporter = reports_on((sys.stderr if on_stderr else sys.stdout).fileno()) if as_json else None
     try:
-        Start.parse(start)
-        lag = OnLag(on_lag)
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint="--start") from None
-    except ValueError:
-        raise typer.BadParameter("use live, earliest or fail", param_hint="--on-lag") from None
-    if output is None:
-        if sys.stdout.isatty():
-            raise typer.BadParameter(
-                "media on a terminal helps nobody: name a file (-o FILE), or use a pipe", param_hint="--output"
-            )
-        output = "-"
-    await record(Request(url, output, start, for_s, wait_s, lag))
+        totals = await run(request, reporter)
+    except TrickleError as error:
+        if reporter is not None and on_stderr:
+            raise typer.Exit(1) from error  # the last event says why, on a stream that holds nothing but events
+        raise
+    lost = totals.missed + (totals.truncated + totals.broken if losses is FailOn.LOSS else 0)
+    if lost and losses is not FailOn.NEVER:
+        raise typer.Exit(LOSS_EXIT_CODE)
 
 
 async def channels(
@@ -67,3 +126,36 @@ async def channels(
     from subscriber.listing import fetch_channels, print_channels
 
     print_channels(await fetch_channels(url), as_json=as_json)
+
+
+def _target(output: str | None, *, as_json: bool) -> str | None:
+    if output is not None or as_json:
+        return output
+    if sys.stdout.isatty():
+        raise typer.BadParameter(
+            "media on a terminal helps nobody: name a file (-o FILE), or use a pipe", param_hint="--output"
+        )
+    return "-"
+
+
+def _keep(text: str | None) -> Keep:
+    from subscriber.amounts import parse_size
+    from subscriber.archive.keep import Keep
+
+    if text is None:
+        return Keep()
+    if text.strip().isdecimal():
+        return _checked("--keep", lambda number: Keep(segments=int(number)), text)
+    return _checked("--keep", lambda amount: Keep(bytes=parse_size(amount)), text)
+
+
+def _checked(option: str, parse: Callable[[str], T], text: str, allowed: str = "") -> T:
+    """The option's value.
+
+    Raises:
+        BadParameter: it has none, and what would be one.
+    """
+    try:
+        return parse(text)
+    except (InvalidInput, ValueError) as error:
+        raise typer.BadParameter(f"use {allowed}" if allowed else str(error), param_hint=option) from None

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from subscriber.recording import size
 from subscriber.transport import GarbageAnswer, TrailerTransport
 from subscriber.verdicts import first_line
+from subscriber.words import size
 from trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from trickle.paths import parse_server_url
 

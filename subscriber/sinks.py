@@ -63,9 +63,11 @@ def open_sink(target: str) -> Sink:
     Raises:
         InvalidInput: nothing can be written to that path.
     """
-    if target != "-":
-        return FileSink(Path(target))
-    descriptor = sys.stdout.fileno()
+    return descriptor_sink(sys.stdout.fileno()) if target == "-" else FileSink(Path(target))
+
+
+def descriptor_sink(descriptor: int) -> Sink:
+    """The sink for an open file, terminal or pipe, which is left open at the end."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         return PipeSink(descriptor)
@@ -90,7 +92,7 @@ class FileSink:
         self._target = target
         self._file: AsyncBufferedIOBase | None = None
         if isinstance(target, Path):
-            _check(target)
+            check_path(target)
 
     async def write(self, data: bytes) -> None:
         try:
@@ -162,7 +164,12 @@ class PipeSink:
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
-def _check(path: Path) -> None:
+def check_path(path: Path) -> None:
+    """Find out early whether a file can be written.
+
+    Raises:
+        InvalidInput: the path is a folder, or its folder is missing or not writable.
+    """
     if path.is_dir():
         raise InvalidInput(f"cannot write to {path}: it is a folder")
     if not path.parent.is_dir():

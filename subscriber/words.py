@@ -19,6 +19,10 @@ def rate(bits_per_s: float) -> str:
     return f"{bits_per_s / 1e6:.2f} Mbit/s"
 
 
-def count(number: int, noun: str) -> str:
-    """So many of something: ``1 segment``, ``2 segments``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, plural: str = "") -> str:
+    """So many of something: ``1 segment``, ``2 segments``.
+
+    Args:
+        number: how many. noun: of one. plural: of several; the noun with an ``s`` if not given.
+    """
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

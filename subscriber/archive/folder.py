@@ -13,12 +13,12 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from subscriber.archive.disk import Disk
 from subscriber.archive.index import Contents, Entry, extension, line
+from subscriber.archive.keep import Keep
 from subscriber.sinks import SinkFailed
 from trickle.errors import InvalidInput, LocalProtocolError
 from trickle.position import Position
@@ -33,32 +33,6 @@ BUFFER_BYTES: Final = 256 * 1024
 
 COMPACT_LINES: Final = 1000
 """From so many lines about removed segments on, the index is written anew without them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """How much a recording may hold; the oldest segments go first, and the newest one never.
-
-    Attributes:
-        segments: most segments, at least 1; ``None``: all.
-        bytes: most bytes; ``None``: all.
-
-    Raises:
-        InvalidInput: a limit that nothing fits into.
-    """
-
-    segments: int | None = None
-    bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.segments is not None and self.segments < 1) or (self.bytes is not None and self.bytes < 1):
-            raise InvalidInput("a recording keeps at least one segment")
-
-    def exceeded(self, contents: Contents) -> bool:
-        """Whether the oldest segment has to go."""
-        over = self.segments is not None and len(contents.kept) > self.segments
-        over |= self.bytes is not None and contents.kept_bytes > self.bytes
-        return over and len(contents.kept) > 1
 
 
 class Recorded(Protocol):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from subscriber.archive.disk import Disk
-from subscriber.archive.folder import INDEX, Keep
+from subscriber.archive.folder import INDEX
 from subscriber.archive.index import Contents, Entry
+from subscriber.archive.keep import Keep
 from subscriber.archive.writer import FolderWriter
 from subscriber.client import Subscriber
 from subscriber.statistics import Statistics

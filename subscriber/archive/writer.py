@@ -9,8 +9,9 @@ import anyio
 from anyio import to_thread
 
 from subscriber.archive.disk import Disk
-from subscriber.archive.folder import BUFFER_BYTES, Folder, Keep, Recorded
+from subscriber.archive.folder import BUFFER_BYTES, Folder, Recorded
 from subscriber.archive.index import Entry
+from subscriber.archive.keep import Keep
 
 
 class FolderWriter:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from app.cli import main
 from app.running import runnable
+from subscriber.archive.keep import Keep
 from subscriber.cli import channels, subscribe
+from subscriber.events import Totals
+from subscriber.job import Request
+from subscriber.verdicts import OnLag
 from tests.subscriber.test_transport import unused_port
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
@@ -23,8 +29,13 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE], 1, "Connection refused"),
         (["subscribe", NOWHERE, "-o", "/no/such/folder/out.ts"], 1, "its folder does not exist"),
         (["subscribe", NOWHERE, "--start", "yesterday"], 2, "not a seq"),
+        (["subscribe", NOWHERE, "--start", "1@"], 2, "not a seq"),
         (["subscribe", NOWHERE, "--on-lag", "never"], 2, "live, earliest or fail"),
-        (["subscribe", NOWHERE, "--for", "-1"], 2, "--for"),
+        (["subscribe", NOWHERE, "--fail-on", "sight"], 2, "never, gap or loss"),
+        (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),
+        (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
+        (["subscribe", NOWHERE, "--keep", "20GiB"], 2, "not a size"),
+        (["subscribe", NOWHERE, "--keep", "0"], 2, "at least one segment"),
         (["subscribe"], 2, "URL"),
         (["channels", "host"], 1, "it must begin with http:// or https://"),
         (["channels", NOWHERE], 1, "Connection refused"),
@@ -60,19 +71,64 @@ def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """There, standard output is the default."""
-    seen: list[object] = []
+    seen: list[Request] = []
 
-    async def record(request: object) -> None:
+    async def run(request: Request, reporter: object) -> Totals:
         seen.append(request)
+        return Totals()
 
-    monkeypatch.setattr("subscriber.recording.record", record)
+    monkeypatch.setattr("subscriber.job.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
-    result = CliRunner().invoke(app, [NOWHERE, "--start", "-3", "--for", "5", "--wait", "2", "--on-lag", "earliest"])
-    assert result.exit_code == 0
-    assert repr(seen[0]) == (
-        f"Request(url={NOWHERE!r}, output='-', start='-3', for_s=5.0, wait_s=2.0, on_lag=<OnLag.EARLIEST: 'earliest'>)"
-    )
+    arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--keep", "500", "--raw"]
+    assert CliRunner().invoke(app, [NOWHERE, *arguments]).exit_code == 0
+    assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect"]).exit_code == 0
+    assert seen == [
+        Request(NOWHERE, "-", "-3", 300, 2, OnLag.EARLIEST, raw=True, keep=Keep(segments=500)),
+        Request(NOWHERE, "x/", reconnect=True, keep=Keep(bytes=20_000_000_000)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "totals", "code"),
+    [
+        ("never", Totals(missed=1, broken=1), 0),
+        ("gap", Totals(missed=1), 3),
+        ("gap", Totals(truncated=1), 0),
+        ("loss", Totals(truncated=1), 3),
+        ("loss", Totals(broken=1), 3),
+        ("loss", Totals(), 0),
+    ],
+)
+def test_losses_can_be_failures(monkeypatch: pytest.MonkeyPatch, fail_on: str, totals: Totals, code: int) -> None:
+    """With an exit code of their own."""
+
+    async def run(request: object, reporter: object) -> Totals:
+        return totals
+
+    monkeypatch.setattr("subscriber.job.run", run)
+    app = typer.Typer()
+    app.command()(runnable(subscribe))
+    assert CliRunner().invoke(app, [NOWHERE, "--fail-on", fail_on]).exit_code == code
+
+
+def test_events_go_where_the_media_does_not(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To standard output, or to standard error, which then holds nothing else; an error is their last one."""
+    monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", NOWHERE, "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capfd.readouterr()
+    assert left.value.code == 1
+    assert [json.loads(line)["event"] for line in said.out.splitlines()] == ["start", "error"]
+    assert said.err.startswith("tricklecast: connection lost")
+    monkeypatch.setattr("sys.argv", ["tricklecast", "subscribe", NOWHERE, "--json", "-o", "-"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capfd.readouterr()
+    assert left.value.code == 1
+    assert said.out == ""
+    assert json.loads(said.err.splitlines()[-1])["error"] == "ConnectionLost"
+    assert all(json.loads(line) for line in said.err.splitlines())
 
 
 def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,5 +150,5 @@ def test_help_names_every_option() -> None:
     app.command("subscribe")(runnable(subscribe))
     app.command("channels")(runnable(channels))
     text = CliRunner().invoke(app, ["subscribe", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
-    for option in ("--output", "--start", "--for", "--wait", "--on-lag"):
-        assert option in text
+    for option in ("output", "start", "for", "wait", "on-lag", "reconnect", "keep", "raw", "json", "fail-on"):
+        assert f"--{option}" in text

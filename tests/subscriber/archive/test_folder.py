@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from subscriber.archive.disk import DirectoryInUse, Disk
-from subscriber.archive.folder import COMPACT_LINES, INDEX, PART, Folder, Keep
+from subscriber.archive.folder import COMPACT_LINES, INDEX, PART, Folder
 from subscriber.archive.index import DamagedIndex, Entry
+from subscriber.archive.keep import Keep
 from subscriber.archive.record import read_index
 from subscriber.sinks import SinkFailed
 from tests.subscriber.archive.faulty_disk import FULL, Crashed, FaultyDisk
