@@ -9,6 +9,7 @@
     │   └── InvalidURL
     ├── LocalProtocolError                      the caller broke an object's rules; nothing has changed
     │   └── ClosedHere                          the object was closed by its own user
+    │       └── SegmentDropped                  a segment was given up: too many were in flight
     ├── ChannelEnded                            a normal end: the channel is over
     └── BrokenByPeer                            the other side, or the way there, failed
         ├── ChannelNotFound                     404
@@ -92,6 +93,22 @@ class LocalProtocolError(TrickleError):
 
 class ClosedHere(LocalProtocolError):
     """The publisher or subscriber was already closed by its own user."""
+
+
+class SegmentDropped(ClosedHere):
+    """A publisher gave a segment up because too many were in flight; what the server has of it is a part.
+
+    Attributes:
+        seq: its number; ``None`` if nothing of it had been written yet.
+    """
+
+    def __init__(self, seq: int | None = None) -> None:
+        super().__init__(seq)
+        self.seq = seq
+
+    def __str__(self) -> str:
+        about = "a segment" if self.seq is None else f"segment {self.seq}"
+        return f"{about} was dropped: too many were in flight"
 
 
 class ChannelEnded(TrickleError):

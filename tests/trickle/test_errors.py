@@ -22,6 +22,7 @@ from trickle.errors import (
     LocalProtocolError,
     Refused,
     RemoteProtocolError,
+    SegmentDropped,
     SegmentMissing,
     SegmentTooLarge,
     Superseded,
@@ -207,3 +208,10 @@ def test_header_int_never_fails(value: str) -> None:
 def test_retry_after_in_seconds(value: str, expected: float | None) -> None:
     """Seconds are read, never below zero; a date would need a clock and counts as missing."""
     assert retry_after_s({wire.RETRY_AFTER: value}) == expected
+
+
+def test_a_dropped_segment_names_itself_if_it_had_a_number() -> None:
+    """It is closed by its own publisher, and says which one it was."""
+    assert isinstance(SegmentDropped(), ClosedHere)
+    assert (SegmentDropped(7).seq, str(SegmentDropped(7))) == (7, "segment 7 was dropped: too many were in flight")
+    assert str(SegmentDropped()) == "a segment was dropped: too many were in flight"
