@@ -1,0 +1,237 @@
+"""Encoders for live media."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from av import Packet
+from av.audio.frame import AudioFrame
+from av.stream import Stream
+from av.video.frame import VideoFrame
+
+import publisher.media.encode
+from publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
+from publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
+from tests.publisher.media.generated import Packets, frames_of, luma, muxed, time_of
+from trickle.errors import InvalidInput
+
+SHAPE = VideoShape(64, 64, Fraction(25), Fraction(1, 90_000))
+CODING = VideoCoding(None, 1.0, "ultrafast")
+RATE = 48_000
+
+
+def picture(time: Fraction | float, level: int = 128) -> VideoFrame:
+    """A flat one."""
+    frame = VideoFrame(64, 64, "yuv420p")
+    for plane in frame.planes:
+        plane.update(bytes([level]) * plane.buffer_size)
+    frame.pts = round(time * 90_000)
+    frame.time_base = Fraction(1, 90_000)
+    return frame
+
+
+def sound(begin_s: float, seconds: float, *, layout: str = "mono", rate: int = RATE, level: float = 0.5) -> AudioFrame:
+    """A tone whose phase is that of its time."""
+    samples = round(seconds * rate)
+    frame = AudioFrame(format="flt", layout=layout, samples=samples)
+    first = round(begin_s * rate)
+    wave = array("f", (level * math.sin((first + at) * 2 * math.pi * 441 / rate) for at in range(samples)))
+    if layout == "stereo":
+        wave = array("f", (value for value in wave for _ in range(2)))
+    frame.planes[0].update(wave.tobytes().ljust(frame.planes[0].buffer_size, b"\0"))
+    frame.sample_rate, frame.pts, frame.time_base = rate, first, Fraction(1, rate)
+    return frame
+
+
+def opened(shape: VideoShape = SHAPE, coding: VideoCoding = CODING) -> VideoEncoder:
+    """A video encoder."""
+    encoders = Encoders()
+    encoder = encoders.add_video(shape, coding)
+    encoders.open()
+    return encoder
+
+
+def opened_audio(codec: AudioCodec = AudioCodec.AAC, layout: str = "mono") -> AudioEncoder:
+    """An audio encoder."""
+    encoders = Encoders()
+    encoder = encoders.add_audio(RATE, layout, AudioCoding(codec, 64_000))
+    encoders.open()
+    return encoder
+
+
+def all_encoded(encoder: AudioEncoder, frames: Iterable[AudioFrame]) -> list[Packet[Stream]]:
+    """The packets of all frames."""
+
+    def packets() -> Iterator[Packet[Stream]]:
+        for frame in frames:
+            yield from encoder.encode(frame)
+        yield from encoder.restart()
+
+    return list(packets())
+
+
+def loud(frame: AudioFrame) -> bool:
+    """Whether the middle of it is no silence."""
+    samples = array("f", bytes(frame.planes[0])[: frame.samples * 4])
+    return max(abs(sample) for sample in samples[len(samples) // 4 : 3 * len(samples) // 4]) > 0.1
+
+
+def test_keyframes_stand_at_fixed_times_with_any_frame_rate() -> None:
+    """The first frame at or after each multiple of the distance, counted from the first frame."""
+    encoder = opened()
+    times = [Fraction(at, 100) for at in (50, 90, 149, 151, 200, 249, 251, 252, 600, 649, 650, 651)]
+    packets = [packet for time in times for packet in encoder.encode(picture(time))]
+    assert [time_of(packet) for packet in packets] == times
+    assert [time_of(packet) for packet in packets if packet.is_keyframe] == [
+        Fraction(at, 100) for at in (50, 151, 251, 600, 650)
+    ]
+
+
+def test_a_picture_comes_out_at_once() -> None:
+    """Nothing is held back: each frame is one packet, shown when it is decoded."""
+    encoder = opened()
+    for number in range(60):
+        (packet,) = encoder.encode(picture(Fraction(number, 25), number))
+        assert packet.dts == packet.pts == number * 3600
+    assert list(encoder.restart()) == []
+
+
+def test_keyframes_can_be_decoded_by_themselves() -> None:
+    """Groups of pictures are closed: without those before it, each decodes to the same."""
+    encoder = opened()
+    packets = [packet for at in range(75) for packet in encoder.encode(picture(Fraction(at, 25), 3 * at))]
+    last = [packet for packet in packets if (packet.pts or 0) >= 50 * 3600]
+    frames = frames_of(muxed(Packets([encoder.stream], last)), "video")
+    assert len(frames) == 25
+    assert [abs(luma(frame)(32, 32) - 3 * at) <= 3 for at, frame in enumerate(frames, 50)] == [True] * 25
+
+
+def test_an_encoder_that_begins_anew_keeps_its_stream() -> None:
+    """Time may go back then; the next frame is a keyframe, and the parameters are those of before."""
+    encoder = opened()
+    header = encoder.stream.codec_context.extradata
+    first = [packet for at in range(10) for packet in encoder.encode(picture(5 + at / 25))]
+    first += encoder.restart()
+    again = [packet for at in range(10) for packet in encoder.encode(picture(1 + at / 25))]
+    assert [packet.pts for packet in again] == [90_000 + 3600 * at for at in range(10)]
+    assert [packet.is_keyframe for packet in again] == [True, *[False] * 9]
+    assert {packet.stream for packet in [*first, *again]} == {encoder.stream}
+    assert encoder.stream.codec_context.extradata == header
+    assert len(frames_of(muxed(Packets([encoder.stream], again)), "video")) == 10
+
+
+def test_a_bitrate_is_kept() -> None:
+    """Over every second, also by pictures that change entirely."""
+    encoder = opened(coding=VideoCoding(200_000, 1.0, "superfast"))
+    sizes = [0] * 4
+    for number in range(100):
+        frame = picture(Fraction(number, 25))
+        noise = bytes((number * 7919 + at * at * 31) % 251 for at in range(frame.planes[0].buffer_size))
+        frame.planes[0].update(noise)
+        for packet in encoder.encode(frame):
+            sizes[number // 25] += packet.size * 8
+    assert max(sizes[1:]) < 240_000
+    assert min(sizes[1:]) > 100_000
+
+
+@pytest.mark.parametrize(("is_full_range", "color_range"), [(False, 1), (True, 2)])
+def test_aspect_and_colors_are_in_the_stream(is_full_range: bool, color_range: int) -> None:
+    """For decoders to see, with the range of the values."""
+    shape = VideoShape(
+        64,
+        48,
+        Fraction(25),
+        Fraction(1, 90_000),
+        is_full_range=is_full_range,
+        pixel_aspect=Fraction(4, 3),
+        colors=(color_range, 1, 1, 1),
+    )
+    encoder = opened(shape)
+    frame = VideoFrame(64, 48, shape.pixel_format)
+    frame.pts, frame.time_base = 0, Fraction(1, 90_000)
+    decoded = frames_of(muxed(Packets([encoder.stream], list(encoder.encode(frame)))), "video")[0]
+    assert decoded.format.name == ("yuvj420p" if is_full_range else "yuv420p")
+    assert (decoded.color_range, decoded.colorspace, decoded.color_primaries, decoded.color_trc) == (
+        color_range,
+        1,
+        1,
+        1,
+    )
+    assert encoder.stream.codec_context.sample_aspect_ratio == Fraction(4, 3)
+
+
+@pytest.mark.parametrize("codec", list(AudioCodec))
+def test_sound_keeps_its_time(codec: AudioCodec) -> None:
+    """In pieces of any length: the packets follow one another, and say what the encoder put in front."""
+    encoder = opened_audio(codec)
+    packets = all_encoded(encoder, [sound(2 + at * 0.03, 0.03) for at in range(100)])
+    times = [packet.pts or 0 for packet in packets]
+    steps = {after - before for before, after in pairwise(times)}
+    assert steps == {{AudioCodec.AAC: 1024, AudioCodec.OPUS: 960}[codec]}
+    assert 2 * RATE - 1024 <= times[0] < 2 * RATE
+    assert abs(times[-1] + max(steps) - 5 * RATE) <= 2 * 1024
+
+
+def test_lost_sound_is_filled_with_silence() -> None:
+    """What follows is heard at its time."""
+    pieces = [sound(at * 0.02, 0.02) for at in range(100) if not 40 <= at < 70]
+    frames = frames_of(muxed(Packets([(encoder := opened_audio()).stream], all_encoded(encoder, pieces))), "audio")
+    heard = {round(float(time_of(frame)), 3) for frame in frames if loud(frame)}
+    assert not {time for time in heard if 0.85 < time < 1.35}
+    assert len([time for time in heard if 0.05 < time < 0.75]) >= 30
+    assert len([time for time in heard if 1.45 < time < 1.95]) >= 20
+
+
+def test_sound_that_is_too_much_is_cut() -> None:
+    """What overlaps what came before makes the rest no later."""
+    pieces = [sound(at * 0.02, 0.02) for at in (*range(50), *range(40, 100))]
+    packets = all_encoded(opened_audio(), pieces)
+    end = max((packet.pts or 0) + 1024 for packet in packets)
+    assert abs(end - 2 * RATE) <= 2 * 1024
+
+
+def test_the_format_of_sound_may_change() -> None:
+    """Its sample rate and channels; the stream stays what it is."""
+    pieces = [sound(at * 0.02, 0.02) for at in range(50)]
+    pieces += [sound(at * 0.02, 0.02, layout="stereo", rate=44_100) for at in range(50, 100)]
+    encoder = opened_audio(layout="stereo")
+    frames = frames_of(muxed(Packets([encoder.stream], all_encoded(encoder, pieces))), "audio")
+    assert {(frame.sample_rate, frame.layout.name) for frame in frames} == {(RATE, "stereo")}
+    assert sum(loud(frame) for frame in frames) >= 90
+    assert abs(len(frames) * 1024 - 2 * RATE) <= 4 * 1024
+
+
+def test_sound_begins_anew_at_any_time() -> None:
+    """What was held back comes out first; the stream stays what it is."""
+    encoder = opened_audio()
+    first = all_encoded(encoder, [sound(7 + at * 0.02, 0.02) for at in range(20)])
+    again = all_encoded(encoder, [sound(3 + at * 0.02, 0.02) for at in range(20)])
+    assert first[0].pts == 7 * RATE - 1024
+    assert again[0].pts == 3 * RATE - 1024
+    assert {packet.stream for packet in [*first, *again]} == {encoder.stream}
+
+
+def test_a_missing_encoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyAV can be built without them."""
+    monkeypatch.setattr(publisher.media.encode, "VIDEO_ENCODER", "libnothing")
+    encoders = Encoders()
+    with pytest.raises(InvalidInput, match="no encoder libnothing"):
+        encoders.add_video(SHAPE, CODING)
+    encoders.close()
+
+
+@pytest.mark.parametrize(("text", "codec"), [("aac", AudioCodec.AAC), (" Opus ", AudioCodec.OPUS)])
+def test_audio_codecs_by_name(text: str, codec: AudioCodec) -> None:
+    """As people call them."""
+    assert AudioCodec.parse(text) is codec
+
+
+def test_other_audio_codecs_are_refused() -> None:
+    """With those that there are."""
+    with pytest.raises(InvalidInput, match="'mp3' \\(aac or opus\\)"):
+        AudioCodec.parse("mp3")
