@@ -86,17 +86,27 @@ class RegistryMachine(RuleBasedStateMachine):
         keys=st.sampled_from([["k1"], ["k1"], [None, "k1"], ["k1", "k2"], ["k1", None]]),
         sizes=SIZES.filter(bool),
         attempt=st.sampled_from([1, 1, 2]),
+        delete=NOT_OFTEN,
         again=SIZES,
         end=st.booleans(),
     )
     def retry(
-        self, offset: int, keys: list[str | None], sizes: list[int], attempt: int, again: list[int], end: bool
+        self,
+        offset: int,
+        keys: list[str | None],
+        sizes: list[int],
+        attempt: int,
+        delete: bool,
+        again: list[int],
+        end: bool,
     ) -> None:
         seq = max(0, self.world.head("a") + offset)
         for key in keys:
             self._reserve("a", seq, "", False, key, attempt)
             if self.world.posts:
                 self.world.append(self.world.posts[-1], sizes)
+        if delete:
+            self.world.close_segment("a", seq)
         self._reserve("a", seq, "", False, "k1", attempt + 1)
         if self.world.posts:
             (self.world.finish if end else self.world.append)(self.world.posts[-1], again)
