@@ -7,6 +7,9 @@
             data = await segment.read()
 """
 
+from subscriber.archive.disk import DirectoryInUse
+from subscriber.archive.index import DamagedIndex, Entry
+from subscriber.archive.record import Recording, read_index, record
 from subscriber.client import Subscriber
 from subscriber.runtime import Runtime
 from subscriber.segment import Segment
@@ -16,4 +19,19 @@ from subscriber.transport import TrailerTransport
 from subscriber.verdicts import OnLag
 from trickle.position import Position
 
-__all__ = ["AnyStart", "OnLag", "Position", "Runtime", "Segment", "Statistics", "Subscriber", "TrailerTransport"]
+__all__ = [
+    "AnyStart",
+    "DamagedIndex",
+    "DirectoryInUse",
+    "Entry",
+    "OnLag",
+    "Position",
+    "Recording",
+    "Runtime",
+    "Segment",
+    "Statistics",
+    "Subscriber",
+    "TrailerTransport",
+    "read_index",
+    "record",
+]

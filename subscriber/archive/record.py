@@ -14,6 +14,7 @@ from subscriber.archive.index import Contents, Entry
 from subscriber.archive.keep import Keep
 from subscriber.archive.writer import FolderWriter
 from subscriber.client import Subscriber
+from subscriber.start import AnyStart
 from subscriber.statistics import Statistics
 from trickle.errors import InvalidInput
 from trickle.paths import ChannelURL
@@ -45,7 +46,7 @@ async def record(
     url: str,
     directory: str | os.PathLike[str],
     *,
-    start: int | str | Position = "next",
+    start: AnyStart = "next",
     keep_segments: int | None = None,
     keep_bytes: int | None = None,
     on_segment: Callable[[Entry], None] | None = None,
@@ -84,9 +85,7 @@ async def record(
         removed = folder.removed
         options["on_broken"] = "skip"
         async with Subscriber(url, start=folder.position or start, **options) as subscriber:
-            told = 0
             async for segment in subscriber:
-                told += segment.gap
                 await writer.begin()
                 async for chunk in segment:
                     await writer.write(chunk)
@@ -94,7 +93,7 @@ async def record(
                 if on_segment is not None:
                     on_segment(entry)
             statistics = subscriber.statistics()
-            await writer.ended(statistics.missed - told)
+            await writer.ended(subscriber.missed_at_end)
         return _recording(statistics, folder.removed - removed, folder.position)
 
 
