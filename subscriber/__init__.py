@@ -11,6 +11,7 @@ from subscriber.archive.disk import DirectoryInUse
 from subscriber.archive.index import DamagedIndex, Entry
 from subscriber.archive.record import Recording, read_index, record
 from subscriber.client import Subscriber
+from subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
 from subscriber.runtime import Runtime
 from subscriber.segment import Segment
 from subscriber.start import AnyStart
@@ -21,9 +22,12 @@ from trickle.position import Position
 
 __all__ = [
     "AnyStart",
+    "BadMessage",
     "DamagedIndex",
     "DirectoryInUse",
     "Entry",
+    "Message",
+    "Messages",
     "OnLag",
     "Position",
     "Recording",
@@ -32,6 +36,8 @@ __all__ = [
     "Statistics",
     "Subscriber",
     "TrailerTransport",
+    "json_lines",
+    "json_messages",
     "read_index",
     "record",
 ]

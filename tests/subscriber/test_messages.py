@@ -1,0 +1,260 @@
+"""JSON from channels: one document per segment or per line, and what is said about those that cannot be used."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import pytest
+
+from subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
+from subscriber.messages import Options
+from tests.subscriber.fake import Exchange, Handler, fake, run
+from tests.subscriber.test_client import Slept, channel, ended
+from trickle.errors import ChannelNotFound
+
+Open = Callable[..., AbstractAsyncContextManager[Messages]]
+
+
+def received(open_messages: Open, handler: Handler, **options: Any) -> list[Message | BadMessage]:
+    """All that a channel brings: messages, and the errors between them."""
+
+    async def main() -> list[Message | BadMessage]:
+        got: list[Message | BadMessage] = []
+        async with fake(handler) as server:
+            options.setdefault("runtime", Slept().runtime)
+            async with open_messages(server.url, **{"start": 0} | options) as messages:
+                while True:
+                    try:
+                        got.append(await anext(messages))
+                    except BadMessage as error:
+                        got.append(error)
+                    except StopAsyncIteration:
+                        break
+            await server.all_closed()
+        return got
+
+    return run(main)
+
+
+def values(items: list[Message | BadMessage]) -> list[Any]:
+    return [item.value if isinstance(item, Message) else item.detail for item in items]
+
+
+def with_gap(before: bytes, after: bytes) -> Handler:
+    """Segments 0 and 5; those between have left the window."""
+
+    async def handler(exchange: Exchange) -> None:
+        if exchange.tail == "1":
+            await exchange.text(470, "gone", latest=6, earliest=5)
+        else:
+            await channel(s0=before, s5=after)(exchange)
+
+    return handler
+
+
+async def cut_or_truncated(exchange: Exchange) -> None:
+    """Segment 0 is truncated, 1 is cut for good, 2 is whole."""
+    if exchange.tail == "0":
+        await exchange.begin(0)
+        await exchange.chunk(b'{"a":1}')
+        await exchange.end(truncated="publisher_lost")
+    elif exchange.tail == "1":
+        await exchange.begin(1, epoch=4)
+        await exchange.chunk(b'{"b":2}')
+        exchange.writer.close()
+    else:
+        await channel(s2=b'{"c":3}')(exchange)
+
+
+class TestMessages:
+    def test_each_segment_is_a_document(self) -> None:
+        """Of any kind; segments without one are passed over."""
+        got = received(json_messages, channel(s0=b'{"a":1}', s1=b"", s2=b" \n", s3=b"[2]\n", s4=b"null"))
+        assert got == [Message(0, {"a": 1}), Message(3, [2]), Message(4, None)]
+
+    def test_what_is_no_json_is_an_error_and_the_next_one_is_read(self) -> None:
+        """With its seq, and where to go on behind it."""
+        got = received(json_messages, channel(s0=b"1", s1=b"{", s2=b"2"))
+        assert got[0] == Message(0, 1)
+        assert isinstance(got[1], BadMessage)
+        assert str(got[1]).startswith("not a JSON message (seq 1): ")
+        assert got[1].resume == Position(2)
+        assert got[2] == Message(2, 2, skipped=1)
+
+    def test_what_is_no_json_can_be_left_out(self) -> None:
+        """Counted on the next message."""
+        got = received(json_messages, channel(s0=b"x", s1=b"{", s2=b"2", s3=b"3"), on_error="skip")
+        assert got == [Message(2, 2, skipped=2), Message(3, 3)]
+
+    def test_a_part_is_never_taken_for_a_document(self) -> None:
+        """Even if it looks like one: truncated by its publisher, or cut on the way."""
+        got = received(json_messages, cut_or_truncated)
+        assert values(got)[0] == "truncated: publisher_lost"
+        assert values(got)[1].startswith("cut after 7 bytes: ")
+        assert [item.resume for item in got if isinstance(item, BadMessage)] == [Position(1), Position(1, 4)]
+        assert got[2] == Message(2, {"c": 3}, skipped=2)
+
+    def test_documents_have_a_limit(self) -> None:
+        """A longer one is an error of its own."""
+        got = received(json_messages, channel(s0=b'"12345"', s1=b"1"), limit=6)
+        assert values(got) == ["longer than the limit of 6 bytes", 1]
+
+    def test_a_gap_is_told_with_the_next_message(self) -> None:
+        """Also if the segment behind it holds none."""
+        assert received(json_messages, with_gap(b"1", b"2")) == [Message(0, 1), Message(5, 2, gap=4)]
+        got = received(json_messages, with_gap(b"1", b"{"), on_error="skip")
+        assert got == [Message(0, 1)]
+
+    def test_a_restart_is_told_with_the_next_message(self) -> None:
+        """So that state which was built from messages can be dropped."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.segment(0, b"0", epoch=2)
+            else:
+                await ended(exchange)
+
+        assert received(json_messages, handler, start="0@1") == [Message(0, 0, restarted=True)]
+
+    def test_errors_of_the_subscriber_come_as_they_are(self) -> None:
+        """Nothing is wrapped, neither in another error nor in a group."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(404, "Stream not found")
+
+        with pytest.raises(ChannelNotFound):
+            received(json_messages, handler)
+
+    def test_a_seek_goes_elsewhere(self) -> None:
+        """Through the subscriber, also in the middle of a document."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.begin(0)
+                await exchange.chunk(b"{")
+                await exchange.closed_by_client()
+            else:
+                await channel(s7=b"7")(exchange)
+
+        async def main() -> None:
+            async with (
+                fake(handler) as server,
+                json_messages(server.url, start=0) as messages,
+                anyio.create_task_group() as group,
+            ):
+
+                async def seek() -> None:
+                    while not messages.subscriber.statistics().bytes:  # noqa: ASYNC110 - no event tells
+                        await anyio.sleep(0.001)
+                    await messages.subscriber.seek(7, leave=True)
+
+                group.start_soon(seek)
+                assert [message async for message in messages] == [Message(7, 7)]
+
+        run(main)
+
+
+class TestLines:
+    def test_lines_are_put_together_over_chunks_and_segments(self) -> None:
+        """A message has the seq of the segment in which its line ended."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.segment(0, b'{"a"', b":1}\n[", b"2")
+            elif exchange.tail == "1":
+                await exchange.segment(1, b"]\n\n3")
+            else:
+                await ended(exchange)
+
+        assert received(json_lines, handler) == [Message(0, {"a": 1}), Message(1, [2]), Message(1, 3)]
+
+    def test_a_line_comes_before_its_segment_ends(self) -> None:
+        """Readers of live logs wait for nothing else."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.begin(0)
+                await exchange.chunk(b"1\n2\n")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, json_lines(server.url, start=0) as messages:
+                assert [(await anext(messages)).value for _ in range(2)] == [1, 2]
+
+        run(main)
+
+    def test_halves_are_not_glued_together(self) -> None:
+        """What a gap has torn is dropped, counted with the next message, and is nobody's error."""
+        got = received(json_lines, with_gap(b'{"a":1}\n{"b":"', b'x"}\n{"c":3}\n'))
+        assert got == [Message(0, {"a": 1}), Message(5, {"c": 3}, gap=4, skipped=2)]
+
+    def test_the_rest_of_an_object_is_no_line(self) -> None:
+        """It does not parse where it stands alone, and that is nobody's error either."""
+        got = received(json_lines, with_gap(b"[1,[2", b"[3]],[4]]\n5\n"))
+        assert got == [Message(5, 5, gap=4, skipped=2)]
+
+    def test_what_was_cut_short_is_dropped(self) -> None:
+        """Truncated or cut: the line that was not ended there."""
+        got = received(json_lines, cut_or_truncated)
+        assert got == [Message(2, {"c": 3}, skipped=2)]
+        got = received(json_lines, cut_or_truncated, on_broken="raise")
+        assert got == [Message(2, {"c": 3}, skipped=2)]
+
+    def test_a_bad_line_is_an_error_and_the_next_one_is_read(self) -> None:
+        """To begin again, the whole segment is named: other lines follow in it."""
+        got = received(json_lines, channel(s0=b"1\n{\n2\n"))
+        assert [item.seq for item in got] == [0, 0, 0]
+        assert isinstance(got[1], BadMessage)
+        assert got[1].resume == Position(0)
+        assert got[2] == Message(0, 2, skipped=1)
+
+    def test_bad_lines_can_be_left_out(self) -> None:
+        """Those that are too long included."""
+        got = received(json_lines, channel(s0=b"1\n{\n12345678\n2"), limit=7, on_error="skip")
+        assert got == [Message(0, 1), Message(0, 2, skipped=2)]
+
+    def test_an_end_behind_a_gap_ends_no_line(self) -> None:
+        """The last line may have gone on in what was missed."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.segment(0, b"1\n2")
+            else:
+                await exchange.empty(latest=4, closed="terminated")
+
+        async def main() -> None:
+            async with fake(handler) as server, json_lines(server.url, start=0) as messages:
+                assert [message.value async for message in messages] == [1]
+                assert messages.skipped == 1
+                assert messages.subscriber.missed_at_end == 3
+
+        run(main)
+
+    def test_a_cancelled_wait_gives_its_segment_up(self) -> None:
+        """The next message is not put together with what was lost then."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "0":
+                await exchange.begin(0)
+                await exchange.chunk(b'{"a":')
+                await exchange.closed_by_client()
+            else:
+                await channel(s1=b'1}\n{"b":2}\n')(exchange)
+
+        async def main() -> None:
+            async with fake(handler) as server, json_lines(server.url, start=0) as messages:
+                with anyio.move_on_after(0.05):
+                    await anext(messages)
+                assert [message async for message in messages] == [Message(1, {"b": 2}, skipped=2)]
+
+        run(main)
+
+
+def test_the_options_are_the_subscribers() -> None:
+    """None is missing, and none is invented."""
+    parameters = inspect.signature(Subscriber).parameters
+    assert set(Options.__annotations__) == {name for name in parameters if name != "url"}
