@@ -39,15 +39,22 @@ _COMMON: Final = {
     "max_interleave_delta": "1",  # packets come in order; never wait for a stream that is silent
 }
 
-# Written as a fragmented file, which can be read wherever it breaks off, and turned into an ordinary one by the last
-# write (needs FFmpeg 7.1 or later, as PyAV 14 has). A fragment is a second at most: what a kill may cost. The streams'
-# starts are kept apart by edit lists, which are written with the first fragment, in ticks of the movie's clock.
+# Written as a fragmented file, which can be read wherever it breaks off. A fragment is a second at most: what a kill may
+# cost. The streams' starts are kept apart by edit lists, which are written with the first fragment, in ticks of the
+# movie's clock.
 _MP4: Final = {
     **_COMMON,
-    "movflags": "+hybrid_fragmented+delay_moov",
+    "movflags": "+delay_moov",
     "frag_duration": "1000000",
     "movie_timescale": "90000",
 }
+
+_HYBRID: Final = "+hybrid_fragmented+delay_moov"
+"""The last write turns it into an ordinary file, whose index comes at its end."""
+
+_HYBRID_SINCE: Final = (62, 12)
+"""The libavformat of FFmpeg 8.1. That of 7.1 and 8.0 overwrites the file's beginning if both flags are set; there the
+file stays a fragmented one."""
 
 _MATROSKA: Final = {**_COMMON, "cluster_time_limit": "1000"}
 
@@ -92,9 +99,10 @@ class File:
         if not carried:
             codecs = ", ".join(track.codec for track in tracks.values())
             raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
-        self._muxer: OutputContainer = av.open(
-            str(path), mode="w", format=format_.muxer, container_options=dict(format_.options)
-        )
+        options = dict(format_.options)
+        if "movflags" in options and av.library_versions["libavformat"] >= _HYBRID_SINCE:
+            options["movflags"] = _HYBRID
+        self._muxer: OutputContainer = av.open(str(path), mode="w", format=format_.muxer, container_options=options)
         for slot, track in tracks.items():
             if slot in carried:
                 self.tracks[slot] = track
