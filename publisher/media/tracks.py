@@ -81,11 +81,11 @@ class Track(ABC):
         yield from self._timed(self.encoder.restart())
 
     def _transcoded(self, packet: Packet[Stream]) -> Iterator[Packet[Stream]]:
-        from av.error import InvalidDataError
+        from av.error import ArgumentError, ExternalError, InvalidDataError, PatchWelcomeError, UnknownError
 
         try:
             frames: list[Any] = self._decoder.decode(packet)
-        except InvalidDataError:
+        except (InvalidDataError, ArgumentError, ExternalError, PatchWelcomeError, UnknownError):
             if not self._is_damaged:
                 self._is_damaged = True
                 self._warn(f"stream {self._index} is damaged: what cannot be decoded is left out")
@@ -97,8 +97,8 @@ class Track(ABC):
 
     def _timed(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
         for packet in packets:
-            if packet.pts is not None:
-                packet.opaque = self._captured.at(packet.pts * packet.time_base)
+            assert packet.pts is not None
+            packet.opaque = self._captured.at(packet.pts * packet.time_base)
             yield packet
 
     @abstractmethod

@@ -170,6 +170,6 @@ def _shape(stream: VideoStream, height: int | None) -> VideoShape:
         rate=rate if 0 < rate <= MAX_RATE else USUAL_RATE,
         time_base=CLOCK,
         is_full_range=is_full,
-        pixel_aspect=context.sample_aspect_ratio or None,
+        pixel_aspect=stream.sample_aspect_ratio or None,
         colors=colors,
     )
