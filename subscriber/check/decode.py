@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from subscriber.check.observations import Picture
@@ -50,19 +50,25 @@ def first_picture(head: bytes, format_: str) -> Picture | None:
 
 def _first(container: InputContainer, stream: VideoStream) -> Picture:
     stream.codec_context.thread_count = 1
-    for frame in _frames(container, stream):
-        if frame.is_corrupt:
-            return Picture(False, "the first picture is damaged", bool(frame.key_frame), frame.width, frame.height)
-        return Picture(True, "", bool(frame.key_frame), frame.width, frame.height, _clock(frame))
+    begins: int | None = None
+    for number, packet in enumerate(container.demux(stream)):
+        begins = packet.pts if begins is None else begins
+        # The last packet may be cut by the limit on what is kept; it never is the first picture's.
+        for frame in packet.decode():
+            return _picture(frame, begins, stream)
+        if number >= MAX_PACKETS:
+            break
     return Picture(False, "no picture comes out of the decoder")
 
 
-def _frames(container: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
-    for number, packet in enumerate(container.demux(stream)):
-        # The last packet may be cut by the limit on what is kept; it never is the first picture's.
-        yield from packet.decode()
-        if number >= MAX_PACKETS:
-            return
+def _picture(frame: VideoFrame, begins: int | None, stream: VideoStream) -> Picture:
+    late_s = 0.0
+    if begins is not None and frame.pts is not None and stream.time_base is not None:
+        late_s = float((frame.pts - begins) * stream.time_base)
+    known = Picture(True, "", late_s, bool(frame.key_frame), frame.width, frame.height)
+    if frame.is_corrupt:
+        return replace(known, decoded=False, error="the first picture is damaged")
+    return replace(known, clock_ms=_clock(frame))
 
 
 def _clock(frame: VideoFrame) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, count, named, skip
+from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, count, named, seconds, skip
 from subscriber.check.media import Container, Fault, Kind, Track
 from subscriber.check.observations import Seen
 from subscriber.check.study import Study
@@ -20,6 +20,9 @@ _DAMAGE: Final = (
     Fault.BAD_TABLE,
     Fault.BAD_BOX,
 )
+
+LATE_S: Final = 0.2
+"""Leading pictures of an open group are left out by a decoder that joins there; they come after the first picture."""
 
 
 def _damage(study: Study, limits: Limits) -> Result:
@@ -116,13 +119,18 @@ def _decodes(study: Study, limits: Limits) -> Result:
     asked = [seen for seen in study.media if seen.picture is not None]
     if not asked:
         return skip("no video was decoded" if study.run.has_decoder else 'needs PyAV: pip install "tricklecast[media]"')
-    failed = [seen for seen in asked if seen.picture is not None and not seen.picture.decoded]
-    values: dict[str, Value] = {"decoded": len(asked) - len(failed), "failed": len(failed)}
-    if not failed:
-        return Result(Verdict.OK, f"first picture of {count(len(asked), 'segment')}", values=values)
-    reason = failed[0].picture.error if failed[0].picture is not None else ""
-    figure = f"{len(failed)} of {len(asked)} do not: {reason}"
-    return Result(Verdict.FAIL, figure, values=values, segments=named([seen.seq for seen in failed]))
+    failed = {seen.seq: seen.picture.error for seen in asked if seen.picture is not None and not seen.picture.decoded}
+    late = {
+        seen.seq: seen.picture.late_s for seen in asked if seen.picture is not None and seen.picture.late_s > LATE_S
+    }
+    values: dict[str, Value] = {"asked": len(asked), "failed": len(failed), "late": len(late)}
+    if failed:
+        figure = f"{len(failed)} of {len(asked)} do not: {next(iter(failed.values()))}"
+        return Result(Verdict.FAIL, figure, values=values, segments=named(list(failed)))
+    if late:
+        figure = f"{len(late)} of {len(asked)} show their first picture late, by up to {seconds(max(late.values()))}"
+        return Result(Verdict.WARN, figure, values=values, segments=named(list(late)))
+    return Result(Verdict.OK, f"first picture of {count(len(asked), 'segment')}", values=values)
 
 
 def _streams(study: Study, limits: Limits) -> Result:

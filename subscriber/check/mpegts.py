@@ -22,6 +22,8 @@ _NULL: Final = 0x1FFF
 _RESYNC_PACKETS: Final = 3
 """How many sync bytes in a row show where packets begin."""
 
+_RESYNC_BYTES: Final = (_RESYNC_PACKETS - 1) * PACKET_BYTES + 1
+
 
 def looks_like_mpegts(data: bytes) -> bool:
     """Whether packets begin somewhere in the first of them."""
@@ -31,7 +33,7 @@ def looks_like_mpegts(data: bytes) -> bool:
 def _find_sync(data: bytes, at: int) -> int:
     """Where the next packet begins, as far as there are bytes to tell; else the end."""
     while (at := data.find(SYNC, at)) >= 0:
-        if all(data[i] == SYNC for i in range(at, min(len(data), at + _RESYNC_PACKETS * PACKET_BYTES), PACKET_BYTES)):
+        if all(data[i] == SYNC for i in range(at, min(len(data), at + _RESYNC_BYTES), PACKET_BYTES)):
             return at
         at += 1
     return len(data)
@@ -81,21 +83,12 @@ class MpegtsReader:
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the segment."""
-        data = self._rest + data
-        at = 0
-        while len(data) - at >= PACKET_BYTES:
-            if data[at] == SYNC:
-                self._in_sync = True
-                self._packet(data[at : at + PACKET_BYTES])
-                at += PACKET_BYTES
-            else:
-                self._lose_sync()
-                at = _find_sync(data, at)
-        self._rest = data[at:]
+        self._rest = self._packets(self._rest + data, _RESYNC_BYTES)
 
     def finish(self) -> Media:
         """What the segment holds."""
-        if self._rest:
+        self._rest = self._packets(self._rest, PACKET_BYTES)
+        if self._rest and self._in_sync:
             if self._rest[0] == SYNC:
                 self._faults[Fault.PARTIAL_PACKET] += 1
             else:
@@ -109,8 +102,29 @@ class MpegtsReader:
         lead = Kind.VIDEO if Kind.VIDEO in kinds.values() else Kind.AUDIO
         return any(kinds.get(pid) is lead for pid in self._early)
 
+    def _packets(self, data: bytes, needed: int) -> bytes:
+        """Read packets; the bytes that are left.
+
+        Args:
+            data: what was left before, and what came since.
+            needed: how many bytes have to be there to tell where packets begin again.
+        """
+        at = 0
+        while len(data) - at >= PACKET_BYTES:
+            if not self._in_sync:
+                at = _find_sync(data, at)
+                if len(data) - at < needed:
+                    break
+                self._in_sync = True
+            elif data[at] != SYNC:
+                self._lose_sync()
+            else:
+                self._packet(data[at : at + PACKET_BYTES])
+                at += PACKET_BYTES
+        return data[at:]
+
     def _lose_sync(self) -> None:
-        self._faults[Fault.SYNC_LOST] += self._in_sync
+        self._faults[Fault.SYNC_LOST] += 1
         self._in_sync = False
 
     def _packet(self, packet: bytes) -> None:

@@ -15,6 +15,7 @@ class Picture:
     Attributes:
         decoded: there is one, without errors.
         error: why not.
+        late_s: by how many seconds of media it comes after the segment's first packet: what was before it was lost.
         key: the decoder calls it a keyframe.
         width, height: of it, in pixels.
         clock_ms: the time that the test source's clock in it shows, in milliseconds since 1970.
@@ -22,6 +23,7 @@ class Picture:
 
     decoded: bool
     error: str = ""
+    late_s: float = 0.0
     key: bool = False
     width: int = 0
     height: int = 0

@@ -33,10 +33,16 @@ _ENOUGH: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """Two segments of which the second directly follows the first, both whole as far as the seam needs it."""
+    """Two segments of which the second follows the first, both whole as far as the seam needs it.
+
+    Attributes:
+        before, after: the segments.
+        between: seqs of empty segments between them.
+    """
 
     before: Seen
     after: Seen
+    between: tuple[int, ...] = ()
 
     def tracks(self) -> Iterator[tuple[Track, Track]]:
         """The tracks that both have, with samples in both."""
@@ -52,12 +58,12 @@ class Jump:
 
     Attributes:
         track: its name.
-        after: the segment after the seam.
+        seam: where.
         seconds: what is missing; negative: what there is twice, or runs back.
     """
 
     track: str
-    after: Seen
+    seam: Seam
     seconds: float
 
 
@@ -105,25 +111,37 @@ class Study:
         """Where segments join; empty ones in between are no obstacle."""
         found: list[Seam] = []
         before: Seen | None = None
+        between: list[int] = []
         for seen in self.seen:
             if seen.gap or seen.restarted:
                 before = None
             if not seen.size and seen.whole:
+                between.append(seen.seq)
                 continue
             if before is not None and before.whole and before.media.container is seen.media.container:
-                found.append(Seam(before, seen))
-            before = seen if seen.media.container in _MEDIA else None
+                found.append(Seam(before, seen, tuple(between)))
+            before, between = (seen if seen.media.container in _MEDIA else None), []
         return found
 
     @cached_property
     def jumps(self) -> list[Jump]:
-        """The places where times do not go on, in order."""
+        """The places where times do not go on, in order; those that :attr:`dropped` explains are left out."""
+        dropped = set(self.dropped)
+        return [jump for jump in self._all_jumps if jump.seconds < 0 or not dropped.intersection(jump.seam.between)]
+
+    @cached_property
+    def dropped(self) -> list[int]:
+        """Seqs of empty segments whose media is missing: their publisher gave them up, or left their numbers out."""
+        return sorted({seq for jump in self._all_jumps if jump.seconds > 0 for seq in jump.seam.between})
+
+    @cached_property
+    def _all_jumps(self) -> list[Jump]:
         return [jump for seam in self.seams for jump in self._jumps_at(seam)]
 
     @cached_property
     def line(self) -> list[Point]:
         """The longest stretch of segments whose times go on."""
-        broken = {jump.after.number for jump in self.jumps if abs(jump.seconds) >= JUMP_S}
+        broken = {jump.seam.after.number for jump in self._all_jumps if abs(jump.seconds) >= JUMP_S}
         runs: list[list[Point]] = []
         for seen in self.media:
             lead = seen.media.lead
@@ -177,7 +195,7 @@ class Study:
     def _jumps_at(self, seam: Seam) -> Iterator[Jump]:
         for before, after in seam.tracks():
             if after.kind is not Kind.DATA and (ticks := self._jump(before, after)):
-                yield Jump(after.name, seam.after, ticks / after.hz)
+                yield Jump(after.name, seam, ticks / after.hz)
 
     def _jump(self, before: Track, after: Track) -> float:
         """Ticks that are missing between two parts of a track; 0 if it goes on."""

@@ -125,7 +125,7 @@ def _delay(times: Sequence[tuple[int, float]], limits: Limits) -> Result:
         return skip("no segment had to be waited for")
     delays = [delay for _, delay in times]
     values = spread(delays)
-    usual, most = median(delays), quantile(delays, 0.95)
+    usual, most = quantile(delays, 0.5), quantile(delays, 0.95)
     if abs(usual) > STALE_S:
         note = "The time in the segments is no time of today: a recording, or a clock that was never set."
         return Result(Verdict.WARN, f"{usual / 3600:.1f} h", note, "Set the publisher's clock (NTP).", values)

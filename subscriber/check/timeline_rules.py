@@ -50,7 +50,7 @@ def _seams(study: Study, limits: Limits) -> Result:
     jumps = study.jumps
     if not jumps:
         return Result(Verdict.OK, f"go on over {count(seams, 'seam')}", values={"seams": seams, "jumps": 0})
-    where = sorted({jump.after.number: jump.after.seq for jump in jumps}.items())
+    where = sorted({jump.seam.after.number: jump.seam.after.seq for jump in jumps}.items())
     largest = max(jumps, key=lambda jump: abs(jump.seconds))
     values: dict[str, Value] = {"seams": seams, "jumps": len(where), "largest_s": round(largest.seconds, 6)}
     verdict = Verdict.FAIL if abs(largest.seconds) >= JUMP_S else Verdict.WARN

@@ -86,6 +86,14 @@ def _empty(study: Study, limits: Limits) -> Result:
     values: dict[str, Value] = {"empty": len(empty)}
     if not empty:
         return Result(Verdict.OK, "none empty", values=values)
+    if study.dropped:
+        values["dropped"] = len(study.dropped)
+        figure = f"{count(len(study.dropped), 'segment')} dropped"
+        note = "Segments are empty, and the media that belongs into them is missing."
+        cure = (
+            "Look at what the publisher reports as dropped or lost: its uplink is too slow, or numbers were left out."
+        )
+        return Result(Verdict.FAIL, figure, note, cure, values, named(study.dropped))
     verdict = Verdict.WARN if study.is_media else Verdict.OK
     return Result(verdict, f"{len(empty)} of {len(study.seen)} empty", values=values, segments=named(empty))
 
