@@ -44,7 +44,8 @@ class RemuxOutput:
         self._segment: Segment | None = None
 
     async def begin(self, segment: Segment) -> None:
-        """A segment begins."""
+        """A segment begins; one that was not ended counts as cut short."""
+        await to_thread.run_sync(self._add, False)
         self._spool, self._segment = SpooledTemporaryFile(SPOOL_BYTES), segment  # noqa: SIM115 - closed in _add
 
     async def write(self, data: bytes) -> None:
