@@ -190,9 +190,7 @@ def test_a_tool_that_cannot_keep_up_says_so() -> None:
     document = as_document(result)
     assert document["ok"]
     reasons = document["latency_ms"]["void"]
-    assert reasons
-    assert all(reason.startswith("publishing process 1 ") for reason in reasons)
-    assert any("event loop" in reason for reason in reasons)
+    assert any(reason.startswith("publishing process 1 ran its event loop") for reason in reasons), reasons
 
 
 def test_a_worker_that_breaks_ends_the_run() -> None:
