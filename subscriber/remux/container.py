@@ -39,9 +39,9 @@ _COMMON: Final = {
     "max_interleave_delta": "1",  # packets come in order; never wait for a stream that is silent
 }
 
-# Written as a fragmented file, which can be read wherever it breaks off. A fragment is a second at most: what a kill may
-# cost. The streams' starts are kept apart by edit lists, which are written with the first fragment, in ticks of the
-# movie's clock.
+# Written as a fragmented file, which can be read wherever it breaks off. A fragment is a second at most: what a kill
+# may cost. The streams' starts are kept apart by edit lists, which are written with the first fragment, in ticks of
+# the movie's clock.
 _MP4: Final = {
     **_COMMON,
     "movflags": "+delay_moov",
