@@ -30,6 +30,9 @@ OPEN_S: Final = 15.0
 READ_S: Final = 10.0
 """After how many seconds without a packet a source on the network counts as dead."""
 
+RTSP_LISTEN_S: Final = 1_000_000
+"""How long libavformat itself waits for an RTSP client, in seconds. It must be told: its default, for ever, fails."""
+
 DEVICES: Final = frozenset(
     {"alsa", "avfoundation", "dshow", "fbdev", "gdigrab", "jack", "kmsgrab", "lavfi", "oss", "pulse", "sndio"}
     | {"v4l2", "video4linux2", "x11grab", "xcbgrab"}
@@ -40,11 +43,7 @@ _UDP: Final = {
     "overrun_nonfatal": "1",  # what came too fast is lost, which is no reason to stop
     "fifo_size": "65536",  # packets of 188 bytes: 12 MB, seconds of high-definition video
 }
-_HTTP: Final = {
-    "reconnect": "1",  # a file goes on from where it broke
-    "reconnect_on_network_error": "1",
-    "reconnect_delay_max": "4",
-}
+_HTTP: Final = {"reconnect": "1", "reconnect_delay_max": "8"}  # a file goes on from where it broke
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "rtsp": {"rtsp_transport": "tcp"},  # lost UDP packets are broken pictures, and firewalls stop them altogether
     "rtsps": {"rtsp_transport": "tcp"},
@@ -107,11 +106,18 @@ class Input:
         """What to call it in messages."""
         return "standard input" if self.kind is Kind.PIPE else self.text
 
-    def open(self, is_stopped: Callable[[], bool]) -> Opened:
+    @property
+    def listens(self) -> bool:
+        """Whether it waits for somebody to connect to it, and has nothing to connect to."""
+        query = self.text.partition("?")[2].split("&")
+        return "listen=1" in query or self.options.get("listen") == "1" or self.options.get("rtsp_flags") == "listen"
+
+    def open(self, is_stopped: Callable[[], bool], *, within_s: float | None = None) -> Opened:
         """Open it; blocks.
 
         Args:
             is_stopped: a source that can be stopped while it waits, ends soon after this returns ``True``.
+            within_s: how long somebody who should connect is waited for; ``None``: without end.
 
         Raises:
             InvalidInput: it cannot be read.
@@ -126,7 +132,7 @@ class Input:
                 source = open_media(device, self.name, format=format_, options=self.options)
                 return Opened(source, is_live=True)
             case Kind.NETWORK:
-                return self._network()
+                return self._network(within_s)
             case Kind.FILE:
                 return Opened(open_media(self.text, self.name, options=self.options), is_live=False)
 
@@ -142,10 +148,15 @@ class Input:
             return open_media(f"/dev/fd/{descriptor}", self.name, options=self.options)
         return open_media(StoppableReader(descriptor, is_stopped), self.name, options=self.options)
 
-    def _network(self) -> Opened:
+    def _network(self, within_s: float | None) -> Opened:
         scheme = self.text.partition("://")[0].lower()
         options = {**_OPTIONS.get(scheme, {}), **self.options}
-        source = open_media(self.text, self.name, options=options, timeouts_s=(OPEN_S, READ_S))
+        open_s: float | None = OPEN_S
+        if self.listens:
+            open_s = within_s
+            if scheme.startswith("rtsp"):
+                options.setdefault("listen_timeout", str(RTSP_LISTEN_S))
+        source = open_media(self.text, self.name, options=options, timeouts_s=(open_s, READ_S))
         # What has a length is a file, wherever it lies.
         return Opened(source, is_live=scheme not in _FILE_SCHEMES or source.is_endless)
 

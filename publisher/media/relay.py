@@ -114,13 +114,15 @@ class Relay:
         Raises:
             InvalidInput: it cannot be read. The steps raise it, too, if the input broke and does not come back.
         """
+        if self._input.listens:
+            self._report.say(f"waiting for somebody to send to {self._input.name}")
         opened = self._open()
         remuxer = self._remuxer(opened)
         remuxer.choose(opened.source, self._input.name)  # before anything is published
         return self._steps(remuxer, opened)
 
-    def _open(self) -> Opened:
-        opened = self._input.open(self._is_stopped)
+    def _open(self, within_s: float | None = None) -> Opened:
+        opened = self._input.open(self._is_stopped, within_s=within_s)
         if self._options.transcode is None:
             return opened
         return Opened(Transcoder(opened.source, self._options.transcode, warn=self._warn), opened.is_live)
@@ -193,7 +195,7 @@ class Relay:
             if not self._pause(_BACKOFF.delay(self._failures, self._rng)):
                 return None
             try:
-                opened = self._open()
+                opened = self._open(within_s=max(1.0, deadline - time.monotonic()))
             except InvalidInput:
                 if time.monotonic() >= deadline:
                     raise

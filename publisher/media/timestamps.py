@@ -88,7 +88,7 @@ class _Anchor:
 
 @dataclass(slots=True)
 class _Track:
-    """How far one stream has come: its newest decoding time, and when that packet ends."""
+    """How far one stream has come: its newest decoding time, and when the last frame to be shown ends."""
 
     anchor: _Anchor | None = None
     last: int = -1
@@ -127,12 +127,13 @@ class Timeline:
             shown = decoded = self._newest if track.last < 0 else track.last + 1
         else:
             raw = _ticks(time, time_base)
-            track.anchor = self._anchor(track, raw)
-            decoded = raw + track.anchor.shift
-            shown = decoded if packet.pts is None else _near(_ticks(packet.pts, time_base), raw) + track.anchor.shift
+            raw_shown = raw if packet.pts is None else _near(_ticks(packet.pts, time_base), raw)
+            track.anchor = self._anchor(track, raw, raw_shown)
+            decoded, shown = raw + track.anchor.shift, raw_shown + track.anchor.shift
         decoded = max(decoded, track.last + 1)
-        self._advance(track, decoded, _ticks(packet.duration or 0, time_base))
-        return max(shown, decoded), decoded
+        shown = max(shown, decoded)
+        self._advance(track, shown, decoded, _ticks(packet.duration or 0, time_base))
+        return shown, decoded
 
     def rebase(self, gap_s: float = 0.0) -> None:
         """Another source begins: whatever its timestamps are, it goes on behind what there is.
@@ -150,32 +151,33 @@ class Timeline:
         """Seconds of media time from the first packet to ``ticks``."""
         return 0.0 if self._first is None else (ticks - self._first) / CLOCK_HZ
 
-    def _advance(self, track: _Track, decoded: int, duration: int) -> None:
+    def _advance(self, track: _Track, shown: int, decoded: int, duration: int) -> None:
         if self._first is None:
             self._first = decoded
-        track.end = decoded + (duration if duration > 0 or track.last < 0 else decoded - track.last)
+        track.end = max(track.end, shown + (duration if duration > 0 or track.last < 0 else decoded - track.last))
         track.last = decoded
         self._newest = max(self._newest, decoded)
         self._end = max(self._end, track.end)
 
-    def _anchor(self, track: _Track, raw: int) -> _Anchor:
+    def _anchor(self, track: _Track, raw: int, shown: int) -> _Anchor:
         """Which stretch a packet belongs to; a new one, where its clock jumped."""
         if not self._anchors:
             # What begins late keeps its own time: it may be a channel's.
-            return self._begin(LEAD - min(0, raw) if self._resume_at is None else self._resume_at - raw)
+            return self._begin(LEAD - min(0, raw) if self._resume_at is None else self._resume_at - shown)
         own, newest = track.anchor, self._anchors[-1]
-        if own is not None and self._fits(track, raw + own.shift, MAX_BACK):
+        fits_own = own is not None and self._fits(track, raw + own.shift, MAX_BACK)
+        if own is not None and fits_own and (own is newest or raw + own.shift <= self._newest + MAX_OVERLAP):
             return own
         if newest is not own and self._fits(track, raw + newest.shift, MAX_OVERLAP):
             if raw + newest.shift < track.last - MAX_BACK:
-                newest.shift = track.end - raw  # this stream had come further than the one that jumped first
+                newest.shift = track.end - shown  # this stream had come further than the one that jumped first
             return newest
         for older in reversed(self._anchors):
             if self._fits(track, raw + older.shift, MAX_BACK):
                 return older
         wrapped = (newest.shift + wrap for wrap in WRAPS)
         exact = (shift for shift in wrapped if self._fits(track, raw + shift, MAX_BACK))
-        return self._begin(next(exact, self._end - raw))
+        return self._begin(next(exact, self._end - shown))
 
     def _fits(self, track: _Track, ticks: int, back: int) -> bool:
         return max(0, track.last - back) <= ticks <= self._newest + MAX_JUMP

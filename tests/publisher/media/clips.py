@@ -73,14 +73,15 @@ def make_clip(
     video: str | None = "libx264",
     audio: str | None = "aac",
     open_gop: bool = False,
+    side: int = SIDE,
 ) -> Path:
     """Encode a clip with two B-frames between others, a keyframe per second, and a tone."""
     with av.open(str(path), mode="w") as container:
-        picture = _video_stream(container, video, open_gop) if video else None
+        picture = _video_stream(container, video, open_gop, side) if video else None
         sound = cast(AudioStream, container.add_stream(audio, rate=AUDIO_RATE)) if audio else None
         for number in range(round(seconds * FRAME_RATE)):
             if picture is not None:
-                container.mux(picture.encode(_picture(number)))
+                container.mux(picture.encode(_picture(number, side)))
             if sound is not None:
                 container.mux(sound.encode(_tone(number, sound.codec_context.format.name)))
         for stream in (picture, sound):
@@ -89,21 +90,21 @@ def make_clip(
     return path
 
 
-def _video_stream(container: OutputContainer, codec: str, open_gop: bool) -> VideoStream:
+def _video_stream(container: OutputContainer, codec: str, open_gop: bool, side: int) -> VideoStream:
     gop = f"keyint={FRAME_RATE}:min-keyint={FRAME_RATE}:scenecut=0:bframes=2:b-adapt=0:open-gop={int(open_gop)}"
     quiet = ":log-level=none" if codec == "libx265" else ""
     options = (
         {f"{codec.removeprefix('lib')}-params": gop + quiet} if codec.startswith("libx") else {"g": "25", "bf": "2"}
     )
     stream = cast(VideoStream, container.add_stream(codec, rate=FRAME_RATE, options=options))
-    stream.width = stream.height = SIDE
+    stream.width = stream.height = side
     stream.pix_fmt = "yuv420p"
     return stream
 
 
-def _picture(number: int) -> VideoFrame:
+def _picture(number: int, side: int) -> VideoFrame:
     """A gradient that moves, so that every frame differs from every other."""
-    frame = VideoFrame(SIDE, SIDE, "yuv420p")
+    frame = VideoFrame(side, side, "yuv420p")
     for plane in frame.planes:
         plane.update(bytes((number * 3 + at) % 256 for at in range(plane.buffer_size)))
     frame.pts = number

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, Timeline, fill_first_dts
+from publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
 
 MS = Fraction(1, 1000)
+TICK = Fraction(1, CLOCK_HZ)
+FRAME = 3600
 
 
 @dataclass
@@ -81,6 +84,110 @@ def test_missing_times_are_made_up() -> None:
     assert line.stamp(Packet(None, None, stream_index=1), MS) == (LEAD + 1, LEAD + 1)
     assert line.stamp(Packet(100, None), MS) == (LEAD + 9000, LEAD + 9000)
     assert line.stamp(Packet(None, 200), MS) == (LEAD + 18000, LEAD + 18000)
+
+
+def stamped(line: Timeline, times: list[int], stream: int = 0, duration: int = FRAME) -> list[int]:
+    """Decoding times on the time line of packets with these."""
+    return [line.stamp(Packet(time, time, stream, duration), TICK)[1] for time in times]
+
+
+def test_a_clock_that_goes_back_to_zero_is_continued() -> None:
+    """As after an encoder's restart: the next packet follows the last one, in all streams by the same amount."""
+    line = Timeline()
+    assert stamped(line, [900_000, 903_600]) == [LEAD + 900_000, LEAD + 903_600]
+    assert stamped(line, [901_000, 903_000], stream=1, duration=2000) == [LEAD + 901_000, LEAD + 903_000]
+    assert stamped(line, [0, 3600]) == [LEAD + 907_200, LEAD + 910_800]
+    # The other stream was a bit behind: it jumps by as much, and stays in step.
+    assert stamped(line, [905_000], stream=1, duration=2000) == [LEAD + 905_000]
+    assert stamped(line, [1000, 3000], stream=1, duration=2000) == [LEAD + 908_200, LEAD + 910_200]
+
+
+def test_a_stream_that_had_come_further_moves_all() -> None:
+    """Sound that was ahead when the picture jumped does not overlap what there is of it; the picture waits for it."""
+    line = Timeline()
+    stamped(line, [900_000, 903_600])
+    stamped(line, [900_000, 903_600], stream=1)
+    assert stamped(line, [0]) == [LEAD + 907_200]
+    stamped(line, list(range(907_200, 980_000, 3600)), stream=1)
+    assert stamped(line, [0], stream=1) == [LEAD + 982_800]
+    assert stamped(line, [3600]) == [LEAD + 986_400]
+
+
+def test_a_wrapped_counter_leaves_no_trace() -> None:
+    """33 bits of MPEG-TS, 32 bits of RTP: the same differences, before and after, in both streams."""
+    for wrap in (1 << 33, 1 << 32):
+        line = Timeline()
+        before = stamped(line, [wrap - 7200, wrap - 3600])
+        assert stamped(line, [wrap - 5000], stream=1) == [before[0] + 2200]
+        assert stamped(line, [0, 3600]) == [before[1] + 3600, before[1] + 7200]
+        assert stamped(line, [1000], stream=1) == [before[1] + 4600]
+
+
+def test_a_presentation_time_may_wrap_first() -> None:
+    """With B-frames it is ahead of the decoding time."""
+    line = Timeline()
+    shown, decoded = line.stamp(Packet(100, (1 << 33) - 7100, duration=FRAME), TICK)
+    assert shown - decoded == 7200
+    assert line.stamp(Packet(1 << 50, (1 << 33) - 3500, duration=FRAME), TICK) == (decoded + 3600,) * 2
+
+
+def test_a_wild_timestamp_harms_one_packet() -> None:
+    """What follows goes on where it was; the other stream does not notice."""
+    line = Timeline()
+    before = stamped(line, [0, 3600])
+    wild = stamped(line, [50_000_000])
+    assert wild == [before[1] + 3600]
+    after = stamped(line, [10_800, 14_400])
+    assert after == [before[0] + 10_800, before[0] + 14_400]
+    assert stamped(line, [10_800], stream=1) == [before[0] + 10_800]
+
+
+def test_a_pause_is_kept_and_a_jump_is_not() -> None:
+    """Some seconds without a packet are a pause; more cannot be told from a clock that was set."""
+    line = Timeline()
+    assert stamped(line, [0, MAX_JUMP]) == [LEAD, LEAD + MAX_JUMP]
+    assert stamped(line, [3 * MAX_JUMP]) == [LEAD + MAX_JUMP + FRAME]
+
+
+def test_a_late_stream_begins_where_it_belongs() -> None:
+    """Subtitles may begin minutes after the picture; in a badly interleaved file, sound minutes before it."""
+    line = Timeline()
+    stamped(line, list(range(0, 10_000_000, 450_000)))
+    assert stamped(line, [9_900_000], stream=1) == [LEAD + 9_900_000]
+    assert stamped(line, [0], stream=2) == [LEAD]
+    assert stamped(line, [20_000_000], stream=3) == [LEAD + 9_903_600]
+
+
+def test_another_source_goes_on_behind_what_there_is() -> None:
+    """Whatever its timestamps are; the time for which nothing came is kept."""
+    line = Timeline()
+    line.rebase(5.0)  # nothing yet
+    assert stamped(line, [0, 3600]) == [LEAD, LEAD + 3600]
+    stamped(line, [1000], stream=1)
+    line.rebase(2.0)
+    begin = LEAD + 7200 + 2 * CLOCK_HZ
+    assert stamped(line, [77_000_000, 77_003_600]) == [begin, begin + 3600]
+    assert stamped(line, [77_000_500], stream=1) == [begin + 500]
+    line.rebase()
+    # Shown in the order 0, 2, 1: what is shown first begins where the last frame ends.
+    assert line.stamp(Packet(0, -7200, duration=FRAME), TICK) == (begin + 7200, begin + 3601)
+    assert line.elapsed_s(begin) == (begin - LEAD) / CLOCK_HZ
+
+
+@given(st.lists(st.integers(0, 1 << 33), min_size=1, max_size=5), st.integers(0, 20))
+def test_streams_stay_in_step_over_any_jumps(jumps: list[int], lag: int) -> None:
+    """What was shown together in the source is shown together, though one stream comes some packets later."""
+    line = Timeline()
+    frames = 30
+    times = [base + FRAME * number for base in jumps for number in range(frames)]
+    first = stamped(line, times[:lag])
+    second = []
+    for early, late in zip_longest(times[lag:], times):
+        first += stamped(line, [] if early is None else [early])
+        second += stamped(line, [late], stream=1)
+    for number, (here, there) in enumerate(zip(first, second, strict=True)):
+        if number % frames > lag:  # the first ones may have been placed before the other stream said where it was
+            assert abs(here - there) <= 2
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(-500, 500), st.none() | st.integers(-500, 500), st.integers(0, 1))))

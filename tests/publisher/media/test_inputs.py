@@ -1,0 +1,97 @@
+"""What an input is taken for, and how it is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from publisher.media import inputs
+from publisher.media.inputs import Input, Kind
+from tests.publisher.media.clips import make_clip
+from trickle.errors import InvalidInput
+
+
+def never() -> bool:
+    """Nothing is stopped."""
+    return False
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("film.mp4", Kind.FILE),
+        ("/a/b:c.ts", Kind.FILE),
+        ("file:///a.ts", Kind.FILE),
+        ("testsrc.mp4", Kind.FILE),
+        ("-", Kind.PIPE),
+        ("rtsp://h/s", Kind.NETWORK),
+        ("udp://127.0.0.1:9000", Kind.NETWORK),
+        ("https://h/film.mp4", Kind.NETWORK),
+        ("v4l2:/dev/video0", Kind.DEVICE),
+        ("alsa:hw:0", Kind.DEVICE),
+        ("avfoundation:0:1", Kind.DEVICE),
+        ("testsrc", Kind.GENERATED),
+        ("testsrc:size=320x180", Kind.GENERATED),
+    ],
+)
+def test_an_input_is_recognised(text: str, kind: Kind) -> None:
+    """By its scheme, or the name of a kind of device; everything else is a file."""
+    assert Input.parse(text).kind is kind
+
+
+def test_some_inputs_wait_for_a_sender() -> None:
+    """Servers, in libavformat's three ways to say so."""
+    assert Input.parse("rtmp://0.0.0.0/live/x", {"listen": "1"}).listens
+    assert Input.parse("rtsp://0.0.0.0/x", {"rtsp_flags": "listen"}).listens
+    assert Input.parse("tcp://0.0.0.0:9000?a=b&listen=1").listens
+    assert not Input.parse("tcp://h:9000?listen=0").listens
+
+
+def test_a_file_is_not_live(tmp_path: Path) -> None:
+    """It waits for whoever reads it; its name may be a URL."""
+    clip = make_clip(tmp_path / "clip.mp4", seconds=0.5)
+    for name in (str(clip), f"file://{clip}"):
+        opened = Input.parse(name).open(never)
+        assert not opened.is_live
+        assert len(opened.source.streams) == 2
+        opened.source.close()
+
+
+def test_a_device_is_live() -> None:
+    """libavfilter is one as well, and there everywhere; options reach it."""
+    opened = Input.parse("lavfi:testsrc2=size=64x64", {"graph": "testsrc2=size=32x32"}).open(never)
+    assert opened.is_live
+    assert getattr(opened.source.streams[0].codec_context, "width", None) == 32
+    opened.source.close()
+
+
+def test_a_generated_source_paces_itself() -> None:
+    """Unless it shall be as fast as it can."""
+    slow, quick = (Input.parse("testsrc:duration=1s,size=160x90", realtime=realtime) for realtime in (True, False))
+    assert slow.open(never).is_live
+    assert list(slow.open(lambda: True).source.packets()) == []
+    assert sum(packet.stream_index == 0 for packet in quick.open(never).source.packets()) == 25
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nothing://h", "cannot read nothing://h: PyAV was built without this protocol"),
+        ("lavfi:nothing", "cannot read lavfi:nothing: Filter not found"),
+        ("tcp://127.0.0.1:1", "cannot read tcp://127.0.0.1:1: Connection refused"),
+        ("testsrc:size=huge", "testsrc: size=huge makes no sense"),
+    ],
+)
+def test_what_cannot_be_opened_is_said(text: str, said: str) -> None:
+    """In one line that names it."""
+    with pytest.raises(InvalidInput) as failure:
+        Input.parse(text).open(never)
+    assert str(failure.value).startswith(said)
+
+
+def test_a_dead_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes, and nothing breaks either."""
+    monkeypatch.setattr(inputs, "OPEN_S", 0.2)
+    with pytest.raises(InvalidInput, match="nothing came in time"):
+        Input.parse("udp://127.0.0.1:0").open(never)
