@@ -147,6 +147,8 @@ def _streams(study: Study, limits: Limits) -> Result:
     described = ", ".join(sets[0][1]) or "no video or sound"
     values: dict[str, Value] = {"streams": described, "changes": len(changed)}
     if not sets[0][1] and not changed:
+        if not any(seen.media.tables for seen in study.media):
+            return skip("nothing says what is in the segments")
         return Result(Verdict.FAIL, described, "There is nothing to see or hear.", "Look at the source.", values)
     if not changed:
         return Result(Verdict.OK, described, values=values)

@@ -22,6 +22,9 @@ ROUNDING_S: Final = 0.002
 MIN_WAIT_S: Final = 0.05
 """A segment whose answer took longer was waited for; or twice the round trip, where that is more."""
 
+FIRST_WAIT_S: Final = 0.25
+"""The same of a check's first segment, whose request has a connection to make."""
+
 _LOST_FRAME: Final = 0.6
 """Share of a frame from which on a distance between frames shows that one is missing, or too many."""
 
@@ -104,7 +107,8 @@ class Study:
 
     def was_awaited(self, seen: Seen) -> bool:
         """The segment was asked for before it began, so that the time of its answer is that of its beginning."""
-        return seen.answered_s - seen.requested_s >= max(MIN_WAIT_S, 2 * self.run.round_trip_s)
+        least_s = MIN_WAIT_S if seen.number else FIRST_WAIT_S
+        return seen.answered_s - seen.requested_s >= max(least_s, 2 * self.run.round_trip_s)
 
     @cached_property
     def seams(self) -> list[Seam]:

@@ -84,9 +84,11 @@ def _skew(study: Study, limits: Limits) -> Result:
     low, high = min(skews), max(skews)
     values: dict[str, Value] = {"min_s": round(low, 6), "max_s": round(high, 6), "median_s": round(median(skews), 6)}
     verdict = limits.exceeded("skew_s") if max(abs(low), abs(high)) > limits.skew_s else Verdict.OK
-    return Result(
-        verdict, f"sound {seconds(median(skews))} after the picture, {seconds(high - low)} apart", values=values
+    usual = median(skews)
+    figure = (
+        f"sound {seconds(abs(usual))} {'after' if usual >= 0 else 'before'} the picture, within {seconds(high - low)}"
     )
+    return Result(verdict, figure, values=values)
 
 
 def _skew_of(seen: Seen) -> float | None:
