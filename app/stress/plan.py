@@ -94,7 +94,7 @@ class Plan:
         processes: how many processes publish, and how many subscribe.
         start: where subscribers begin, one of :data:`STARTS`.
         ca_file: certificates to trust; empty for the usual ones.
-        catch_up_s: how long subscribers may take to have everything once all is published, in seconds.
+        catch_up_s: once all is published, subscribers are waited for until none has got anything for so many seconds.
         publishing, subscribing: the modules whose ``work`` does it; tests put their own here.
     """
 

@@ -117,7 +117,7 @@ class Run:
         publishers, subscribers: the processes that did it.
         phase: what goes on, for people.
         interrupted: it was ended early.
-        seconds: how long it published.
+        seconds: how long it took, from when the first segment was due until everybody had everything.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -195,9 +195,18 @@ class Run:
         await _all([worker.finished for worker in self.publishers], None)
         self._check()
         self.phase = "waiting for subscribers"
-        with anyio.move_on_after(plan.catch_up_s):
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Wait until subscribers have everything, as long as they get on: one that is late is not one that loses."""
+        received = self.ledger.received
+        with anyio.move_on_after(self.plan.catch_up_s) as patience:
+            had = received.segments
             while not self.ledger.caught_up:
                 await self._news.wait()
+                if received.segments > had:
+                    had = received.segments
+                    patience.deadline = anyio.current_time() + self.plan.catch_up_s
 
     async def _end(self, patience_s: float) -> None:
         """End the channels, the subscribers and the processes.
