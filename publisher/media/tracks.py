@@ -68,7 +68,7 @@ class Track(ABC):
         """Decode a packet, and encode what comes of it."""
         self._time_base = packet.time_base
         if isinstance(packet.opaque, int) and packet.pts is not None:
-            self._captured.note(packet.pts * packet.time_base, packet.opaque)
+            self._captured.note(float(packet.pts * packet.time_base), packet.opaque)
         yield from self._transcoded(packet)
 
     def finish(self) -> Iterator[Packet[Stream]]:
@@ -98,7 +98,7 @@ class Track(ABC):
     def _timed(self, packets: Iterator[Packet[Stream]]) -> Iterator[Packet[Stream]]:
         for packet in packets:
             assert packet.pts is not None
-            packet.opaque = self._captured.at(packet.pts * packet.time_base)
+            packet.opaque = self._captured.at(float(packet.pts * packet.time_base))
             yield packet
 
     @abstractmethod
@@ -160,18 +160,18 @@ class CaptureTimes:
     """When what was captured, by its place in media time."""
 
     def __init__(self) -> None:
-        self._known: deque[tuple[Fraction, int]] = deque(maxlen=_REMEMBERED)
+        self._known: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
 
-    def note(self, time: Fraction, unix_us: int) -> None:
-        """What is shown or heard at ``time`` (seconds) was captured at ``unix_us``."""
-        self._known.append((time, unix_us))
+    def note(self, time_s: float, unix_us: int) -> None:
+        """What is shown or heard at ``time_s`` was captured at ``unix_us``."""
+        self._known.append((time_s, unix_us))
 
-    def at(self, time: Fraction) -> int | None:
+    def at(self, time_s: float) -> int | None:
         """When that was captured, judging by what is nearest to it."""
-        nearest = min(self._known, key=lambda known: abs(known[0] - time), default=None)
-        if nearest is None or abs(nearest[0] - time) > JUMP_S:
+        nearest = min(self._known, key=lambda known: abs(known[0] - time_s), default=None)
+        if nearest is None or abs(nearest[0] - time_s) > JUMP_S:
             return None
-        return nearest[1] + round((time - nearest[0]) * 1_000_000)
+        return nearest[1] + round((time_s - nearest[0]) * 1_000_000)
 
 
 def _decoder(stream: VideoStream | AudioStream) -> VideoCodecContext | AudioCodecContext:
