@@ -1,6 +1,8 @@
 """Publish segments of a channel."""
 
-from publisher.client import Publisher, Segment
-from publisher.core import Closed, Receipt
+from publisher.client import Publisher
+from publisher.segment import Segment
+from publisher.statistics import Statistics
+from publisher.verdicts import Closed, Receipt
 
-__all__ = ["Closed", "Publisher", "Receipt", "Segment"]
+__all__ = ["Closed", "Publisher", "Receipt", "Segment", "Statistics"]

@@ -1,78 +1,199 @@
-"""A request body that is written while it is being sent."""
+"""A request body that is written while it is being sent, and kept so that it can be sent again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import anyio
+import anyio.lowlevel
 import httpx
 
+CHUNK_OVERHEAD: Final = 64
+"""Counted on top of each chunk's bytes: about what CPython needs to keep it, so that small ones cannot add up."""
 
-class Body(httpx.AsyncByteStream):
-    """One chunk at a time from a writer to a transport.
 
-    A chunk stays here until a transport takes it, so that a request which fails before its first chunk was taken can
-    be made again with the same body. :meth:`put` returns when the transport asks for more, which it does once the
-    chunk has been written to the connection.
+class Body:
+    """The chunks of one segment: from a writer to one request after the other.
+
+    Each request reads them from the start. They are kept for the next one up to ``retain_bytes``; from then on, once
+    the request under way has them all, they are let go, and the body cannot be sent again. So never more than
+    ``retain_bytes`` and one chunk are held.
+
+    Args:
+        retain_bytes: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included.
 
     Attributes:
-        sent: bytes that a transport has taken so far.
-        ended: a transport has seen the end of the body.
+        handed: bytes that the writer has handed over.
+        over: the writer has ended the body.
     """
 
-    def __init__(self) -> None:
-        self.sent = 0
-        self.ended = False
-        self._chunk: bytes | None = None
-        self._over = False
+    def __init__(self, retain_bytes: int = 0) -> None:
+        self.handed = 0
+        self.over = False
+        self._retain_bytes = retain_bytes
+        self._chunks: list[bytes] = []
+        self._let_go = 0
+        self._held_bytes = 0
+        self._retaining = True
+        self._sending: Sending | None = None
         self._stopped = False
-        self._filled = anyio.Event()
-        self._drained = anyio.Event()
+        self._changed = anyio.Event()
+
+    @property
+    def held(self) -> bool:
+        """Whether all that was handed over is still here."""
+        return self._let_go == 0
+
+    @property
+    def count(self) -> int:
+        """How many chunks were handed over."""
+        return self._let_go + len(self._chunks)
+
+    def send(self, begun: Callable[[], None] = lambda: None) -> Sending:
+        """The body of the next request, from its start; the one before, if any, gets no more.
+
+        Args:
+            begun: called when its first chunk has been written, or its end is reached.
+        """
+        self._sending = Sending(self, begun)
+        self.notify()
+        return self._sending
+
+    def rest(self) -> None:
+        """No request is under way: the writer may go on as long as there is room."""
+        self._sending = None
+        self.notify()
 
     async def put(self, chunk: bytes) -> bool:
-        """Hand one chunk over and wait until it was written; ``False`` if the body was stopped instead.
+        """Hand one chunk over; ``False`` if the body was stopped instead.
 
-        Not to be called again before it has returned, nor after :meth:`end`. Cancelled, it takes the chunk back
-        unless a transport has it already.
+        Returns when the chunk was written to the connection; at once, where no request is under way or the one that is
+        has yet to catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
+        :meth:`end`. Cancelled, it takes the chunk back unless a request has it already.
         """
+        while not self._stopped and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
+            await self.wait()
         if self._stopped:
             return False
-        self._drained = anyio.Event()
-        self._chunk = chunk
-        self._filled.set()
+        at, sending = self.count, self._sending
+        live = sending is not None and sending.written == at
+        self._chunks.append(chunk)
+        self._held_bytes += len(chunk) + CHUNK_OVERHEAD
+        self.handed += len(chunk)
+        self.notify()
+        if not live:
+            await anyio.lowlevel.checkpoint()
         try:
-            await self._drained.wait()
+            while live and not self._stopped and self._sending is sending and sending is not None and sending.lacks(at):
+                await self.wait()
         except BaseException:
-            self._withdraw()
+            if self._sending is None or self._sending.taken <= at:
+                self._take_back(chunk)
             raise
         return not self._stopped
 
+    def take_all_back(self) -> bool:
+        """The writer has nothing to say after all; ``False`` if a request has something of it already."""
+        if not self.held or (self._sending is not None and (self._sending.taken or self._sending.ended)):
+            return False
+        self._chunks.clear()
+        self.handed = self._held_bytes = 0
+        self.over = False
+        return True
+
     def end(self) -> None:
         """No chunk follows."""
-        self._over = True
-        self._filled.set()
+        self.over = True
+        self.notify()
+
+    async def flush(self) -> bool:
+        """Wait until the end was handed over in the way of :meth:`put`; ``False`` if the body was stopped instead."""
+        sending = self._sending
+        if sending is not None and sending.written == self.count:
+            while not self._stopped and self._sending is sending and not sending.ended:
+                await self.wait()
+        return not self._stopped
 
     def stop(self) -> None:
         """Nobody takes chunks any more; wakes the writer."""
         self._stopped = True
-        self._chunk = None
-        self._drained.set()
+        self._let_go = self.count
+        self._chunks.clear()
+        self.notify()
 
-    def _withdraw(self) -> None:
-        if self._chunk is not None:
-            self._chunk = None
-            self._filled = anyio.Event()
+    async def wait(self) -> None:
+        """Wait for the next change."""
+        await self._changed.wait()
 
-    def __aiter__(self) -> Body:
+    def notify(self) -> None:
+        """Something has changed."""
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def chunk(self, at: int) -> bytes:
+        """The chunk with this number, counted from 0; it must still be held."""
+        return self._chunks[at - self._let_go]
+
+    def written(self, count: int) -> None:
+        """So many chunks were written to the connection under way."""
+        while not self._retaining and self._let_go < count:
+            self._held_bytes -= len(self._chunks.pop(0)) + CHUNK_OVERHEAD
+            self._let_go += 1
+        self.notify()
+
+    def _has_room(self, size: int) -> bool:
+        if self._retaining and self._held_bytes + size <= self._retain_bytes:
+            return True
+        if self._sending is None or self._sending.written < self.count:
+            return False
+        self._retaining = False
+        self.written(self.count)
+        return True
+
+    def _take_back(self, chunk: bytes) -> None:
+        self._chunks.pop()
+        self._held_bytes -= len(chunk) + CHUNK_OVERHEAD
+        self.handed -= len(chunk)
+
+
+class Sending(httpx.AsyncByteStream):
+    """A body as one request sends it.
+
+    Attributes:
+        sent: bytes that the transport has taken.
+        taken: chunks that it has taken; written: those that it has written to the connection, since it asked for more.
+        ended: it has seen the end.
+    """
+
+    def __init__(self, body: Body, begun: Callable[[], None]) -> None:
+        self.sent = self.taken = self.written = 0
+        self.ended = False
+        self._body = body
+        self._begun = begun
+
+    def lacks(self, at: int) -> bool:
+        """Whether the chunk with this number has not been written yet."""
+        return self.written <= at
+
+    def __aiter__(self) -> Sending:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._chunk is None:
-            self._drained.set()
-        await self._filled.wait()
-        if self._chunk is None:
-            self.ended = True
-            raise StopAsyncIteration
-        chunk, self._chunk = self._chunk, None
-        if not self._over:
-            self._filled = anyio.Event()
+        if self.written < self.taken:
+            self.written = self.taken
+            if self.written == 1:
+                self._begun()
+            self._body.written(self.written)
+        while self.taken == self._body.count:
+            if self._body.over:
+                self.ended = True
+                if not self.taken:
+                    self._begun()
+                self._body.notify()
+                raise StopAsyncIteration
+            await self._body.wait()
+        chunk = self._body.chunk(self.taken)
+        self.taken += 1
         self.sent += len(chunk)
         return chunk

@@ -7,6 +7,9 @@
             await segment.write(chunk)
         print(segment.receipt)
         receipt = await publisher.publish(b"a whole segment")
+        async with publisher.segment(wait=False) as segment:  # the next one may begin before this one is answered
+            await segment.write(chunk)
+        print(await segment.settled())
 
 What an answer means is decided in :mod:`publisher.core`; this module only obeys.
 """
@@ -26,16 +29,37 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
+from publisher.core import Plan, parse_start
 from publisher.exchanges import TIMEOUT, USER_AGENT, Exchanges
-from publisher.posts import Post, Posts
+from publisher.flights import WhenFull
+from publisher.post import Options
+from publisher.posts import Posts
+from publisher.segment import Segment
+from publisher.statistics import Statistics
 from publisher.transport import DuplexTransport
+from publisher.verdicts import Advance, Receipt, RetryAfter, Stop
 from trickle import wire
 from trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
 from trickle.paths import ChannelURL
 
+__all__ = ["Publisher", "Segment"]
+
 CLOSE_S: Final = 5.0
 """Leaving the ``async with`` block takes at most this long, even if it is left because of a cancellation."""
+
+CONFIRM_S: Final = 2.0
+"""How much of it the answers to segments that were ended are waited for, before the channel is."""
+
+LINGER_S: Final = 0.5
+"""How long the preconnect's answer is waited for after the channel was ended."""
+
+RETAIN_BYTES: Final = 8 << 20
+"""More than two seconds of 25 Mbit/s: what is sent again after a lost connection should not take long."""
+
+MAX_IN_FLIGHT: Final = 3
+
+MAX_PRECONNECT: Final = 2
+"""The server takes a POST for its head and for the one after it; what lies further ahead is 470."""
 
 
 class _State(Enum):
@@ -45,17 +69,37 @@ class _State(Enum):
 
 
 class Publisher:
-    """Publishes the segments of one channel, one after the other.
+    """Publishes the segments of one channel.
 
     The request for the next segment is opened ahead, as soon as the current one has its first byte, so that a
-    segment begins without a round trip. All requests run inside the ``async with`` block.
+    segment begins without a round trip. All requests run inside the ``async with`` block. Segments may overlap and be
+    written by several tasks; they are numbered in the order of their first chunks.
+
+    A request that breaks, or is refused for the moment, is made again, with all of the segment's bytes, while the
+    writer goes on. After a lost connection the publisher first asks the server where the channel is:
+
+    - The channel is gone or empty (the server was restarted): it goes on with its own numbers.
+    - The head lies between what was confirmed and what was sent here: it goes on where it was.
+    - The head lies beyond that, or before it, or the channel is in a later epoch: somebody else publishes there by
+      now, and :exc:`~trickle.errors.Superseded` is raised, with ``seq`` (the newest one of this publisher) and
+      ``latest`` (the head). So it is when a segment that nobody here has begun turns out to be closed, or when another
+      publisher takes one over.
+    - The channel has ended: :exc:`~trickle.errors.ChannelEnded`.
 
     Args:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``.
         content_type: the media type of the segments.
         start: ``"resume"`` goes on where the channel is (the server is asked; a new channel begins at 0),
             ``"reset"`` does the same and closes what an earlier publisher left open; a number begins there.
-        preconnect: how many requests are opened ahead, 0 or 1.
+        preconnect: how many requests are opened ahead: 0, 1 or 2. More than two the server would not take: it accepts
+            a segment only up to one beyond its head. The second one is opened when the server has confirmed a segment.
+        max_in_flight: how many segments may have been entered without their fate being known.
+        when_full: what happens when there is one more. ``"drop"``: the oldest is given up, its writer is told
+            (:exc:`~trickle.errors.SegmentDropped`) and so are its readers; ``"wait"``: entering waits.
+        retain_bytes: so many bytes of each segment are kept until it is confirmed, so that it can be sent again. One
+            that grows beyond that is lost if its connection breaks.
+        idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
+            the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
         headers: sent with every request, for an access token, say.
         auth: any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
@@ -65,7 +109,8 @@ class Publisher:
         rng: where the jitter of retries comes from.
 
     Raises:
-        InvalidInput: the URL, ``start`` or ``preconnect`` is wrong.
+        InvalidInput: the URL, or one of ``start``, ``preconnect``, ``max_in_flight``, ``when_full``, ``retain_bytes``
+            and ``idle_rotation_s``, is wrong.
 
     Attributes:
         url: the channel, taken apart.
@@ -78,20 +123,26 @@ class Publisher:
         content_type: str = wire.DEFAULT_CONTENT_TYPE,
         start: int | Literal["resume", "reset"] = "resume",
         preconnect: int = 1,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        when_full: Literal["drop", "wait"] = "drop",
+        retain_bytes: int = RETAIN_BYTES,
+        idle_rotation_s: float | None = None,
         headers: Mapping[str, str] | None = None,
         auth: httpx.Auth | tuple[str, str] | None = None,
         verify: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
         rng: Random | None = None,
     ) -> None:
-        if preconnect not in (0, 1):
-            raise InvalidInput(f"preconnect is 0 or 1, not {preconnect!r}")
+        self._options = _options(preconnect, max_in_flight, when_full, retain_bytes)
+        if idle_rotation_s is not None and idle_rotation_s <= 0:
+            raise InvalidInput(f"idle_rotation_s is above 0 or None, not {idle_rotation_s!r}")
         self.url = ChannelURL.parse(url)
-        self._plan = Plan(parse_start(start), rng=rng or Random())
-        self._preconnect = preconnect
+        client = uuid4().hex
+        self._plan = Plan(parse_start(start), rng=rng or Random(), name=client)
+        self._idle_rotation_s = idle_rotation_s
         self._http = httpx.AsyncClient(
             transport=transport or DuplexTransport(verify=verify),
-            headers={"User-Agent": USER_AGENT, wire.CLIENT: uuid4().hex, **(headers or {})},
+            headers={"User-Agent": USER_AGENT, wire.CLIENT: client, **(headers or {})},
             auth=auth,
             timeout=TIMEOUT,
         )
@@ -118,8 +169,10 @@ class Publisher:
             await self._find_position()
             self._tasks = await stack.enter_async_context(anyio.create_task_group())
             self._stack = stack.pop_all()
-        self._posts = Posts(self._plan, self._exchanges, self._tasks, self._preconnect)
+        self._posts = Posts(self._plan, self._exchanges, self._tasks, self._options)
         self._posts.open_ahead()
+        if self._idle_rotation_s is not None:
+            self._tasks.start_soon(self._posts.rotate, self._idle_rotation_s)
         return self
 
     async def __aexit__(
@@ -139,11 +192,20 @@ class Publisher:
             # The block's own exception is left to the caller: a task group would wrap it into an exception group.
             await self._stack.__aexit__(None, None, None)
 
-    def segment(self) -> Segment:
-        """The next segment, as an async context manager."""
+    def segment(self, *, wait: bool = True) -> Segment:
+        """The next segment, as an async context manager.
+
+        Args:
+            wait: leaving its block waits for the receipt. Without, it returns once the segment was handed over, and
+                :meth:`Segment.settled` waits for the receipt.
+        """
         if self._state is _State.NEW:
             raise LocalProtocolError("the publisher has not been entered")
-        return Segment(self._posts)
+        return Segment(self._posts, wait=wait)
+
+    def statistics(self) -> Statistics:
+        """What was done so far: a snapshot that does not change."""
+        return Statistics() if self._state is _State.NEW else self._posts.counters.snapshot(self.error)
 
     async def publish(self, data: bytes) -> Receipt:
         """Publish a whole segment as one chunk.
@@ -155,29 +217,46 @@ class Publisher:
             await segment.write(data)
         return segment.receipt
 
-    async def close(self) -> None:
+    async def close(self) -> tuple[int, ...]:
         """End the channel, then close the preconnect. Further calls do nothing.
 
-        The channel is left alone if it has ended, belongs to another publisher, or was never reached.
+        Segments that are being written are cut off; those that were ended have :data:`CONFIRM_S` seconds left to be
+        confirmed. The channel is left alone if it has ended, belongs to another publisher, or was never reached.
+
+        Returns:
+            The seqs of the segments that the server has not confirmed.
 
         Raises:
             TrickleError: the channel could not be ended.
         """
         if self._state is not _State.OPEN:
-            return
+            return ()
         self._state = _State.OVER
-        self._posts.stop()
         try:
+            unconfirmed = await self._posts.finish(CONFIRM_S, tell=not self._plan.owns_channel)
+            self._posts.stop()
             if self._plan.owns_channel:
                 await self._delete()
-                await self._posts.close_ahead()
+                await self._posts.close_ahead(LINGER_S)
         finally:
+            self._posts.stop()
             self._posts.cut_ahead()
+        return unconfirmed
 
-    async def detach(self) -> None:
-        """Stop publishing without ending the channel, so that another publisher can go on with it."""
-        if self._state is _State.OPEN:
-            self._state = _State.OVER
+    async def detach(self) -> tuple[int, ...]:
+        """Stop publishing without ending the channel, so that another publisher can go on with it.
+
+        Segments are treated as by :meth:`close`, and readers of one that is cut off are told.
+
+        Returns:
+            The seqs of the segments that the server has not confirmed.
+        """
+        if self._state is not _State.OPEN:
+            return ()
+        self._state = _State.OVER
+        try:
+            return await self._posts.finish(CONFIRM_S, tell=True)
+        finally:
             self._posts.stop()
             self._posts.cut_ahead()
 
@@ -195,66 +274,16 @@ class Publisher:
             await _obey(verdict)
 
 
-class Segment:
-    """One segment while it is being written; made by :meth:`Publisher.segment`.
-
-    Leaving the block normally ends the segment and waits for its receipt. Leaving it with an exception cuts the
-    segment off, so that nobody takes the part for the whole: the server closes it as truncated.
-    """
-
-    def __init__(self, posts: Posts) -> None:
-        self._posts = posts
-        self._post: Post | None = None
-
-    @property
-    def seq(self) -> int:
-        """Its number in the channel; final once the first chunk was written."""
-        return self._entered().ticket.seq
-
-    @property
-    def receipt(self) -> Receipt:
-        """What became of it.
-
-        Raises:
-            TrickleError: it failed.
-            LocalProtocolError: it is not over yet (``ClosedHere``: it was cut off here).
-        """
-        return self._entered().receipt()
-
-    async def __aenter__(self) -> Segment:
-        if self._post is not None:
-            raise LocalProtocolError("a segment is entered once")
-        self._post = self._posts.claim()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        post = self._entered()
-        try:
-            if error is None:
-                await self._posts.end(post)
-        finally:
-            self._posts.leave(post)
-
-    async def write(self, chunk: bytes) -> None:
-        """Write one chunk; returns once it was handed to the connection. Readers get it as it is, in one piece.
-
-        Raises:
-            ChannelEnded: the channel has ended.
-            ChannelNotFound: there is no such channel, and it may not be created.
-            Superseded: another publisher wrote this segment, or closed it.
-            SegmentTooLarge: the server keeps only the first part of it.
-            Refused: the server said no.
-            ConnectionLost: the connection broke while the segment was being written.
-            LocalProtocolError: the segment is not open.
-        """
-        await self._posts.write(self._entered(), bytes(chunk))
-
-    def _entered(self) -> Post:
-        if self._post is None:
-            raise LocalProtocolError("the segment has not been entered")
-        return self._post
+def _options(preconnect: int, max_in_flight: int, when_full: str, retain_bytes: int) -> Options:
+    if not 0 <= preconnect <= MAX_PRECONNECT:
+        raise InvalidInput(f"preconnect is 0 to {MAX_PRECONNECT}, not {preconnect!r}")
+    if max_in_flight < 1:
+        raise InvalidInput(f"max_in_flight is at least 1, not {max_in_flight!r}")
+    if when_full not in list(WhenFull):
+        raise InvalidInput(f"when_full is 'drop' or 'wait', not {when_full!r}")
+    if retain_bytes < 0:
+        raise InvalidInput(f"retain_bytes is at least 0, not {retain_bytes!r}")
+    return Options(preconnect, max_in_flight, WhenFull(when_full), retain_bytes)
 
 
 async def _obey(verdict: Advance | RetryAfter | Stop) -> None:

@@ -1,40 +1,57 @@
 """What a publisher does next: which seq, and what every answer means. No I/O, no clock, no randomness of its own.
 
-:class:`Plan` hands out a :class:`Ticket` per segment. Whoever carries the request out tells it how that went (an
-:class:`Outcome`) and obeys the :data:`Verdict`:
+:class:`Plan` hands out a :class:`~publisher.verdicts.Ticket` per segment. Whoever carries the request out tells it how
+that went (an :data:`~publisher.verdicts.Outcome`) and obeys the :data:`~publisher.verdicts.Verdict`:
 
-- :class:`Advance`: this seq is done with; the next segment gets the next ticket.
-- :class:`RetryAfter`: wait, then send the same segment again.
-- :class:`Resync`: wait, then send the segment under another seq.
-- :class:`Stop`: nothing more can be published.
+- ``Advance``: this seq is done with; the next segment gets the next ticket.
+- ``RetryAfter``: wait, then send the same segment again.
+- ``Resync``: wait, then send the segment under another seq.
+- ``Stop``: nothing more can be published.
+
+While :attr:`Plan.uncertain`, no segment is sent: the position is asked for first, by one request at a time.
 
 Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 
 - A request that failed is never repeated at once: every retry waits for a random delay of at least
   :data:`MIN_DELAY_S`, on top of ``Retry-After`` where there is one.
-- A status that says no (any 4xx other than 429 and 470) is final.
-- Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet preconnect.
-- Bytes that were handed over once are not kept. A segment that fails after its first byte is reported to its writer,
-  and publishing goes on with the next one.
+- A status that says no (any 4xx other than 409, 429 and 470) is final.
+- Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet preconnect,
+  and for the first :data:`OUTAGE_S` seconds without a connection, which a server needs to start again.
+- A segment is sent again only while all of its bytes are held, and only where they cannot be doubled: the server keeps
+  the rule for bodies with a key, or has certainly nothing of it. Otherwise its writer is told, and publishing goes on.
+- Numbering: a server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened. A
+  head beyond what was published here, a head that went back, a later epoch, or a 409 for a seq that this publisher
+  did not begin, are another publisher's doing: ``Superseded``, and nothing is published between its segments.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from publisher.numbering import Numbering
+from publisher.verdicts import (
+    Advance,
+    Answered,
+    Closed,
+    Lost,
+    Outcome,
+    Progress,
+    Receipt,
+    Resync,
+    RetryAfter,
+    Stop,
+    Ticket,
+    Verdict,
+)
 from trickle import wire
 from trickle.backoff import Backoff, RetryBudget
 from trickle.errors import (
     ChannelEnded,
     ConnectionLost,
     InvalidInput,
-    LocalProtocolError,
     Refused,
-    RemoteProtocolError,
     SegmentMissing,
     SegmentTooLarge,
     Superseded,
@@ -52,6 +69,14 @@ MIN_DELAY_S: Final = 0.05
 LONG_S: Final = 10.0
 """A preconnect that stood this long and then broke was cut for idleness (by a load balancer, say). Replacing it is
 ordinary work, not a retry: as often as the server's own sign of life on an idle preconnect."""
+
+OUTAGE_S: Final = 15.0
+"""So many seconds of waiting for a server that cannot be reached cost nothing: about what a restart takes."""
+
+OUTAGE_DELAY_S: Final = 0.25
+"""The shortest delay in an outage after its first few retries, so that no dice make many requests of those seconds."""
+
+FIRST_RETRIES: Final = 3
 
 MAX_RETRY_AFTER_S: Final = 300.0
 """Told to wait longer than this, the publisher gives up: live media would be stale by then."""
@@ -77,161 +102,49 @@ def parse_start(value: str | int) -> Start:
     raise InvalidInput(f"start is 'resume', 'reset' or a seq, not {value!r}")
 
 
-class Closed(Enum):
-    """How a published segment closed."""
-
-    COMPLETE = "complete"
-    EMPTY = "empty"
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of one published segment.
-
-    Attributes:
-        seq: its number in the channel.
-        sent: bytes that were written.
-        stored: bytes that the server says it has, including those of an earlier publisher of the same segment;
-            ``None`` if it did not say.
-        closed: how it closed.
-    """
-
-    seq: int
-    sent: int
-    stored: int | None
-    closed: Closed
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """Permission to send one segment.
-
-    Attributes:
-        seq: which one.
-        attempt: 1 for the first request, 2 for its first retry, ...
-        reset: the request says ``Lp-Trickle-Reset``.
-    """
-
-    seq: int
-    attempt: int = 1
-    reset: bool = False
-
-    def again(self, seq: int | None = None) -> Ticket:
-        """The ticket of the next attempt, at another seq if one is given."""
-        return replace(self, seq=self.seq if seq is None else seq, attempt=self.attempt + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a request had come when its outcome was known.
-
-    Attributes:
-        sent: bytes of the body that were taken for sending.
-        ended: the whole body was.
-        lived_s: seconds since the request was made.
-    """
-
-    sent: int = 0
-    ended: bool = False
-    lived_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The server answered.
-
-    Attributes:
-        status: the HTTP status.
-        headers: found in any case.
-        detail: first line of the body.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """There was no answer.
-
-    Attributes:
-        error: why.
-        connected: a connection had been made.
-    """
-
-    error: ConnectionLost | RemoteProtocolError
-    connected: bool = True
-
-
-Outcome = Answered | Lost
-
-
-@dataclass(frozen=True, slots=True)
-class Advance:
-    """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer)."""
-
-    receipt: Receipt | None = None
-    error: TrickleError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RetryAfter:
-    """Wait for ``delay_s`` seconds, then send the same request again."""
-
-    delay_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Resync:
-    """Wait for ``delay_s`` seconds, then send the segment as ``seq``."""
-
-    delay_s: float
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Nothing more can be published."""
-
-    error: TrickleError
-
-
-Verdict = Advance | RetryAfter | Resync | Stop
-
-
 class Plan:
     """The decisions of one publisher.
-
-    At most one ticket at a time may be without its first byte: the newest. So seqs are begun in order.
 
     Args:
         start: the first seq, or how to find it.
         rng: where the jitter comes from.
+        name: begins every ``Idempotency-Key``; must be unique among publishers.
         backoff: delays before retries.
         budget: how many retries there may be.
 
     Attributes:
         error: why nothing more can be published; ``None`` while that is not so.
+        uncertain: a connection was lost: before anything is sent, ask for the position, and call :meth:`on_located`.
+        keeps_keys: whether the server stores a body that is sent again under its key only once; ``None``: not known.
     """
 
     def __init__(
-        self, start: Start, *, rng: Random, backoff: Backoff | None = None, budget: RetryBudget | None = None
+        self,
+        start: Start,
+        *,
+        rng: Random,
+        name: str = "",
+        backoff: Backoff | None = None,
+        budget: RetryBudget | None = None,
     ) -> None:
-        self._next = start if isinstance(start, int) else None
+        self.error: TrickleError | None = None
+        self.uncertain = False
+        self.keeps_keys: bool | None = None
+        self._numbering = Numbering(start if isinstance(start, int) else None)
         self._reset = start == "reset"
         self._rng = rng
+        self._name = name
+        self._keys = 0
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
         self._failures = 0
+        self._outage_s = 0.0
         self._reached = False
-        self._newest_begun = -1
-        self.error: TrickleError | None = None
 
     @property
     def next_seq(self) -> int | None:
         """The seq of the next ticket; ``None`` while ``GET /{channel}/next`` has to be asked first."""
-        return self._next
+        return self._numbering.next
 
     @property
     def owns_channel(self) -> bool:
@@ -250,25 +163,63 @@ class Plan:
         Raises:
             LocalProtocolError: ``next_seq`` is not known yet.
         """
-        if self._next is None:
-            raise LocalProtocolError("the position has to be asked for before the first segment")
-        ticket = Ticket(self._next, reset=self._reset)
-        self._reset = False
-        self._next += 1
-        return ticket
+        seq = self._numbering.take()
+        reset, self._reset = self._reset, False
+        self._keys += 1
+        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
+
+    def may_open(self, seq: int) -> bool:
+        """Whether a request for this seq may be made now; ask again after each segment's first byte or fate."""
+        return self._numbering.may_open(seq)
+
+    def bind(self, ticket: Ticket) -> None:
+        """There is something to send with this ticket."""
+        self._numbering.bind(ticket.seq)
 
     def begin(self, ticket: Ticket) -> None:
-        """The first byte of a segment was handed over."""
+        """The first byte of a segment, or its end, was handed to a connection."""
         self._reached = True
-        self._newest_begun = ticket.seq
+        self._numbering.flow(ticket.seq)
+
+    def release(self, ticket: Ticket) -> bool:
+        """Nothing of a segment was handed over, and it is given up; returns whether its ticket can be used again."""
+        self._numbering.release(ticket.seq)
+        return self._numbering.is_last(ticket.seq)
+
+    def give_up(self, ticket: Ticket) -> None:
+        """A segment was dropped or cut off here."""
+        self._numbering.settle(ticket.seq, closed=False)
 
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
-        """What ``GET /{channel}/next`` brought; after ``Advance``, ``next_seq`` is known."""
+        """What the first ``GET /{channel}/next`` brought; after ``Advance``, ``next_seq`` is known."""
         self._note(outcome)
         if isinstance(outcome, Answered) and (head := _head(outcome)) is not None:
-            self._next = head
+            self._learn(outcome)
+            self.uncertain = False
+            self._numbering.place(head, header_int(outcome.headers, wire.EPOCH))
             return Advance()
-        return self._retry(outcome, _error(outcome, None), lived_s=0.0)
+        return self._retry(outcome, _error(outcome, None))
+
+    def on_located(self, outcome: Outcome, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
+        """What ``GET /{channel}/next`` brought, in so many seconds; after ``Advance``, segments may be sent again."""
+        self._note(outcome)
+        error = _error(outcome, None)
+        match outcome:
+            case Lost() | Answered(status=wire.Status.TOO_MANY_REQUESTS) | Answered(status=500 | 502 | 503 | 504):
+                return self._retry(outcome, error, lived_s=lived_s)
+            case Answered(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
+                if self._numbering.newest >= 0:
+                    return self._stop(error)
+            case Answered(status=wire.Status.NOT_FOUND):
+                self._numbering.begin_life()
+            case Answered() if (head := _head(outcome)) is not None:
+                self._learn(outcome)
+                if why := self._numbering.judge(head, header_int(outcome.headers, wire.EPOCH)):
+                    return self._stop(Superseded(None, seq=self._numbering.newest, detail=why, latest=head))
+            case Answered():
+                self.keeps_keys = False  # a server without this route; what it says to segments will do
+        self.uncertain = False
+        return Advance()
 
     def on_delete(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
         """What ``DELETE /{channel}`` brought. A channel that is already gone is as good as one that was ended."""
@@ -276,7 +227,14 @@ class Plan:
         gone = (wire.Status.OK, wire.Status.BAD_REQUEST, wire.Status.NOT_FOUND)
         if isinstance(outcome, Answered) and outcome.status in gone:
             return Advance()
-        return self._retry(outcome, _error(outcome, None), lived_s=0.0)
+        return self._retry(outcome, _error(outcome, None))
+
+    def before_retry(self, ticket: Ticket) -> Ticket | Advance:
+        """The time has come to send a segment again: with this ticket, unless its bytes could be doubled."""
+        exposed = ticket.exposed and ticket.life == self._numbering.life
+        if exposed and not self.keeps_keys:
+            return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
+        return replace(ticket, exposed=exposed, life=self._numbering.life)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Verdict:
         """What ``POST /{channel}/{seq}`` came to.
@@ -284,54 +242,118 @@ class Plan:
         Args:
             ticket: whose request it was.
             outcome: how it ended.
-            progress: how far it had come.
+            progress: how far the segment had come.
         """
         self._note(outcome)
         error = _error(outcome, ticket.seq)
-        match outcome:
-            case Answered(status=wire.Status.OK) if not isinstance(error, ChannelEnded):
-                return self._on_ok(ticket, outcome, progress)
-        if progress.sent or progress.ended:
-            # Its bytes are gone: its writer is told, and the next segment may still get through.
-            return Advance(error=error) if _may_go_on(error) else self._stop(error)
         match error:
-            case SegmentMissing(latest=int(head)) if head >= 0:
-                # The head may be a segment of our own whose first byte is still on its way to the server.
-                seq = head + 1 if head == self._newest_begun else head
-                return self._resync(seq, error, progress)
-            case SegmentMissing() | SegmentTooLarge():
-                return self._stop(error)
-        return self._retry(outcome, error, lived_s=progress.lived_s)
+            case None:
+                assert isinstance(outcome, Answered)
+                return self._on_ok(ticket, outcome, progress)
+            case SegmentMissing():
+                return self._on_missing(ticket, error, progress)
+            case Superseded():
+                return self._on_conflict(ticket, error, progress)
+            case SegmentTooLarge() if progress.begun:
+                self._numbering.settle(ticket.seq, closed=True)
+                return Advance(error=error)
+        exposed = progress.exposed and not (isinstance(outcome, Lost) and not outcome.connected)
+        if not _may_retry(error):
+            return self._stop(error)
+        doubled = (ticket.exposed or exposed) and self.keeps_keys is False and isinstance(outcome, Answered)
+        if not progress.held or doubled:
+            self.uncertain |= isinstance(outcome, Lost)
+            return self._drop(ticket, error)
+        self.uncertain |= exposed and self.keeps_keys is None and isinstance(outcome, Answered)
+        verdict = self._retry(outcome, error, lived_s=progress.lived_s, known=self.uncertain)
+        return replace(verdict, exposed=exposed) if isinstance(verdict, RetryAfter) else verdict
 
     def _on_ok(self, ticket: Ticket, answer: Answered, progress: Progress) -> Verdict:
         stored = header_int(answer.headers, wire.SIZE)
-        if not progress.ended and not progress.sent:
+        self._numbering.settle(ticket.seq, closed=True)
+        repeated = progress.over and ticket.exposed and stored is not None
+        if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
+            self._failures, self._outage_s = 0, 0.0
+            self._budget.earn()
+            closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
+            return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
+        if progress.held and (stored == 0 or not (ticket.exposed or progress.exposed)):
             error = Superseded(answer.status, seq=ticket.seq, detail="somebody else closed it before it began")
-            return self._resync(ticket.seq + 1, error, progress)
-        if not progress.ended or (stored is not None and stored < progress.sent):
-            detail = f"somebody else closed it; the server has {stored} of {progress.sent} bytes"
-            return Advance(error=Superseded(answer.status, seq=ticket.seq, detail=detail))
-        self._failures = 0
-        self._budget.earn()
-        closed = Closed.COMPLETE if progress.sent else Closed.EMPTY
-        return Advance(receipt=Receipt(ticket.seq, progress.sent, stored, closed))
+            return self._resync(ticket, ticket.seq + 1, error, progress)
+        detail = f"somebody else closed it; the server has {stored} of {progress.handed} bytes"
+        return Advance(error=Superseded(answer.status, seq=ticket.seq, detail=detail))
+
+    def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress) -> Verdict:
+        """470: nothing of this request was stored, and the server says where its head is."""
+        if error.latest is None or error.latest < 0:
+            return self._stop(error)
+        if why := self._numbering.judge(error.latest):
+            return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
+        if not progress.held:
+            return self._drop(ticket, error)
+        if (delay_s := self._pay(error, progress.lived_s)) is None:
+            return self._stop(error)
+        seq = self._numbering.move(ticket.seq, error.latest, begun=progress.begun)
+        return RetryAfter(delay_s) if seq is None else Resync(delay_s, seq)
+
+    def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Verdict:
+        """409: closed, or another publisher's. It may be our own doing if it, or a later one, had been begun here."""
+        ours = ticket.exposed or ticket.seq < self._numbering.newest
+        why = None if error.latest is None else self._numbering.judge(error.latest)
+        if not ours or error.latest is None or why:
+            return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
+        self._numbering.settle(ticket.seq, closed=True)
+        if ticket.exposed or not progress.held:
+            return Advance(error=error)
+        return self._resync(ticket, ticket.seq + 1, error, progress)
+
+    def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
+        if (delay_s := self._pay(error, progress.lived_s)) is None:
+            return self._stop(error)
+        return Resync(delay_s, self._numbering.skip(ticket.seq, to, begun=progress.begun))
+
+    def _drop(self, ticket: Ticket, error: TrickleError) -> Advance:
+        self._numbering.settle(ticket.seq, closed=False)
+        return Advance(error=error, drop=True)
 
     def _note(self, outcome: Outcome) -> None:
         self._reached |= not isinstance(outcome, Lost) or outcome.connected
 
-    def _retry(self, outcome: Outcome, error: TrickleError, *, lived_s: float) -> RetryAfter | Stop:
+    def _learn(self, answer: Answered) -> None:
+        self.keeps_keys = header_int(answer.headers, wire.EPOCH) is not None
+
+    def _retry(
+        self, outcome: Outcome, error: TrickleError | None, *, lived_s: float = 0.0, known: bool = False
+    ) -> RetryAfter | Stop:
+        if error is None:
+            assert isinstance(outcome, Answered)
+            return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
+        if not isinstance(outcome, Lost):
+            delay_s = self._pay(error, lived_s) if _may_retry(error) else None
         # The very first connection is not worth waiting for: most likely the URL is wrong, and somebody is watching.
-        unconnected = isinstance(outcome, Lost) and not outcome.connected
-        hopeless = (unconnected and not self._reached) or not _may_retry(error)
-        delay_s = None if hopeless else self._pay(error, 0.0 if unconnected else lived_s)
+        elif not isinstance(error, ConnectionLost) or not (outcome.connected or self._reached):
+            delay_s = None
+        else:
+            delay_s = self._outlast(outcome, lived_s, known=known)
         return self._stop(error) if delay_s is None else RetryAfter(delay_s)
 
-    def _resync(self, seq: int, error: TrickleError, progress: Progress) -> Resync | Stop:
-        delay_s = self._pay(error, progress.lived_s)
-        if delay_s is None:
-            return self._stop(error)
-        self._next = seq + 1
-        return Resync(delay_s, seq)
+    def _outlast(self, lost: Lost, lived_s: float, *, known: bool) -> float | None:
+        """How many seconds to wait after a lost connection; ``None`` if there is to be no other.
+
+        Args:
+            known: others were lost before it, at the same time; one of them has paid, and will ask for the position.
+        """
+        self.uncertain = True
+        if lost.connected and lived_s >= LONG_S:
+            self._failures, self._outage_s = 0, 0.0
+        elif not known and self._outage_s >= OUTAGE_S and not self._budget.spend():
+            return None
+        self._failures += not known
+        least_s = MIN_DELAY_S if self._failures <= FIRST_RETRIES else OUTAGE_DELAY_S
+        delay_s = max(least_s, self._backoff.delay(max(1, self._failures), self._rng))
+        if not known:
+            self._outage_s += delay_s + (0.0 if lost.connected else lived_s)
+        return delay_s
 
     def _pay(self, error: TrickleError, lived_s: float) -> float | None:
         """How many seconds to wait before another request; ``None`` if there is to be none."""
@@ -363,17 +385,15 @@ def _head(answer: Answered) -> int | None:
     return head if head is not None and head >= 0 else None
 
 
-def _error(outcome: Outcome, seq: int | None) -> TrickleError:
+def _error(outcome: Outcome, seq: int | None) -> TrickleError | None:
+    """The error that an outcome stands for; ``None`` for a 200 that is not the end of the channel."""
     if isinstance(outcome, Lost):
         return outcome.error
+    if outcome.status == wire.Status.OK and not outcome.headers.get(wire.CLOSED):
+        return None
     return error_for(outcome.status, outcome.headers, seq=seq, detail=outcome.detail)
 
 
 def _may_retry(error: TrickleError) -> bool:
     """Whether the same request may succeed later."""
     return isinstance(error, ConnectionLost) or (isinstance(error, Refused) and error.temporary)
-
-
-def _may_go_on(error: TrickleError) -> bool:
-    """Whether another segment may get through after one failed with this."""
-    return _may_retry(error) or isinstance(error, SegmentTooLarge | SegmentMissing)

@@ -1,4 +1,4 @@
-"""The three requests of a publisher: HTTP on one side, outcomes on the other."""
+"""The four requests of a publisher: HTTP on one side, outcomes on the other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 import httpx
 
-from publisher.body import Body
-from publisher.core import Answered, Lost, Outcome, Ticket
+from publisher.body import Sending
+from publisher.verdicts import Answered, Lost, Outcome, Ticket
 from trickle import __version__, wire
 from trickle.errors import ConnectionLost, RemoteProtocolError
 from trickle.paths import ChannelURL
@@ -34,9 +34,9 @@ class Exchanges:
         self._url = url
         self._content_type = content_type
 
-    async def post(self, ticket: Ticket, body: Body) -> Outcome:
+    async def post(self, ticket: Ticket, body: Sending) -> Outcome:
         """Publish a segment. Returns early if the server answers early."""
-        headers = {"Content-Type": self._content_type}
+        headers = {"Content-Type": self._content_type, wire.IDEMPOTENCY_KEY: ticket.key}
         if ticket.reset:
             headers[wire.RESET] = "1"
         url = self._url.segment(ticket.seq)
@@ -50,6 +50,11 @@ class Exchanges:
     async def delete(self, attempt: int) -> Outcome:
         """End the channel."""
         return await self._send(self._http.build_request("DELETE", str(self._url), headers=_attempt(attempt)))
+
+    async def give_up(self, seq: int) -> Outcome:
+        """Tell the server that no more will come of a segment: what it has is a part."""
+        headers = {wire.TRUNCATED: "dropped"}
+        return await self._send(self._http.build_request("DELETE", self._url.segment(seq), headers=headers), seq)
 
     async def _send(self, request: httpx.Request, seq: int | None = None) -> Outcome:
         try:

@@ -33,10 +33,15 @@ class Trickle:
         heads: the same, with headers.
         stored: the chunks of each complete segment.
         instead: answers for the first requests with that method and path, in order.
+
+    Args:
+        head: of the channel; ``None`` if there is no channel yet.
+        epoch: told with the head by a server that stores a body that is sent again only once.
     """
 
-    def __init__(self, head: int | None = None) -> None:
+    def __init__(self, head: int | None = None, epoch: int | None = None) -> None:
         self.head = head
+        self.epoch = epoch
         self.log: list[str] = []
         self.heads: list[Head] = []
         self.stored: dict[str, list[bytes]] = {}
@@ -71,11 +76,15 @@ class Trickle:
 
     async def _serve(self, peer: Peer, head: Head) -> bool:
         if head.method == "DELETE":
-            self.ended.set()
+            if self.log[-1] == "DELETE":
+                self.ended.set()
             await peer.answer(200)
             return True
         if head.method == "GET":
-            await (peer.answer(404) if self.head is None else peer.answer(200, {wire.LATEST: self.head}))
+            told: dict[str, object] = {wire.LATEST: self.head}
+            if self.epoch is not None:
+                told[wire.EPOCH] = self.epoch
+            await (peer.answer(404) if self.head is None else peer.answer(200, told))
             return True
         body = asyncio.ensure_future(peer.body())
         ended = asyncio.ensure_future(self.ended.wait())
@@ -89,6 +98,7 @@ class Trickle:
             return False
         seq = head.path.rsplit("/", 1)[1]
         self.stored[seq] = body.result()
+        self.head = max(self.head or 0, int(seq) + 1)
         size = sum(map(len, body.result()))
         await peer.answer(200, {wire.SEQ: seq, wire.SIZE: size} | ({} if size else {"Connection": "close"}))
         return bool(size)
@@ -337,17 +347,22 @@ def test_an_early_answer_in_the_middle_of_a_segment_is_raised(
 
 
 def test_an_error_that_comes_with_the_answer_is_raised_at_the_end_of_the_segment() -> None:
-    """A segment is published only when its answer says so."""
+    """A segment is published only when its answer says so; where a retry would double it, it is lost, and told so."""
 
     async def main() -> None:
         trickle = Trickle()
-        trickle.instead = {"POST 0": [reply(200, {wire.SIZE: 0}, after=2)], "POST 1": [cut(after=2)]}
+        trickle.instead = {"POST 0": [reply(200, {wire.SIZE: 1}, after=2)], "POST 1": [cut(after=2)]}
         async with fake_server(trickle) as server, publisher(server, start=0) as pub:
             with pytest.raises(errors.Superseded):
-                await pub.publish(b"x")
-            with pytest.raises(errors.ConnectionLost):
+                await pub.publish(b"xy")
+            trickle.head = 1
+            with pytest.raises(errors.ConnectionLost, match="double"):
                 await pub.publish(b"x")
             assert (await pub.publish(b"x")).seq == 2
+            await trickle.seen("DELETE 1")
+            statistics = pub.statistics()
+            assert (statistics.lost, statistics.segments, statistics.dropped) == (2, 1, 0)
+            assert isinstance(statistics.last_error, errors.ConnectionLost)
 
     run(main())
 
@@ -360,7 +375,8 @@ def test_a_preconnect_is_retried_until_it_holds() -> None:
         trickle.instead = {"POST 0": [reply(503), cut(), reply(429)]}
         async with fake_server(trickle) as server, publisher(server, start=0) as pub:
             await trickle.seen("POST 0", times=4)
-            assert await pub.publish(b"x") == Receipt(0, 1, 1, Closed.COMPLETE)
+            assert await pub.publish(b"x") == Receipt(0, 1, 1, Closed.COMPLETE, attempts=4)
+            assert pub.statistics().retries >= 3
         posts = [head.headers.get(wire.ATTEMPT.lower()) for head in trickle.heads if head.path.endswith("/0")]
         assert posts == [None, "2", "3", "4"]
         assert trickle.stored["0"] == [b"x"]
@@ -411,15 +427,37 @@ def test_an_exception_cuts_the_segment_off() -> None:
             async def fail() -> None:
                 async with segment:
                     await segment.write(b"half")
+                    await trickle.seen("POST 1")
                     raise LookupError
 
             with pytest.raises(LookupError):
                 await fail()
+            await trickle.seen("DELETE 0")
             await pub.publish(b"whole")
             with pytest.raises(errors.ClosedHere):
                 _ = segment.receipt
+        assert trickle.heads[2].headers[wire.TRUNCATED.lower()] == "dropped"
         # The last preconnect may have come to its end, without a byte.
         assert {seq: chunks for seq, chunks in trickle.stored.items() if chunks} == {"1": [b"whole"]}
+
+    run(main())
+
+
+def test_a_number_is_not_wasted_on_nothing() -> None:
+    """A segment that is given up before anything of it could be sent leaves its seq to the next one."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+
+            async def fail() -> None:
+                async with pub.segment() as segment:
+                    await segment.write(b"never")
+                    raise LookupError
+
+            with pytest.raises(LookupError):
+                await fail()
+            assert await pub.publish(b"x") == Receipt(0, 1, 1, Closed.COMPLETE)
 
     run(main())
 
@@ -447,7 +485,7 @@ def test_cancelling_ends_the_channel() -> None:
 
 
 def test_a_cancelled_write_takes_its_chunk_back() -> None:
-    """A chunk that no request has taken is not sent after its write was cancelled."""
+    """A chunk that could be neither kept nor sent before its write was cancelled is not sent after it."""
 
     async def main() -> None:
         trickle = Trickle()
@@ -458,7 +496,11 @@ def test_a_cancelled_write_takes_its_chunk_back() -> None:
             refused.set()
 
         trickle.instead = {"POST 0": [busy]}
-        async with fake_server(trickle) as server, publisher(server, start=0) as pub, pub.segment() as segment:
+        async with (
+            fake_server(trickle) as server,
+            publisher(server, start=0, retain_bytes=0) as pub,
+            pub.segment() as segment,
+        ):
             await refused.wait()
             with anyio.move_on_after(0.1) as waiting:
                 await segment.write(b"too late")
@@ -586,11 +628,14 @@ def test_wrong_use_is_refused() -> None:
     """Each rule of the objects has its error, and breaking one changes nothing."""
 
     async def main() -> None:
-        for url, options in (("ftp://x/y", {}), ("http://h/c", {"preconnect": 2}), ("http://h/c", {"start": "x"})):
+        wrong: dict[str, object] = {"preconnect": 3, "start": "x", "max_in_flight": 0, "when_full": "explode"}
+        wrong |= {"retain_bytes": -1, "idle_rotation_s": 0.0}
+        for url, options in (("ftp://x/y", {}), *(("http://h/c", {name: value}) for name, value in wrong.items())):
             with pytest.raises(errors.InvalidInput):
-                Publisher(url, **options)
+                Publisher(url, **options)  # type: ignore[arg-type]
         async with fake_server(Trickle()) as server:
             pub = publisher(server)
+            assert pub.statistics().segments == 0
             with pytest.raises(errors.LocalProtocolError):
                 pub.segment()
             async with pub:
@@ -600,8 +645,6 @@ def test_wrong_use_is_refused() -> None:
                 with pytest.raises(errors.LocalProtocolError):
                     await segment.write(b"x")
                 async with segment:
-                    with pytest.raises(errors.LocalProtocolError):
-                        await pub.publish(b"x")
                     with pytest.raises(errors.LocalProtocolError):
                         _ = segment.receipt
                     with pytest.raises(errors.LocalProtocolError):

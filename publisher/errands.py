@@ -1,0 +1,81 @@
+"""The requests of a publisher that carry no segment: where is the head, and this segment is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, assert_never
+
+import anyio
+from anyio.abc import TaskGroup
+
+from publisher.core import Plan
+from publisher.exchanges import Exchanges
+from publisher.verdicts import Advance, RetryAfter, Stop
+
+GIVE_UP_S: Final = 5.0
+"""How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""
+
+
+class Errands:
+    """Makes them, beside the segments.
+
+    Args:
+        plan: decides.
+        exchanges: makes the requests.
+        tasks: runs them.
+        changed: called when one is done.
+
+    Attributes:
+        asked: how often the head was asked for; under_way: deletions that are not done.
+    """
+
+    def __init__(self, plan: Plan, exchanges: Exchanges, tasks: TaskGroup, changed: Callable[[], None]) -> None:
+        self.asked = 0
+        self.under_way = 0
+        self._plan = plan
+        self._exchanges = exchanges
+        self._tasks = tasks
+        self._changed = changed
+        self._stopped = False
+        self._asking = anyio.Lock()
+        self._ask_at = 0.0
+
+    async def locate(self) -> None:
+        """Ask where the head is until the plan is certain or has given up, by one request at a time.
+
+        If the caller is cancelled, the next one does not ask any earlier.
+        """
+        async with self._asking:
+            attempt = 0
+            while self._plan.uncertain and self._plan.error is None and not self._stopped:
+                await anyio.sleep_until(self._ask_at)
+                attempt += 1
+                self.asked += 1
+                begun_at = anyio.current_time()
+                outcome = await self._exchanges.next(attempt)
+                verdict = self._plan.on_located(outcome, anyio.current_time() - begun_at)
+                match verdict:
+                    case Advance() | Stop():
+                        self._changed()
+                    case RetryAfter(delay_s):
+                        self._ask_at = anyio.current_time() + delay_s
+                    case _:
+                        assert_never(verdict)
+
+    def delete(self, seq: int) -> None:
+        """Tell the server that a segment was given up."""
+        if not self._stopped:
+            self.under_way += 1
+            self._tasks.start_soon(self._delete, seq)
+
+    def stop(self) -> None:
+        """Begin no other one."""
+        self._stopped = True
+
+    async def _delete(self, seq: int) -> None:
+        try:
+            with anyio.move_on_after(GIVE_UP_S):
+                await self._exchanges.give_up(seq)
+        finally:
+            self.under_way -= 1
+            self._changed()
