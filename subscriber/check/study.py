@@ -25,6 +25,9 @@ MIN_WAIT_S: Final = 0.05
 FIRST_WAIT_S: Final = 0.25
 """The same of a check's first segment, whose request has a connection to make."""
 
+MIN_PACE_S: Final = 2.0
+"""Over a shorter time no pace can be told."""
+
 _LOST_FRAME: Final = 0.6
 """Share of a frame from which on a distance between frames shows that one is missing, or too many."""
 
@@ -175,16 +178,27 @@ class Study:
 
     @cached_property
     def speed(self) -> float | None:
-        """Seconds of media per second here; ``None`` where too little was waited for to tell."""
-        points = [point for point in self.line if self.was_awaited(point.seen)]
-        if len(points) < _ENOUGH or points[-1].seen.answered_s - points[0].seen.answered_s < 2.0:
+        """Seconds of media per second here; ``None`` where too little was waited for to tell.
+
+        The longest pause is left out: a single one is no slowness, but is told of by the cadence.
+        """
+        points = self.awaited
+        wall_s = points[-1].seen.answered_s - points[0].seen.answered_s if points else 0.0
+        if len(points) < _ENOUGH or wall_s < MIN_PACE_S:
             return None
-        # The median over pairs that are half of the time apart: one late segment does not count.
-        half = (len(points) + 1) // 2
-        return median(
-            (later.media_s - earlier.media_s) / max(1e-3, later.seen.answered_s - earlier.seen.answered_s)
-            for earlier, later in zip(points, points[half:], strict=False)
+        media_s = points[-1].media_s - points[0].media_s
+        if media_s >= wall_s:
+            return media_s / max(0.001, wall_s)
+        pauses = (
+            later.seen.answered_s - earlier.seen.answered_s - (later.media_s - earlier.media_s)
+            for earlier, later in pairwise(points)
         )
+        return min(1.0, media_s / max(0.001, wall_s - max(pauses)))
+
+    @cached_property
+    def awaited(self) -> list[Point]:
+        """The points of the line whose beginning was waited for."""
+        return [point for point in self.line if self.was_awaited(point.seen)]
 
     def _step(self, before: Seen, after: Seen) -> float | None:
         earlier, later = before.media.lead, after.media.lead

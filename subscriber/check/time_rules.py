@@ -68,7 +68,7 @@ def _real_time(study: Study, limits: Limits) -> Result:
         return skip(why)
     speed = study.speed
     assert speed is not None
-    points = [point for point in study.line if study.was_awaited(point.seen)]
+    points = study.awaited
     wall_s = points[-1].seen.answered_s - points[0].seen.answered_s
     behind_s = (1 - speed) * wall_s
     values: dict[str, Value] = {"speed": round(speed, 4), "over_s": round(wall_s, 3)}
@@ -84,20 +84,19 @@ def _jitter(study: Study, limits: Limits) -> Result:
     if why := _no_pace(study):
         return skip(why)
     speed = study.speed or 1.0
-    points = [point for point in study.line if study.was_awaited(point.seen)]
     # A publisher that is slow throughout is told of by its own rule.
-    delays = [point.seen.answered_s - point.media_s / speed for point in points]
-    usual = median(delays)
-    late = {point.seen.seq: delay - usual for point, delay in zip(points, delays, strict=True)}
-    worst_s = max(late.values())
-    values: dict[str, Value] = {
-        "max_late_s": round(worst_s, 6),
-        "p95_late_s": round(quantile(list(late.values()), 0.95), 6),
-        "max_early_s": round(-min(late.values()), 6),
-    }
-    where = [seq for seq, by in late.items() if by > limits.jitter_s]
+    delays = [(point.seen.seq, point.seen.answered_s - point.media_s / speed) for point in study.awaited]
+    late: list[float] = []
+    where: list[int] = []
+    quickest = delays[0][1]
+    for seq, delay in delays:
+        quickest = min(quickest, delay)
+        if delay - quickest > limits.jitter_s and (not late or late[-1] <= limits.jitter_s):
+            where.append(seq)
+        late.append(delay - quickest)
+    values: dict[str, Value] = {"max_late_s": round(max(late), 6), "p95_late_s": round(quantile(late, 0.95), 6)}
     verdict = limits.exceeded("jitter_s") if where else Verdict.OK
-    return Result(verdict, f"up to {seconds(worst_s)} late", values=values, segments=named(where))
+    return Result(verdict, f"up to {seconds(max(late))} late", values=values, segments=named(where))
 
 
 def _latency(study: Study, limits: Limits) -> Result:

@@ -160,6 +160,7 @@ def in_time(
         length_s = study.lengths.get(one.number, 1.0)
         begun_s = 101.0 + times[one.number] / speed if one.number in times else now_s
         begun_s += late_s(one.number) if late_s is not None else 0.0
+        begun_s = max(begun_s, asked_s + 0.001)  # nothing is answered before it was asked for
         now_s = begun_s + share * length_s
         wall_us = round(1_700_000_000_000_000 + begun_s * 1e6)
         found.append(

@@ -340,6 +340,8 @@ def long_run(good: list[bytes], clip: Clip) -> list[Seen]:
         ({"speed": 8.0}, {}),
         ({"share": 0.02}, {"trickles": "warn"}),
         ({"late_s": lambda number: 2.5 if number == 6 else 0.0}, {"jitter": "warn"}),
+        ({"late_s": lambda number: 1.8 * (number >= 2)}, {"jitter": "warn"}),
+        ({"late_s": lambda number: 1.8 * (number // 3)}, {"jitter": "warn", "real_time": "fail"}),
         ({"late_s": lambda number: 0.3 * (number % 3)}, {}),
     ],
 )
