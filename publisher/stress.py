@@ -14,7 +14,7 @@ from dataclasses import fields
 import anyio
 from anyio.abc import TaskStatus
 
-from publisher.client import Publisher
+from publisher.client import Publisher, Segment
 from trickle.errors import TrickleError
 from trickle.load import CONTENT_TYPE, Load
 from trickle.stress import Desk, Left, Orders, Seat, Sent
@@ -71,7 +71,9 @@ class _Seat:
     async def run(self, verify: ssl.SSLContext | bool, *, task_status: TaskStatus[None]) -> None:
         error, entered = "", False
         # Not start=0: who has asked for its position knows that there is a server, and then always ends its channel.
-        publisher = Publisher(self._seat.url, content_type=CONTENT_TYPE, start="resume", verify=verify)
+        publisher = Publisher(
+            self._seat.url, content_type=CONTENT_TYPE, start="resume", when_full="wait", verify=verify
+        )
         try:
             async with publisher:
                 task_status.started()
@@ -88,23 +90,26 @@ class _Seat:
         await self._desk.record(Left("publisher", self._seat.channel, 0, 0, error, _counts(publisher)))
 
     async def _publish(self, publisher: Publisher) -> None:
-        for ordinal in range(self._load.segments):
-            await self._until(self._start.ns + self._load.begins_ns(self._seat.channel, ordinal))
-            if self._desk.is_closed:
-                return
-            await self._desk.record(await self._segment(publisher, ordinal))
-            if publisher.error is not None:
-                raise publisher.error
+        async with anyio.create_task_group() as fates:
+            for ordinal in range(self._load.segments):
+                await self._until(self._start.ns + self._load.begins_ns(self._seat.channel, ordinal))
+                if self._desk.is_closed or publisher.error is not None:
+                    break
+                # A server that is slow to confirm one segment must not delay the next one.
+                segment = publisher.segment(wait=False)
+                sent = await self._write(segment, ordinal)
+                fates.start_soon(self._settle, segment, sent)
+        if publisher.error is not None:
+            raise publisher.error
 
-    async def _segment(self, publisher: Publisher, ordinal: int) -> Sent:
-        """Write one segment; what became of it."""
+    async def _write(self, segment: Segment, ordinal: int) -> Sent:
+        """Write one segment; what was written, and how late."""
         channel, load = self._seat.channel, self._load
         begins_ns = self._start.ns + load.begins_ns(channel, ordinal)
         pieces = -(-load.size(channel, ordinal) // load.chunk_bytes)
         step_ns = load.every_s * 1e9 / pieces
-        digest, size, behind_ns, due_ns, error = hashlib.sha256(), 0, 0, begins_ns, ""
-        segment = publisher.segment()
-        try:
+        digest, size, behind_ns, due_ns = hashlib.sha256(), 0, 0, begins_ns
+        with suppress(TrickleError):  # it is part of the segment's fate
             async with segment:
                 for number, chunk in enumerate(load.chunks(self._block, channel, ordinal)):
                     due_ns = await self._until(begins_ns + int(number * step_ns))
@@ -112,12 +117,18 @@ class _Seat:
                     await segment.write(chunk)
                     digest.update(chunk)
                     size += len(chunk)
+        return Sent(channel, ordinal, -1, size, digest.hexdigest(), min(begins_ns, due_ns), due_ns, behind_ns)
+
+    async def _settle(self, segment: Segment, sent: Sent) -> None:
+        """Report a segment when its fate is known."""
+        seq, error = -1, ""
+        try:
+            seq = (await segment.settled()).seq
         except TrickleError as failure:
             error = str(failure)
-        seq = -1
-        with suppress(TrickleError):  # it never got as far as that
-            seq = segment.seq
-        return Sent(channel, ordinal, seq, size, digest.hexdigest(), begins_ns, due_ns, behind_ns, error)
+            with suppress(TrickleError):  # it never got as far as that
+                seq = segment.seq
+        await self._desk.record(sent._replace(seq=seq, error=error))
 
     async def _until(self, due_ns: int) -> int:
         """Wait until something is due; returns when it was. At the end of the run everything is due at once."""
@@ -131,7 +142,5 @@ class _Seat:
 
 
 def _counts(publisher: Publisher) -> dict[str, int]:
-    if not hasattr(publisher, "statistics"):
-        return {}
     statistics = publisher.statistics()
     return {f.name: n for f in fields(statistics) if type(n := getattr(statistics, f.name)) is int}
