@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from subscriber.amounts import parse_duration
 from subscriber.start import Start
 from trickle.errors import InvalidInput
 from trickle.paths import ChannelURL
@@ -19,27 +19,10 @@ if TYPE_CHECKING:
     from subscriber.check.judge import Judgement
     from subscriber.check.probe import Probe
 
+T = TypeVar("T")
+
 EXIT_NOT_FINE: Final = 1
 REFRESH_PER_S: Final = 4
-
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)", re.ASCII)
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def duration(text: str, option: str) -> float:
-    """Seconds of ``500ms``, ``30s``, ``2m``, ``1h`` or plain seconds.
-
-    Args:
-        text: as the user wrote it.
-        option: where, for the message.
-
-    Raises:
-        typer.BadParameter: it is none of these.
-    """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise typer.BadParameter(f"not a duration: {text!r}; use 500ms, 30s, 2m or 1h", param_hint=option)
-    return float(match[1]) * _UNITS[match[2]]
 
 
 async def check(
@@ -77,14 +60,18 @@ async def check(
     Exit code: 0 fine, 1 not fine, 2 wrong usage.
     """
     ChannelURL.parse(url)
-    _check_start(start)
+    _checked("--start", Start.parse, start)
     from subscriber.check.findings import Limits, Verdict
     from subscriber.check.judge import judge
     from subscriber.check.probe import Order, Probe
 
-    for_s, wait_s = duration(for_time, "--for"), duration(wait, "--wait")
+    for_s, wait_s = _checked("--for", parse_duration, for_time), _checked("--wait", parse_duration, wait)
     options = {"latency": max_latency, "segment": max_segment, "jitter": max_jitter, "skew": max_skew}
-    given = {f"{name}_s": duration(text, f"--max-{name}") for name, text in options.items() if text is not None}
+    given = {
+        f"{name}_s": _checked(f"--max-{name}", parse_duration, text)
+        for name, text in options.items()
+        if text is not None
+    }
     limits = Limits(**given, given=frozenset(given))
     probe = Probe(Order(url, start, for_s, wait_s, decode))
     try:
@@ -99,11 +86,11 @@ async def check(
         raise typer.Exit(EXIT_NOT_FINE)
 
 
-def _check_start(start: str) -> None:
+def _checked(option: str, parse: Callable[[str], T], text: str) -> T:
     try:
-        Start.parse(start)
+        return parse(text)
     except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint="--start") from None
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _print(url: str, judgement: Judgement, as_json: bool) -> None:

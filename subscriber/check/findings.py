@@ -144,11 +144,6 @@ def spread(values: Sequence[float], name: str = "") -> dict[str, Value]:
     return found | {f"{prefix}min_s": round(min(values), 6), f"{prefix}max_s": round(max(values), 6)}
 
 
-def count(number: int, noun: str) -> str:
-    """So many of them."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def seconds(value: float) -> str:
     """A time for people."""
     if abs(value) < 0.9995:

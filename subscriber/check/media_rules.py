@@ -6,11 +6,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, count, named, seconds, skip
+from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, seconds, skip
 from subscriber.check.media import Container, Fault, Kind, Track
 from subscriber.check.observations import Seen
 from subscriber.check.study import Study
 from subscriber.check.timeline_rules import NOT_MEDIA, is_timed
+from subscriber.words import count
 
 _DAMAGE: Final = (
     Fault.SYNC_LOST,

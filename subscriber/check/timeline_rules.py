@@ -5,10 +5,11 @@ from __future__ import annotations
 from statistics import median
 from typing import Final
 
-from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, count, named, seconds, skip
+from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, seconds, skip
 from subscriber.check.media import Kind, Track
 from subscriber.check.observations import Seen
 from subscriber.check.study import JUMP_S, Study, middle
+from subscriber.words import count
 
 NOT_MEDIA: Final = "not MPEG-TS or MP4"
 

@@ -12,7 +12,6 @@ from subscriber.check.findings import (
     Rule,
     Value,
     Verdict,
-    count,
     named,
     quantile,
     seconds,
@@ -22,6 +21,7 @@ from subscriber.check.findings import (
 from subscriber.check.media import Container
 from subscriber.check.observations import Ended
 from subscriber.check.study import Study
+from subscriber.words import count, rate, size
 
 DECLARED: Final = {
     Container.MPEGTS: ("video/mp2t", "audio/mp2t", "video/mpeg"),
@@ -41,15 +41,15 @@ LAG_SEGMENTS: Final = 3
 
 
 def _received(study: Study, limits: Limits) -> Result:
-    size = sum(seen.size for seen in study.seen)
-    values: dict[str, Value] = {"segments": len(study.seen), "bytes": size}
+    received = sum(seen.size for seen in study.seen)
+    values: dict[str, Value] = {"segments": len(study.seen), "bytes": received}
     if study.run.ended is Ended.ERROR:
         return Result(Verdict.FAIL, study.run.error, "The subscription broke off.", "See the message.", values)
     if not study.seen:
         cure = "Is it being published to? Look longer (--for), or begin with what is there (--start current)."
         return Result(Verdict.FAIL, "no segment", "Nothing arrived in that time.", cure, values)
-    rate = size * 8 / max(study.run.seconds, 0.001) / 1000
-    return Result(Verdict.OK, f"{count(len(study.seen), 'segment')}, {rate:.0f} kbit/s", values=values)
+    bits_per_s = received * 8 / max(study.run.seconds, 0.001)
+    return Result(Verdict.OK, f"{count(len(study.seen), 'segment')}, {rate(bits_per_s)}", values=values)
 
 
 def _gaps(study: Study, limits: Limits) -> Result:
@@ -141,13 +141,7 @@ def _sizes(study: Study, limits: Limits) -> Result:
         return skip("no whole segment")
     low, middle, high = min(sizes), int(median(sizes)), max(sizes)
     values: dict[str, Value] = {"min_bytes": low, "median_bytes": middle, "max_bytes": high}
-    return Result(Verdict.OK, f"{_size(middle)} (from {_size(low)} to {_size(high)})", values=values)
-
-
-def _size(number: int) -> str:
-    if number < 1000:
-        return f"{number} B"
-    return f"{number / 1000:.1f} kB" if number < 1_000_000 else f"{number / 1_000_000:.1f} MB"
+    return Result(Verdict.OK, f"{size(middle)} (from {size(low)} to {size(high)})", values=values)
 
 
 def _first_byte(study: Study, limits: Limits) -> Result:

@@ -485,3 +485,26 @@ def test_any_elementary_stream_is_taken(data: bytes, codec: str) -> None:
     opening(codec, b"\0\0\1".join([data[at : at + 5] for at in range(0, len(data), 5)]))
     for codec in ("aac", "mpegaudio", "opus"):
         counted(codec, data, data)
+
+
+def test_heads_over_several_packets_and_packets_without_times() -> None:
+    """A head may be cut by a packet's end; what has no time, or is padding, is no sample, and its sound still counts."""
+    frame = bytes([0xFF, 0xF1, 0x4C, 0x80, 100 >> 3, (100 & 7) << 5 | 0x1F, 0xFC]) + bytes(93)
+    head = pes(9000, frame)
+    parts = [
+        packet(0x102, 0, head[:6], starts=True),
+        packet(0x102, 1, head[6:11]),
+        packet(0x102, 2, head[11:]),
+        packet(0x102, 3, b"\0\0\1\xe0\0\0\x80\0\0" + frame, starts=True),
+        packet(0x102, 4, b"\0\0\1\xbe" + bytes(50), starts=True),
+    ]
+    (media,) = read(TABLES + b"".join(parts))
+    sound = next(track for track in media.tracks if track.kind is Kind.AUDIO)
+    assert (sound.samples, sound.first_pts) == (1, 9000)
+    assert sound.due == 9000 + 2 * 1920
+
+
+def test_what_is_no_pes_packet_is_left_out() -> None:
+    """Without a start code there are no times."""
+    (media,) = read(TABLES + packet(0x101, 0, bytes(100), starts=True) + packet(0x1FFF, 0, bytes(184)))
+    assert media.tracks[0].samples == 0

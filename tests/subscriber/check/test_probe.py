@@ -20,7 +20,6 @@ from rich.console import Console
 
 from app.cli import main
 from publisher import Publisher
-from subscriber.check.cli import duration
 from subscriber.check.findings import Verdict
 from subscriber.check.judge import Judgement, judge
 from subscriber.check.media import Container
@@ -255,12 +254,6 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         main()
     assert isinstance(left.value.code, int)
     return left.value.code
-
-
-def test_durations() -> None:
-    """With and without a unit."""
-    found = [duration(text, "--for") for text in ("500ms", "30s", "2m", "1h", "1.5", "0")]
-    assert found == [0.5, 30.0, 120.0, 3600.0, 1.5, 0.0]
 
 
 @contextmanager
