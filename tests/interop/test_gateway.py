@@ -1,0 +1,83 @@
+"""What livepeer-python-gateway does on the wire, and what it needs the answer to be.
+
+It asks `/next` for its place, says reset with the first POST, and rolls empty segments while it has nothing to say. It
+looks at the content type of the first segment, empty or not. Its connections are kept and mixed with new ones, on
+which no header is sent before the first byte; a segment whose body nobody has touched is tried again at once.
+"""
+
+from __future__ import annotations
+
+from app.conformance import expect
+from app.conformance.target import Channel, Target
+from trickle import wire
+
+RESET = {wire.RESET: "1", "Content-Type": "video/mp2t"}
+
+
+def test_a_publisher_that_joins_takes_its_place_from_a_header(channel: Channel) -> None:
+    """`Lp-Trickle-Latest` of `/next` is the seq to publish; the reset frees a reader that its predecessor left."""
+    channel.publish(0)
+    _, stuck = channel.started(1, b"left open")
+    seq = expect.number(expect.status(channel.get("next"), 200), wire.LATEST)
+    upload = channel.upload(seq, b"goes on", headers=RESET)
+    assert stuck.rest() == b""
+    expect.status(upload.end().answer(), 200)
+    expect.segment(channel.get(seq), seq, b"goes on")
+
+
+def test_without_a_channel_the_first_place_is_minus_one(target: Target) -> None:
+    """`/next` is 404 then; the POST of -1 is told its seq, and the 0 that follows is refused instead of swallowed."""
+    channel = target.channel()
+    expect.status(channel.get("next"), 404)
+    expect.header(expect.status(channel.post(-1, b"first", RESET), 200), wire.SEQ, 0)
+    expect.header(expect.status(channel.post(0, b"second"), 409), wire.LATEST, 1)
+    expect.status(channel.post(1, b"third"), 200)
+    expect.segment(channel.get(0), 0, b"first")
+
+
+def test_empty_segments_keep_a_channel_in_step(channel: Channel) -> None:
+    """Each roll is one answer for each reader, with the content type, and never an end or a 470."""
+    reader = channel.target.open()
+    for seq in range(6):
+        reader.request("GET", channel.at(seq))
+        channel.target.settle()
+        expect.status(channel.post(seq, b"" if seq % 3 else b"words"), 200)
+        answer = reader.response()
+        expect.segment(answer, seq, b"" if seq % 3 else b"words")
+        expect.header(answer, "Content-Type", "video/mp2t")
+        expect.no_header(answer, wire.CLOSED)
+
+
+def test_a_connection_that_says_nothing_is_a_preconnect_all_the_same(channel: Channel) -> None:
+    """Headers and the first chunk come together, after the server has waited: the segment is whole and in its place."""
+    channel.publish(0)
+    quiet = channel.target.open()
+    reader = channel.waiting(1)
+    head = quiet.render("POST", channel.at(1), [("Transfer-Encoding", "chunked")])
+    quiet.send(head + b"5\r\nwords\r\n0\r\n\r\n")
+    quiet.expects("POST")
+    expect.status(quiet.response(), 200)
+    expect.segment(reader.response(), 1, b"words")
+
+
+def test_a_segment_whose_connection_broke_untouched_is_taken_at_once(channel: Channel) -> None:
+    """The second attempt may come before the server has noticed the end of the first; nothing is lost or doubled."""
+    channel.publish(0)
+    broken = channel.preconnect(1)
+    reader = channel.waiting(1)
+    again = channel.upload(1, b"words", headers={"Content-Type": "video/mp2t"})
+    broken.abort()
+    expect.status(again.end().answer(), 200)
+    expect.segment(reader.response(), 1, b"words")
+    assert channel.next_seq() == 2
+
+
+def test_a_segment_dropped_half_read_does_not_stop_the_next(channel: Channel) -> None:
+    """A consumer that falls behind releases a segment in the middle, connection and all, and reads on elsewhere."""
+    upload, reader = channel.started(0, b"first half, ")
+    reader.abort()
+    upload.chunk(b"second half").end()
+    expect.status(upload.answer(), 200)
+    channel.publish(1, b"next")
+    expect.segment(channel.get(1), 1, b"next")
+    expect.segment(channel.get(0), 0, b"first half, second half")

@@ -1,0 +1,100 @@
+"""What Go's trickle clients do on the wire, and what they need the answer to be.
+
+Their publisher counts from 0, keeps the next POST open, and writes a segment a second time when the first attempt
+failed. Their subscriber lets two goroutines ask for one segment, gives each wait up after 20 seconds, and reads on
+wherever a 470 points it.
+"""
+
+from __future__ import annotations
+
+from app.conformance import expect
+from app.conformance.target import Channel
+from tests.support.local import LocalServer, local_server
+from trickle import wire
+
+
+def test_a_segment_written_again_goes_on_under_an_open_preconnect(channel: Channel) -> None:
+    """The second attempt's bytes follow the first's, which is told; the preconnect of the next segment stays good."""
+    first, reader = channel.started(0, b"Hello")
+    ahead = channel.preconnect(1)
+    again = channel.upload(0, b"Goodbye")
+    answer = expect.status(first.answer(), 409)
+    expect.header(answer, wire.SEQ, 0)
+    again.end()
+    expect.status(again.answer(), 200)
+    assert reader.rest() == b"Goodbye"
+    ahead.chunk(b"next").end()
+    expect.status(ahead.answer(), 200)
+    expect.segment(channel.get(1), 1, b"next")
+
+
+def test_a_dropped_segment_may_be_closed_before_its_delete_arrives(channel: Channel) -> None:
+    """`Close` of a segment ends its body and sends a DELETE elsewhere: both are 200, and its reader moves on."""
+    channel.publish(0)
+    upload = channel.preconnect(1)
+    reader = channel.waiting(1)
+    upload.end()
+    expect.status(upload.answer(), 200)
+    expect.status(channel.close(1), 200)
+    expect.segment(reader.response(), 1, b"")
+    channel.publish(2, b"goes on")
+    expect.segment(channel.get(2), 2, b"goes on")
+
+
+def test_a_dropped_segment_may_be_deleted_before_its_body_ends(channel: Channel) -> None:
+    """The same with the DELETE first: the publisher is answered 200 at once, and its late end goes nowhere."""
+    channel.publish(0)
+    upload, reader = channel.started(1, b"half")
+    expect.status(channel.close(1), 200)
+    expect.header(expect.status(upload.answer(), 200), wire.SIZE, 4)
+    upload.connection.try_send(b"0\r\n\r\n")
+    assert reader.rest() == b""
+    assert channel.next_seq() == 2
+
+
+def test_a_segment_asked_for_twice_at_once_is_served_twice(channel: Channel) -> None:
+    """Two requests of one subscriber race for the next segment; the one it forgets, unread, holds nobody up."""
+    forgotten, used = channel.waiting(0), channel.waiting(0)
+    upload = channel.upload(0, b"first ", b"segment").end()
+    expect.status(upload.answer(), 200)
+    expect.segment(used.response(), 0, b"first segment")
+    channel.publish(1, b"second")
+    expect.segment(channel.get(1), 1, b"second")
+    expect.segment(forgotten.response(), 0, b"first segment")
+
+
+def test_a_wait_that_is_given_up_and_asked_again_loses_nothing(channel: Channel, server: LocalServer) -> None:
+    """A segment that begins between the two requests is read from its first byte, and the old request is no error."""
+    channel.publish(0)
+    old = channel.waiting(1)
+    old.close()
+    upload = channel.upload(1, b"begun in between, ")
+    new = channel.read(1)
+    upload.chunk(b"and ended").end()
+    expect.segment(new.response(), 1, b"begun in between, and ended")
+    server.record(channel=channel.name, seq=1, op="read", status=None, reason="client_gone")
+
+
+def test_a_reader_that_fell_behind_is_told_once_and_then_waits() -> None:
+    """470 names the head; reading there waits, however the head moves on meanwhile, and is not told again."""
+    with local_server(window_segments=3) as server, server.client() as target:
+        channel = target.channel()
+        channel.create()
+        channel.publish(0, *[b"x"] * 8)
+        behind = expect.status(channel.get(1), 470)
+        latest = expect.number(behind, wire.LATEST)
+        expect.header(behind, wire.SEQ, 1)
+        reader = channel.waiting(latest)
+        channel.publish(latest, b"live", b"and on")
+        expect.segment(reader.response(), latest, b"live")
+        server.record(op="read", seq=latest, status=200)
+        server.record(op="read", status=470)  # the only one
+
+
+def test_the_bytes_of_an_ended_channel_are_not_lost_to_a_late_preconnect(channel: Channel) -> None:
+    """A subscriber whose next GET comes after DELETE still reads the last segment, and then hears of the end."""
+    channel.publish(0, b"first", b"last")
+    channel.end()
+    expect.segment(channel.get(1), 1, b"last")
+    end = expect.status(channel.get(2), 200)
+    expect.header(end, wire.CLOSED, wire.TERMINATED)
