@@ -1,20 +1,39 @@
-"""Writes the steps of a source into a publisher."""
+"""Writes the steps of a source into a publisher, segment by segment.
+
+Segments overlap: the next one begins while the server has yet to answer the one before it. Where the source may not be
+held up (live media), a connection that stalls holds up nothing but its own segment; chunks queue up in memory, up to a
+limit, and the publisher drops the oldest segment when too many are under way. Otherwise the source waits.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import anyio
+from anyio.abc import TaskGroup
 
-from publisher.client import Publisher, Segment
+from publisher.client import MAX_IN_FLIGHT, Publisher
+from publisher.segment import Segment
 from publisher.steps import Chunk, Step
 from publisher.worker import Steps
-from trickle.errors import BrokenByPeer
+from trickle.errors import BrokenByPeer, SegmentDropped, TrickleError
 
 JOIN_BYTES: Final = 32 * 1024
 """Chunks that wait anyway are written as one, up to the size that servers pass on unsplit."""
+
+QUEUE_BYTES: Final = 8 * 1024 * 1024
+"""What may wait for the connection of one segment, in bytes: seconds of the best video. Beyond it, live media drops the
+segment; with as many as are in flight, and what the publisher keeps of each, that bounds the memory."""
+
+PATIENCE_S: Final = 0.5
+"""How long live media waits for room in front of a segment, in seconds, before the oldest one is dropped. Some sources
+(HLS) come in bursts of several segments; that is no reason to drop any. Receivers buffer more than that."""
+
+SETTLE_S: Final = 10.0
+"""How long the last segments have for their answers when the source has ended, in seconds."""
 
 
 @dataclass(slots=True)
@@ -23,9 +42,9 @@ class Totals:
 
     Attributes:
         segments: complete ones.
-        bytes: written, including those of the segment under way.
-        lost: segments that failed half-way.
-        dropped: segments that the network was too slow for.
+        bytes: written, including those of the segments under way.
+        lost: segments that failed.
+        dropped: segments that were given up here, because the network was too slow for them.
         seq: the newest segment, if there is one.
     """
 
@@ -43,9 +62,10 @@ class Feed:
     on, its error is raised.
 
     Args:
-        publisher: entered.
+        publisher: entered; made with ``when_full="drop"`` if segments may be dropped, otherwise with ``"wait"``.
         steps: what to publish.
-        warn: is told about each lost segment.
+        drops: the source may not be held up: what the network is too slow for is dropped.
+        warn: is told about each segment that is lost or dropped.
     """
 
     def __init__(
@@ -53,13 +73,17 @@ class Feed:
         publisher: Publisher,
         steps: Steps,
         *,
+        drops: bool,
         warn: Callable[[str], None],
     ) -> None:
         self.totals = Totals()
         self._publisher = publisher
         self._steps = steps
+        self._drops = drops
         self._warn = warn
-        self._pending: Step | None = None
+        self._carried: set[Segment] = set()
+        self._settled = anyio.Event()
+        self._failure: TrickleError | None = None
 
     async def run(self) -> Totals:
         """Publish until the source ends.
@@ -67,60 +91,136 @@ class Feed:
         Raises:
             TrickleError: the publisher cannot go on.
         """
-        while (step := await self._next()) is not None:
-            if isinstance(step, Chunk):
-                await self._segment(step)
+        async with anyio.create_task_group() as tasks:
+            queue: _Queue | None = None
+            while (step := await self._next()) is not None:
+                if isinstance(step, Chunk):
+                    queue = queue or await self._begin(tasks)
+                    await queue.add(step.data)
+                elif queue is not None:
+                    queue.end()
+                    queue = None
+            if queue is not None:
+                queue.end()
+            if self._drops:
+                tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_S
+        if self._failure is not None:
+            raise self._failure
+        for segment in self._carried:
+            self.totals.lost += 1
+            self._warn(f"segment {segment.seq} is lost: no answer within {SETTLE_S:g} s")
         return self.totals
 
-    async def _segment(self, first: Chunk) -> None:
-        step: Step | None = first
-        segment = self._publisher.segment()
+    async def _begin(self, tasks: TaskGroup) -> _Queue:
+        """Enter the next segment; what is added to the queue is written into it."""
+        with anyio.move_on_after(PATIENCE_S if self._drops else None):
+            while len(self._carried) >= MAX_IN_FLIGHT:
+                await self._settled.wait()
+        queue = _Queue(self._drops)
+        tasks.start_soon(self._carry, queue, tasks)
+        await queue.entered.wait()
+        return queue
+
+    async def _carry(self, queue: _Queue, tasks: TaskGroup) -> None:
+        """Publish one segment, from its queue."""
+        segment = self._publisher.segment(wait=False)
         try:
-            async with segment:
-                while isinstance(step, Chunk):
-                    await self._write(segment, step)
-                    step = await self._next()
-        except BrokenByPeer as error:
-            if self._publisher.error is not None:
-                raise
+            with queue.scope:
+                async with segment:
+                    self._carried.add(segment)
+                    queue.entered.set()
+                    await self._write(segment, queue)
+                await segment.settled()
+            if queue.scope.cancelled_caught:
+                raise SegmentDropped
+            self.totals.segments += 1
+        except SegmentDropped:
+            self.totals.dropped += 1
+            self._warn(f"segment {segment.seq} is dropped: the network is too slow")
+        except TrickleError as error:
+            self._fail(segment, error, tasks)
+        finally:
+            queue.abandon()
+        self._carried.discard(segment)
+        settled, self._settled = self._settled, anyio.Event()
+        settled.set()
+
+    async def _write(self, segment: Segment, queue: _Queue) -> None:
+        while data := await queue.take():
+            await segment.write(data)
+            self.totals.bytes += len(data)
+            self.totals.seq = max(segment.seq, self.totals.seq or 0)
+
+    def _fail(self, segment: Segment, error: TrickleError, tasks: TaskGroup) -> None:
+        if self._publisher.error is not None or not isinstance(error, BrokenByPeer):
+            self._failure = self._failure or error
+            tasks.cancel_scope.cancel()
+        else:
             self.totals.lost += 1
             self._warn(f"segment {segment.seq} is lost: {error}")
-            while isinstance(step, Chunk):
-                step = await self._next()
-        else:
-            self.totals.segments += 1
-
-    async def _write(self, segment: Segment, chunk: Chunk) -> None:
-        data = self._join(chunk.data)
-        self.totals.seq = segment.seq
-        await segment.write(data)
-        self.totals.bytes += len(data)
-
-    def _join(self, data: bytes) -> bytes:
-        """Add the chunks that are there already."""
-        parts, size = [data], len(data)
-        while size < JOIN_BYTES:
-            step = self._peek()
-            if not isinstance(step, Chunk) or size + len(step.data) > JOIN_BYTES:
-                break
-            parts.append(step.data)
-            size += len(step.data)
-            self._pending = None
-        return b"".join(parts)
-
-    def _peek(self) -> Step | None:
-        if self._pending is None:
-            try:
-                self._pending = self._steps.receive_nowait()
-            except (anyio.WouldBlock, anyio.EndOfStream):
-                return None
-        return self._pending
 
     async def _next(self) -> Step | None:
-        if self._pending is not None:
-            step, self._pending = self._pending, None
-            return step
         try:
             return await self._steps.receive()
         except anyio.EndOfStream:
             return None
+
+
+class _Queue:
+    """The chunks of one segment on their way to its connection.
+
+    Attributes:
+        entered: the segment has been entered, or never will be.
+        scope: what writes the segment; it is cancelled when too much waits here.
+    """
+
+    def __init__(self, drops: bool) -> None:
+        self.entered = anyio.Event()
+        self.scope = anyio.CancelScope()
+        self._drops = drops
+        self._chunks: deque[bytes] = deque()
+        self._size = 0
+        self._over = False
+        self._changed = anyio.Event()
+
+    async def add(self, data: bytes) -> None:
+        """One more chunk; waits for room, unless the source may not be held up."""
+        while not self._drops and self._size >= JOIN_BYTES and not self._over:
+            await self._changed.wait()
+        if self._over:
+            return
+        if self._size + len(data) > QUEUE_BYTES:
+            self.scope.cancel()
+            self.abandon()
+            return
+        self._chunks.append(data)
+        self._size += len(data)
+        self._notify()
+
+    def end(self) -> None:
+        """No chunk follows."""
+        self._over = True
+        self._notify()
+
+    def abandon(self) -> None:
+        """Nobody takes chunks any more; further ones are thrown away."""
+        self.entered.set()
+        self._chunks.clear()
+        self.end()
+
+    async def take(self) -> bytes:
+        """The chunks that are there, up to :data:`JOIN_BYTES` together, as soon as there are any; none at the end."""
+        while not self._chunks and not self._over:
+            await self._changed.wait()
+        parts: list[bytes] = []
+        size = 0
+        while self._chunks and (not parts or size + len(self._chunks[0]) <= JOIN_BYTES):
+            parts.append(self._chunks.popleft())
+            size += len(parts[-1])
+        self._size -= size
+        self._notify()
+        return b"".join(parts)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from publisher.client import Publisher
+from publisher.client import CLOSE_S, Publisher
 from publisher.core import Start
 from publisher.feed import Feed, Totals
 from publisher.raw import Splitter, read_steps
@@ -44,6 +44,11 @@ class Raw:
     def content_type(self) -> str:
         """Media type of the segments."""
         return wire.DEFAULT_CONTENT_TYPE
+
+    @property
+    def drops(self) -> bool:
+        """Whether it may not be held up: bytes wait."""
+        return False
 
     def open(self, status: Status, is_stopped: IsStopped) -> Iterator[Step]:
         """Open it; its steps.
@@ -88,6 +93,11 @@ class Media:
         """Media type of the segments."""
         return self.options.container.make().content_type
 
+    @property
+    def drops(self) -> bool:
+        """Whether it may not be held up, so that segments are dropped where the network is too slow."""
+        return self.options.realtime
+
     def open(self, status: Status, is_stopped: IsStopped) -> Iterator[Step]:
         """Open it; its steps.
 
@@ -131,21 +141,31 @@ class Job:
         # The source is opened first: what cannot be read creates no channel.
         async with (
             stepping(self._source(status)) as steps,
-            Publisher(self.url, content_type=self.content_type, start=self.start, verify=self.verify) as publisher,
+            self._publisher() as publisher,
         ):
-            feed = Feed(publisher, steps, warn=status.say)
+            feed = Feed(publisher, steps, drops=self.what.drops, warn=status.say)
             try:
-                with status.live(feed.totals):
+                with status.live(feed.totals, publisher.statistics):
                     await feed.run()
             except anyio.get_cancelled_exc_class():
-                status.say(status.summary(feed.totals, "interrupted"))
+                status.say(status.summary(feed.totals, publisher.statistics(), "interrupted"))
                 raise
             finally:
                 if self.keep:
-                    await publisher.detach()
+                    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
+                        await publisher.detach()
         how = "the channel is still open" if self.keep else "the channel is ended"
-        status.say(status.summary(feed.totals, how))
+        status.say(status.summary(feed.totals, publisher.statistics(), how))
         return feed.totals
+
+    def _publisher(self) -> Publisher:
+        return Publisher(
+            self.url,
+            content_type=self.content_type,
+            start=self.start,
+            verify=self.verify,
+            when_full="drop" if self.what.drops else "wait",
+        )
 
     def _source(self, status: Status) -> Source:
         return lambda is_stopped: self.what.open(status, is_stopped)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from publisher.feed import Totals
+from publisher.statistics import Statistics
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+RATE_S: Final = 5.0
+"""Over how many seconds the bitrate is taken: longer than a usual segment, so that it does not swing with each."""
 
 _REFRESH_HZ: Final = 4
 
@@ -30,6 +35,7 @@ class Status:
         self._url = url
         self._begun_at = time.monotonic()
         self._source = ""
+        self._rate = _Rate()
 
     def say(self, message: str) -> None:
         """One line that stays. A standard error that nobody reads any more is no reason to stop publishing."""
@@ -45,43 +51,68 @@ class Status:
         self._source = state
 
     @contextmanager
-    def live(self, totals: Totals) -> Iterator[None]:
+    def live(self, totals: Totals, statistics: Callable[[], Statistics]) -> Iterator[None]:
         """Keep a line up to date while the block runs; on a terminal only."""
         if not self._console.is_terminal:
             yield
             return
         from rich.live import Live
 
-        line = _Line(self, totals)
+        line = _Line(lambda: self.line(totals, statistics()))
         with Live(line, console=self._console, refresh_per_second=_REFRESH_HZ, transient=True):
             yield
 
-    def line(self, totals: Totals) -> str:
+    def line(self, totals: Totals, statistics: Statistics) -> str:
         """The state in one line."""
-        elapsed_s = max(time.monotonic() - self._begun_at, 0.001)
+        now = time.monotonic()
         seq = "waiting" if totals.seq is None else f"segment {totals.seq}"
-        rate = totals.bytes * 8 / elapsed_s / 1e6
-        lost = f"  lost {totals.lost}" if totals.lost else ""
-        return f"{self._url}  {seq}  {_size(totals.bytes)}  {rate:.2f} Mbit/s  {elapsed_s:.0f} s{lost}"
+        rate = self._rate.per_second(now, totals.bytes) * 8 / 1e6
+        parts = [self._url, seq, _size(totals.bytes), f"{rate:.2f} Mbit/s", f"{statistics.in_flight} in flight"]
+        counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
+        parts += [f"{name} {count}" for name, count in counts.items() if count]
+        if self._source:
+            parts.append(self._source)
+        return "  ".join([*parts, f"{now - self._begun_at:.0f} s"])
 
-    def summary(self, totals: Totals, how: str) -> str:
+    def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
         """What was published, and how it ended."""
         elapsed_s = time.monotonic() - self._begun_at
-        segments = f"{totals.segments} segment{'' if totals.segments == 1 else 's'}"
-        lost = f", {totals.lost} lost" if totals.lost else ""
-        last = "" if totals.seq is None else f", the last one {totals.seq}"
-        return f"published {segments} ({_size(totals.bytes)}) in {elapsed_s:.1f} s{last}{lost}; {how}"
+        parts = [f"published {_count(totals.segments, 'segment')} ({_size(totals.bytes)}) in {elapsed_s:.1f} s"]
+        if totals.seq is not None:
+            parts.append(f"the last one {totals.seq}")
+        if statistics.retries:
+            parts.append(_count(statistics.retries, "retry", "retries"))
+        counts = {"dropped": totals.dropped, "lost": totals.lost}
+        parts += [f"{count} {name}" for name, count in counts.items() if count]
+        return f"{', '.join(parts)}; {how}"
+
+
+class _Rate:
+    """How fast a counter rose over the last seconds."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def per_second(self, now: float, count: int) -> float:
+        self._samples.append((now, count))
+        while len(self._samples) > 2 and now - self._samples[0][0] > RATE_S:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        return (count - before) / (now - since) if now > since else 0.0
 
 
 class _Line:
     """Rendered anew at each refresh."""
 
-    def __init__(self, status: Status, totals: Totals) -> None:
-        self._status = status
-        self._totals = totals
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
 
     def __rich__(self) -> str:
-        return self._status.line(self._totals)
+        return self._text()
+
+
+def _count(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def _size(count: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from publisher.feed import JOIN_BYTES, Feed, Totals
@@ -12,15 +13,19 @@ from tests.publisher.test_client import Trickle, publisher, reply
 from trickle import errors, wire
 
 
-async def feed(trickle: Trickle, steps: list[Step]) -> tuple[Totals, list[str]]:
+async def feed(
+    trickle: Trickle, steps: list[Step], *, drops: bool = False, over: anyio.Event | None = None
+) -> tuple[Totals, list[str]]:
     """Publish steps to a fake server; the totals and the warnings."""
     warnings: list[str] = []
     source = Steps()
     for step in steps:
         source.add(step)
     source.end()
-    async with fake_server(trickle) as server, publisher(server, start=0) as pub:
-        totals = await Feed(pub, source, warn=warnings.append).run()
+    async with fake_server(trickle) as server, publisher(server, start=0, when_full="drop" if drops else "wait") as pub:
+        totals = await Feed(pub, source, drops=drops, warn=warnings.append).run()
+        if over is not None:
+            over.set()
         return totals, warnings
 
 
@@ -65,7 +70,7 @@ def test_a_lost_segment_is_reported_and_skipped() -> None:
         async def too_large(peer: Peer, head: Head) -> None:
             await reply(413, after=1)(peer, head)
 
-        trickle.instead = {"POST 0": [too_large], "POST 1": [reply(200, {wire.SIZE: 0}, after=2)]}
+        trickle.instead = {"POST 0": [too_large], "POST 1": [too_large]}
         large = [Chunk(b"x" * JOIN_BYTES) for _ in range(200)]
         totals, warnings = await feed(trickle, [*large, Cut(), Chunk(b"y"), Cut(), Chunk(b"z")])
         assert (totals.segments, totals.lost, totals.seq) == (1, 2, 2)
@@ -86,5 +91,106 @@ def test_an_error_of_the_publisher_ends_it(headers: dict[str, object], error: ty
         trickle.instead = {"POST 0": [reply(404, headers)]}
         with pytest.raises(error):
             await feed(trickle, [Chunk(b"x"), Cut(), Chunk(b"y"), Cut(), Chunk(b"z")])
+
+    run(main())
+
+
+async def silent(peer: Peer, head: Head) -> None:
+    """Read, but answer nothing."""
+    await peer.closed()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for long."""
+    monkeypatch.setattr("publisher.feed.PATIENCE_S", 0.1)
+    monkeypatch.setattr("publisher.feed.SETTLE_S", 0.3)
+
+
+def segments(count: int, size: int = 1) -> list[Step]:
+    """So many segments of one chunk each."""
+    return [step for number in range(count) for step in (Chunk(bytes([number]) * size), Cut())]
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_stalled_segment_holds_up_no_other() -> None:
+    """Live media goes on beside it, also in bursts; what was never answered is said in the end."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [silent]}
+        totals, warnings = await feed(trickle, segments(8), drops=True)
+        assert totals == Totals(segments=7, bytes=8, lost=1, seq=7)
+        assert warnings == ["segment 0 is lost: no answer within 0.3 s"]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("hasty")
+def test_too_many_stalled_segments_are_dropped() -> None:
+    """The oldest first, while the source goes on."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {f"POST {seq}": [silent] for seq in range(5)}
+        totals, warnings = await feed(trickle, segments(6, 100), drops=True)
+        assert (totals.segments, totals.dropped, totals.lost) == (1, 3, 2)
+        assert warnings[:3] == [f"segment {seq} is dropped: the network is too slow" for seq in range(3)]
+        assert {warning.split(":")[0] for warning in warnings[3:]} == {"segment 3 is lost", "segment 4 is lost"}
+        assert trickle.stored["5"] == [bytes([5]) * 100]
+
+    run(main())
+
+
+def test_what_waits_for_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that the network takes too slowly is dropped, before memory is full of it."""
+    monkeypatch.setattr("publisher.feed.QUEUE_BYTES", 1_000_000)
+
+    async def main() -> None:
+        trickle, over = Trickle(), anyio.Event()
+
+        async def stall(peer: Peer, head: Head) -> None:
+            await over.wait()
+
+        trickle.instead = {"POST 0": [stall]}
+        much: list[Step] = [Chunk(bytes(JOIN_BYTES))] * 1000
+        totals, warnings = await feed(trickle, [*much, Cut(), Chunk(b"next")], drops=True, over=over)
+        assert (totals.segments, totals.dropped, totals.lost) == (1, 1, 0)
+        assert warnings == ["segment 0 is dropped: the network is too slow"]
+        assert trickle.stored["1"] == [b"next"]
+
+    run(main())
+
+
+def test_a_file_waits_instead() -> None:
+    """Where nothing may be dropped, the source is read no faster than the network takes it."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        resume = anyio.Event()
+
+        async def slow(peer: Peer, head: Head) -> None:
+            await resume.wait()
+            trickle.stored["0"] = await peer.body()
+            await peer.answer(200, {"Lp-Trickle-Size": sum(map(len, trickle.stored["0"]))})
+
+        trickle.instead = {"POST 0": [slow]}
+        source = Steps()
+        async with fake_server(trickle) as server, publisher(server, start=0, when_full="wait") as pub:
+            pump = Feed(pub, source, drops=False, warn=pytest.fail)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(pump.run)
+                taken = 0
+                with anyio.move_on_after(1.0):
+                    while True:
+                        await anyio.to_thread.run_sync(source.room.acquire, abandon_on_cancel=True)
+                        source.add(Chunk(bytes(JOIN_BYTES)))
+                        taken += 1
+                assert taken < 2000  # what sockets, the publisher and the queue hold; not what there is
+                source.add(Cut())
+                source.end()
+                resume.set()
+        assert pump.totals.segments == 1
+        assert pump.totals.bytes == sum(map(len, trickle.stored["0"])) == taken * JOIN_BYTES
 
     run(main())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 
 import pytest
 
 from publisher.feed import Totals
-from publisher.status import Status
+from publisher.statistics import Statistics
+from publisher.status import RATE_S, Status
 
 
 class Terminal(io.StringIO):
@@ -35,7 +37,7 @@ def test_a_terminal_has_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr(sys, "stderr", stream)
         status = Status("http://h/c")
-        with status.live(totals):
+        with status.live(totals, lambda: Statistics(in_flight=2)):
             status.say("[a line that stays]")
         assert "[a line that stays]\n" in stream.getvalue()
         assert ("segment 7" in stream.getvalue()) is shown
@@ -43,20 +45,39 @@ def test_a_terminal_has_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_line_says_what_is_going_on() -> None:
-    """Before the first segment it waits; losses are shown only if there are any."""
+    """Before the first segment it waits; troubles are shown only if there are any."""
     status = Status("http://h/c")
-    assert status.line(Totals()).startswith("http://h/c  waiting  0 B  ")
-    line = status.line(Totals(segments=1, bytes=5 << 30, lost=2, seq=4))
+    assert status.line(Totals(), Statistics()).startswith("http://h/c  waiting  0 B  0.00 Mbit/s  0 in flight  0 s")
+    status.source("reconnecting, attempt 2")
+    line = status.line(Totals(segments=1, bytes=5 << 30, lost=2, dropped=3, seq=4), Statistics(in_flight=1, retries=6))
     assert "segment 4  5.0 GiB" in line
-    assert line.endswith("lost 2")
+    assert line.endswith("1 in flight  retries 6  dropped 3  lost 2  reconnecting, attempt 2  0 s")
+    status.source("")
+    assert "reconnecting" not in status.line(Totals(), Statistics())
+
+
+def test_the_bitrate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was faster or slower before does not count."""
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    status = Status("http://h/c")
+    totals = Totals(seq=1)
+    for second in range(20):
+        totals.bytes += 1_000_000 if second < 10 else 125_000
+        now += 1
+        line = status.line(totals, Statistics())
+        if second == 9:
+            assert "8.00 Mbit/s" in line
+    assert RATE_S < 10
+    assert "1.00 Mbit/s" in line
 
 
 def test_the_summary_is_one_line() -> None:
-    """What was published, what was lost, and how it ended."""
+    """What was published, what went wrong, and how it ended."""
     status = Status("http://h/c")
-    assert status.summary(Totals(), "over") == "published 0 segments (0 B) in 0.0 s; over"
-    one = status.summary(Totals(segments=1, bytes=2048, lost=3, seq=0), "over")
-    assert one == "published 1 segment (2.0 KiB) in 0.0 s, the last one 0, 3 lost; over"
+    assert status.summary(Totals(), Statistics(), "over") == "published 0 segments (0 B) in 0.0 s; over"
+    one = status.summary(Totals(segments=1, bytes=2048, lost=3, dropped=2, seq=0), Statistics(retries=1), "over")
+    assert one == "published 1 segment (2.0 KiB) in 0.0 s, the last one 0, 1 retry, 2 dropped, 3 lost; over"
 
 
 def test_nobody_listening_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
