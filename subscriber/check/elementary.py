@@ -30,6 +30,7 @@ class Elementary:
         self._codec = codec
         self._head: bytearray | None = None
         self._is_first = True
+        self._is_ours = True
         self._scan: bytearray | None = bytearray() if notes.kind is Kind.VIDEO else None
         self._frames = counter_for(codec) if notes.kind is Kind.AUDIO else None
         self._begun_at: int | None = None
@@ -44,14 +45,14 @@ class Elementary:
         """
         if starts:
             self._end_packet()
-            self._head = bytearray()
+            self._head, self._is_ours = bytearray(), True
         elif self._is_first:
             self._notes.cut_in = True
         self._is_first = False
         if self._head is not None:
             self._head += payload
             payload = self._read_head()
-        if payload:
+        if payload and self._is_ours:
             self._body(payload)
 
     def finish(self) -> Track:
@@ -66,7 +67,7 @@ class Elementary:
         if len(head) < 9:
             return b""
         if head[:3] != _START or head[3] in _WITHOUT_HEAD:
-            self._head = None
+            self._head, self._is_ours = None, False
             return b""
         size = 9 + head[8]
         if len(head) < size:
@@ -99,7 +100,7 @@ class Elementary:
         if self._frames.lost or self._begun_at is None:
             self._notes.due = None
         else:
-            self._notes.due = self._begun_at + round(length * CLOCK_HZ)
+            self._notes.due = self._begun_at = self._begun_at + round(length * CLOCK_HZ)
             self._notes.frame = round(self._frames.frame_s * CLOCK_HZ)
 
     def _look(self) -> None:

@@ -488,7 +488,7 @@ def test_any_elementary_stream_is_taken(data: bytes, codec: str) -> None:
 
 
 def test_heads_over_several_packets_and_packets_without_times() -> None:
-    """A head may be cut by a packet's end; what has no time, or is padding, is no sample, and its sound still counts."""
+    """A head may be cut by a packet's end; what has no time is no sample, but its sound counts; padding is nothing."""
     frame = bytes([0xFF, 0xF1, 0x4C, 0x80, 100 >> 3, (100 & 7) << 5 | 0x1F, 0xFC]) + bytes(93)
     head = pes(9000, frame)
     parts = [
@@ -497,6 +497,7 @@ def test_heads_over_several_packets_and_packets_without_times() -> None:
         packet(0x102, 2, head[11:]),
         packet(0x102, 3, b"\0\0\1\xe0\0\0\x80\0\0" + frame, starts=True),
         packet(0x102, 4, b"\0\0\1\xbe" + bytes(50), starts=True),
+        packet(0x102, 5, bytes(184)),
     ]
     (media,) = read(TABLES + b"".join(parts))
     sound = next(track for track in media.tracks if track.kind is Kind.AUDIO)
