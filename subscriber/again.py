@@ -23,7 +23,7 @@ from subscriber.core import Cursor
 from subscriber.getter import Getter, Got, body_of
 from subscriber.runtime import Runtime
 from subscriber.statistics import Counters
-from subscriber.verdicts import Answer, Ask
+from subscriber.verdicts import Answer, Ask, Gone
 from trickle import wire
 from trickle.errors import ConnectionLost, TrickleError
 
@@ -116,6 +116,8 @@ class Again:
             self.counters.retried(cause)
             got = await self.getter.get(Ask(read.seq, attempt), ANSWER_S)
             match got:
+                case Gone():
+                    return None
                 case ConnectionLost():
                     cause, floor_s = got, None
                 case Got(answer, response) if read.may_be(answer):

@@ -15,8 +15,9 @@ import httpx
 from anyio.abc import TaskGroup
 
 from subscriber.again import Again
-from subscriber.core import REFRESH_S, Cursor
+from subscriber.core import Cursor
 from subscriber.getter import Getter
+from subscriber.patience import REFRESH_S
 from subscriber.preconnect import Fetcher, Preconnect
 from subscriber.runtime import Runtime
 from subscriber.segment import OnBroken, Segment

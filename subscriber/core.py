@@ -7,7 +7,7 @@ and obeys the verdict. The rules (docs/reference/protocol.md, sections 4 to 6):
   given up and asked again cannot skip a segment that began in between.
 - A 200 without a body is an empty segment, not an end. The end is the ``Closed`` header, and nothing else.
 - 404 means that there is no such channel. It is waited for only where that was wished for (``wait_for_channel_s``),
-  or for a few seconds after a lost connection, since a restarted server has its publishers back a little later.
+  or for a while after the server went away, since a restarted one has its publishers back a little later.
 - 470 means another seq. No failure is followed by the same request at once, and all that is not a first step
   forward costs a token of the retry budget: an arbitrary server cannot make a cursor hammer it.
 - Going back within the numbering happens only if the server's head is behind what was already read, or if the channel
@@ -20,33 +20,12 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from subscriber import patience
 from subscriber.start import AnyStart, Start
-from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
+from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle import wire
 from trickle.backoff import Backoff, RetryBudget
 from trickle.errors import RemoteProtocolError, SegmentMissing, TrickleError
-
-REFRESH_S: Final = 20.0
-"""Idle waits are asked again after this long, like Go's subscriber does; common proxies cut them at 30 s or 60 s."""
-
-REFRESH_SPREAD: Final = 0.2
-"""Share of the refresh time that is random, so that subscribers of one channel do not come back in step."""
-
-MIN_PAUSE_S: Final = 0.05
-"""Full jitter may draw 0; the same request is never made at once all the same."""
-
-PATIENCE_S: Final = 300.0
-"""A ``Retry-After`` beyond this is taken for a no."""
-
-CUT_PATIENCE_S: Final = 10.0
-"""The same for the rest of a segment that was cut: later, it has most likely left the window."""
-
-REJOIN_WAIT_S: Final = 10.0
-"""How long a 404 is waited for after a lost connection: one backoff cap, in which publishers come back."""
-
-JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
-"""While waiting for a channel to begin; short, since what is published meanwhile is what is waited for."""
-
 
 LAST_SEQ: Final = 10**15 - 1
 """The protocol's seqs have 15 digits; none could follow this one."""
@@ -72,12 +51,14 @@ class Cursor:
         "_asked",
         "_attempt",
         "_backoff",
+        "_before",
         "_below",
         "_budget",
         "_epoch",
         "_expected",
         "_failures",
         "_follows",
+        "_head",
         "_hold",
         "_joined",
         "_lost",
@@ -98,7 +79,7 @@ class Cursor:
         *,
         on_lag: OnLag = OnLag.LIVE,
         wait_for_channel_s: float = 0.0,
-        refresh_s: float = REFRESH_S,
+        refresh_s: float = patience.REFRESH_S,
         backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
     ) -> None:
@@ -113,6 +94,7 @@ class Cursor:
         self._met = False
         self._joined = False
         self._lost = False
+        self._head = 0
         self._stand(start if isinstance(start, Start) else Start.parse(start))
 
     def _stand(self, start: Start) -> None:
@@ -120,6 +102,7 @@ class Cursor:
         self._below = start.back
         self._named = start.named
         self._expected = start.ask if start.named else None
+        self._before: int | None = None
         # Nobody has named the seq that is asked for: it stands for all that there is.
         self._unnamed = start.ask == 0 and not start.named
         # The seq that is asked for is one more than what was read, here or by whoever wrote the position down.
@@ -151,7 +134,7 @@ class Cursor:
 
     def refresh_after(self, rng: Random) -> float:
         """Seconds after which a GET without an answer is to be given up and reported as :meth:`refreshed`."""
-        return self._refresh_s * (1.0 + rng.uniform(0.0, REFRESH_SPREAD))
+        return self._refresh_s * (1.0 + rng.uniform(0.0, patience.REFRESH_SPREAD))
 
     def refreshed(self) -> None:
         """The GET waited for its whole time. It was no failure: make the one that :meth:`ask` names, at once."""
@@ -183,7 +166,7 @@ class Cursor:
             After what pause to ask for that segment once more; ``None`` if patience or the budget do not allow it.
         """
         self._lost = True
-        if (floor_s or 0.0) > CUT_PATIENCE_S or not self._budget.spend():
+        if (floor_s or 0.0) > patience.CUT_PATIENCE_S or not self._budget.spend():
             return None
         self._failures += 1
         return RetryAfter(self._delay(floor_s, rng), error)
@@ -206,7 +189,8 @@ class Cursor:
 
         Args:
             error: what happened; it becomes the final one when there is nothing left to try. A
-                ``RemoteProtocolError`` is final at once: what is there does not speak the protocol.
+                ``RemoteProtocolError`` is final at once: what is there does not speak the protocol. That nobody is
+                there (``Gone``) costs time and no budget: who is not there cannot be hammered.
             now: seconds on a monotonic clock.
             rng: where jitter comes from.
         """
@@ -214,6 +198,10 @@ class Cursor:
             return Stop(error)
         if not self._met:
             return self._wait(error, self._wait_s, now, rng)
+        if isinstance(error, Gone):
+            # A channel that was not there when its server went is waited for no longer than before.
+            self._lost |= self._missing_since is None
+            return self._wait(error, max(self._wait_s, patience.REJOIN_WAIT_S if self._lost else 0.0), now, rng)
         self._lost = True
         return self._retry(error, None, rng)
 
@@ -226,6 +214,7 @@ class Cursor:
             rng: where jitter comes from.
         """
         self._met = True
+        self._head = max(self._head, answer.natural(wire.LATEST) or 0)
         error = answer.error(self._asked)
         if answer.closed:
             return self._closed(answer, now, rng)
@@ -241,6 +230,7 @@ class Cursor:
             case wire.Status.TOO_MANY_REQUESTS:
                 return self._retry(error, answer.retry_after_s, rng)
             case status if status >= wire.Status.SERVER_ERROR:
+                self._lost = True  # most likely it is about to be restarted
                 return self._retry(error, answer.retry_after_s, rng)
         return Stop(error)
 
@@ -273,7 +263,7 @@ class Cursor:
         verdict = Advance(
             seq,
             epoch=epoch,
-            gap=0 if self._expected is None else max(0, seq - self._expected),
+            gap=self._missed(seq),
             restarted=self._restarted or reborn,
             content_type=answer.content_type,
             size_at_start=answer.natural(wire.SIZE),
@@ -285,8 +275,19 @@ class Cursor:
         self._epoch = self._epoch if epoch is None else epoch
         self._joined, self._follows = True, True
         self._restarted, self._hold, self._unnamed = False, False, False
+        if not answer.empty or (self._before or 0) <= seq:
+            self._before = None
         self._expected = self._go_to(seq + 1)
         return verdict
+
+    def _missed(self, seq: int) -> int:
+        """How many segments before this one were wanted and did not come.
+
+        A publisher goes on with its numbering on a server that was restarted: a seq beyond those from before is
+        counted from there. One below them belongs to a numbering that began again.
+        """
+        expected = self._expected if self._before is None or seq < self._before else self._before
+        return 0 if expected is None else max(0, seq - expected)
 
     def _reborn(self, seq: int, epoch: int | None, answer: Answer, rng: Random) -> Verdict:
         """The wanted segment is gone with the life that it belonged to; the one of that number is another one."""
@@ -297,8 +298,8 @@ class Cursor:
         retry = self._retry(error, None, rng)
         if isinstance(retry, Stop):
             return retry
-        self._epoch, self._restarted = epoch, True
-        self._expected, self._unnamed, self._follows = None, True, False
+        self._epoch, self._restarted, self._head = epoch, True, 0
+        self._expected, self._before, self._unnamed, self._follows = None, None, True, False
         return Resync(self._go_to(0), retry.delay_s, error)
 
     def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
@@ -306,12 +307,11 @@ class Cursor:
             verdict = self._missing(answer.error(self._asked), now, rng)
             return verdict if isinstance(verdict, RetryAfter) else End()
         latest = answer.natural(wire.LATEST)
-        missed = 0 if latest is None or self._expected is None else latest - self._expected
-        return End(max(0, missed))
+        return End(self._missed(max(latest or 0, self._head)))
 
     def _missing(self, error: TrickleError, now: float, rng: Random) -> Verdict:
         if self._lost:
-            return self._wait(error, max(self._wait_s, REJOIN_WAIT_S), now, rng)
+            return self._wait(error, max(self._wait_s, patience.REJOIN_WAIT_S), now, rng)
         if self._joined:
             return Stop(error)
         verdict = self._wait(error, self._wait_s, now, rng)
@@ -357,10 +357,12 @@ class Cursor:
         retry = self._retry(error, answer.retry_after_s, rng)
         if isinstance(retry, Stop):
             return retry
+        self._head = latest
         kept = latest if earliest is None else min(earliest, latest)
         seq = kept if self._on_lag is OnLag.EARLIEST else latest
         self._restarted = self._restarted or self._follows
         if self._expected is not None:
+            self._before = max(self._before or 0, self._expected) if self._follows else None
             self._expected = kept if self._follows else seq
         self._epoch = None
         return Resync(self._go_to(seq), retry.delay_s, error)
@@ -380,17 +382,17 @@ class Cursor:
             return Stop(error)
         self._misses += 1
         self._attempt += 1
-        return RetryAfter(JOIN_BACKOFF.delay(self._misses, rng, floor_s=MIN_PAUSE_S), error)
+        return RetryAfter(patience.JOIN_BACKOFF.delay(self._misses, rng, floor_s=patience.MIN_PAUSE_S), error)
 
     def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
-        if (floor_s or 0.0) > PATIENCE_S or not self._budget.spend():
+        if (floor_s or 0.0) > patience.PATIENCE_S or not self._budget.spend():
             return Stop(error)
         self._failures += 1
         self._attempt += 1
         return RetryAfter(self._delay(floor_s, rng), error)
 
     def _delay(self, floor_s: float | None, rng: Random) -> float:
-        return self._backoff.delay(max(1, self._failures), rng, floor_s=max(floor_s or 0.0, MIN_PAUSE_S))
+        return self._backoff.delay(max(1, self._failures), rng, floor_s=max(floor_s or 0.0, patience.MIN_PAUSE_S))
 
     def _go_to(self, seq: int) -> int:
         self._asked, self._attempt = seq, 1

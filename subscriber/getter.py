@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 from subscriber.transport import GarbageAnswer
-from subscriber.verdicts import Answer, Ask
+from subscriber.verdicts import Answer, Ask, Gone
 from trickle import __version__, wire
 from trickle.errors import ConnectionLost, RemoteProtocolError
 from trickle.paths import ChannelURL
@@ -73,7 +73,8 @@ class Getter:
             except GarbageAnswer as error:
                 return RemoteProtocolError(seq=ask.seq, detail=f"{self._url.root}: {error}")
             except httpx.TransportError as error:
-                return ConnectionLost(seq=ask.seq, detail=f"{self._url.root}: {error or type(error).__name__}")
+                lost = Gone if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else ConnectionLost
+                return lost(seq=ask.seq, detail=f"{self._url.root}: {error or type(error).__name__}")
         return None if response is None else await _read_head(ask, response)
 
 

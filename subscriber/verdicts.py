@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from trickle import wire
-from trickle.errors import TrickleError, error_for, header_int, retry_after_s
+from trickle.errors import ConnectionLost, TrickleError, error_for, header_int, retry_after_s
 
 DETAIL_CHARS: Final = 200
 """How much of an error's body is kept for people: a line, not a page of HTML."""
@@ -34,6 +34,10 @@ class OnLag(StrEnum):
 
     FAIL = "fail"
     """Nowhere: give up with ``SegmentMissing``."""
+
+
+class Gone(ConnectionLost):
+    """No connection could be made: a server that was there is gone, with all that it held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from subscriber.core import (
+from subscriber.core import Cursor
+from subscriber.patience import (
     CUT_PATIENCE_S,
     JOIN_BACKOFF,
     MIN_PAUSE_S,
@@ -15,10 +16,9 @@ from subscriber.core import (
     REFRESH_S,
     REFRESH_SPREAD,
     REJOIN_WAIT_S,
-    Cursor,
 )
 from subscriber.start import Start
-from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
+from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle.backoff import Backoff, RetryBudget
 from trickle.errors import (
     ChannelNotFound,
@@ -632,6 +632,68 @@ class TestFailing:
         driver.lost()
         driver.read(1)
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
+
+    def test_404_after_a_shutdown_is_waited_for(self) -> None:
+        """A server that is restarted in order says 503 first; its successor has no channels yet, either."""
+        driver = Driver()
+        driver.read(0)
+        assert retry(driver.answer(503, retry_after=2)).delay_s >= 2
+        retry(driver.answer(404))
+
+    def test_a_server_that_is_gone_is_waited_for_without_a_price(self) -> None:
+        """Refused connections hammer nobody: they cost patience, but neither budget nor ever longer delays."""
+        budget = RetryBudget(0.2, 3)
+        driver = Driver(budget=budget)
+        driver.read(0)
+        driver.lost()
+        delays = []
+        for _ in range(20):
+            delays.append(retry(driver.lost(Gone())).delay_s)
+            driver.now += REJOIN_WAIT_S / 20 - 0.01
+        assert budget.tokens == 2
+        assert max(delays) <= MIN_PAUSE_S + JOIN_BACKOFF.cap_s
+        retry(driver.answer(404))
+        driver.now += 0.2
+        gone = Gone()
+        assert stopped(driver.lost(gone)) is gone
+
+    def test_an_end_without_a_head_is_counted_up_to_the_newest_head_that_was_seen(self) -> None:
+        """Who comes when an ended channel is no longer kept has missed at least what it was told of before."""
+        driver = Driver()
+        driver.read(0, latest=5)
+        assert driver.answer(404, closed="terminated") == End(4)
+
+    def test_a_numbering_that_goes_on_after_a_restart(self) -> None:
+        """Found empty, the channel is read from its new start; what the publisher leaves out there was read before."""
+        driver = Driver()
+        for seq in range(5):
+            driver.read(seq)
+        driver.lost()
+        assert isinstance(driver.answer(470, seq=5, latest=0), Resync)
+        skipped = driver.answer(200, seq=0, content_length=0)
+        assert isinstance(skipped, Advance)
+        assert (skipped.gap, skipped.restarted) == (0, True)
+        assert isinstance(driver.answer(470, seq=1, latest=9, earliest=7), Resync)
+        verdict = driver.answer(200, seq=8)
+        assert isinstance(verdict, Advance)
+        assert verdict.gap == 3, "5, 6 and 7; not those from before the restart"
+
+    def test_a_numbering_that_began_again_after_a_restart(self) -> None:
+        """A seq below those from before is counted from the new start; so is all that follows."""
+        driver = Driver()
+        for seq in range(5):
+            driver.read(seq)
+        driver.lost()
+        assert isinstance(driver.answer(470, seq=5, latest=0), Resync)
+        assert isinstance(driver.answer(470, seq=0, latest=3, earliest=2), Resync)
+        began = driver.answer(200, seq=2)
+        assert isinstance(began, Advance)
+        assert (began.gap, began.restarted) == (2, True)
+        driver.cursor.finished()
+        assert isinstance(driver.answer(470, seq=3, latest=8, earliest=7), Resync)
+        verdict = driver.answer(200, seq=7)
+        assert isinstance(verdict, Advance)
+        assert verdict.gap == 4
 
     def test_a_cut_segment_is_passed_over_and_slows_down(self) -> None:
         """The GET after the next segment is held back; the one that is out already is not touched."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import cycle
 from random import Random
 from typing import assert_never
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subscriber.core import CUT_PATIENCE_S, JOIN_BACKOFF, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S, Cursor
+from subscriber.core import Cursor
+from subscriber.patience import CUT_PATIENCE_S, JOIN_BACKOFF, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S
 from subscriber.start import AnyStart, Start
-from subscriber.verdicts import Advance, Answer, Ask, End, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
+from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle import wire
 from trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
 from trickle.errors import ConnectionLost, TrickleError
@@ -89,8 +91,9 @@ bodies = st.builds(
     cuts=st.sampled_from([0, 0, 0, 0, 0, 1, -1]),
 )
 busy = st.builds(Reply, status=st.sampled_from([429, 503]), headers=st.just({}))
+silences = st.sampled_from(["lost", "refused", "waited"])
 # What leads on is more frequent than what ends the run, or most runs would be over with their first answer.
-events = st.one_of(bodies, bodies, bodies, bodies, moves, moves, busy, st.sampled_from(["lost", "waited"]), replies)
+events = st.one_of(bodies, bodies, bodies, bodies, st.sampled_from(["lost", "refused", "waited"]), replies)
 
 
 @dataclass
@@ -141,8 +144,8 @@ class Run:
             self.met = True
             verdict = self.cursor.answered(_answer(event, ask), self.now, self.rng)
         else:
-            verdict = self.cursor.lost(ConnectionLost(), self.now, self.rng)
-        waits = isinstance(verdict, RetryAfter) and (_is_404(event) or not self.met)
+            verdict = self.cursor.lost(Gone() if event == "refused" else ConnectionLost(), self.now, self.rng)
+        waits = isinstance(verdict, RetryAfter) and (_is_404(event) or event == "refused" or not self.met)
         self.waits += waits
         self._obey(verdict, ask, event.cuts if isinstance(event, Reply) else 0)
 
@@ -330,16 +333,18 @@ def _moved_back(run: Run) -> bool:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 1000), st.floats(0, 60), st.booleans())
-def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool) -> None:
-    """An endless row of 404s is left when the time is over, after few requests."""
+@given(st.integers(0, 1000), st.floats(0, 60), st.booleans(), st.lists(st.booleans(), min_size=1, max_size=5))
+def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool, there: list[bool]) -> None:
+    """An endless row of 404s and refused connections is left when the time is over, after few requests."""
     run = Run(Cursor(0, wait_for_channel_s=wait_s), Random(seed))
     if lost_before:
         run.step(Reply(200, {}))
         run.step("lost")
     began, before = run.now, run.requests
-    while not run.over:
-        run.step(Reply(404, {}))
+    for is_there in cycle(there):
+        run.step(Reply(404, {}) if is_there else "refused")
+        if run.over:
+            break
     patience_s = max(wait_s, REJOIN_WAIT_S) if lost_before else wait_s
     assert run.now - began <= patience_s + MIN_PAUSE_S + JOIN_BACKOFF.cap_s
     # On average a request per second once the delays have grown; this bound is 10 standard deviations away.
