@@ -65,6 +65,11 @@ class Settings(BaseSettings):
     skip_grace_s: float = Field(
         _LIMITS.skip_grace_s, ge=0, description="How long an overtaken preconnect may still begin."
     )
+    overtaking_grace_s: float = Field(
+        _LIMITS.overtaking_grace_s,
+        ge=0,
+        description="How long an overtaken request may take to arrive; 0 for not at all.",
+    )
     first_byte_timeout_s: float | None = Field(
         None, gt=0, description="Close a preconnect that has not begun after this time; off if unset."
     )
@@ -146,6 +151,7 @@ class Settings(BaseSettings):
             readers=self.max_readers,
             publisher_grace_s=self.publisher_grace_s,
             skip_grace_s=self.skip_grace_s,
+            overtaking_grace_s=self.overtaking_grace_s,
             first_byte_timeout_s=self.first_byte_timeout_s,
             channel_drain_s=self.channel_drain_s,
             idle_timeout_s=self.idle_timeout_s,

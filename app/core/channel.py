@@ -6,8 +6,7 @@ Rules kept here (docs/reference/protocol.md, sections 1 to 5):
 - A segment closes in :meth:`Channel._close` only. Cursors and preempted writers hear of it when the whole change
   is done, never in the middle of it.
 - A writer acts through its token; a stale token changes nothing.
-- No segment below the head waits for long: it is skipped at once, or after ``skip_grace`` if a preconnected
-  writer may still begin it.
+- No segment below the head waits for long (:meth:`Deadlines.spare`).
 - A body with a key is stored once, however often it is sent.
 """
 
@@ -118,7 +117,8 @@ class Channel:
 
     def release(self, segment: Segment) -> None:
         """Forget a waiting segment for which nobody waits any more."""
-        if self._waiting.get(segment.seq) is segment and segment.writer is None and not segment.cursors:
+        wanted = segment.writer or segment.cursors or segment.deadline  # when it was overtaken, and is skipped
+        if self._waiting.get(segment.seq) is segment and not wanted:
             self._discard(segment)
 
     # Writing.
@@ -157,7 +157,8 @@ class Channel:
             if seq < self.floor:
                 return Refusal(Why.CLOSED, self, seq)
             if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
-                return Refusal(Why.AHEAD, self, seq)
+                near = seq <= self.next_seq + 1 + self._limits.overtaking_segments
+                return Refusal(Why.AHEAD, self, seq, overtaking=near)
         elif segment.is_finished_by(key):
             return AlreadyStored(self, segment)
         elif segment.closed or not segment.admits(key, attempt):
@@ -168,6 +169,8 @@ class Channel:
             segment = self._create(seq)
         elif segment.writer is not None:
             self._preempt(segment, Verdict.SUPERSEDED)
+        else:
+            self._deadlines.clear(segment)  # what was due while it had no writer
         repeated = segment.begin_body(key)
         writer = segment.writer = Writer(self, segment, serial, owner, attempt=attempt, repeated=repeated)
         self._deadlines.expect_begin(segment, self.next_seq, self._limits, now)
@@ -346,9 +349,8 @@ class Channel:
             self.floor = max(self.floor, seq)
         self.next_seq = max(self.next_seq, seq + 1)
         for segment in [segment for segment in self._waiting.values() if segment.seq < self.next_seq]:
-            if segment.writer is not None:
-                self._deadlines.set(segment, now + self._limits.skip_grace_s)
-            elif not segment.closed:
+            may_be_late = segment.seq >= self.floor
+            if not self._deadlines.spare(segment, self._limits, now, may_be_late=may_be_late) and not segment.closed:
                 self._close(segment, Event.SKIP, now)
 
     def _close(self, segment: Segment, event: Event, now: float) -> None:

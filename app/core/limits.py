@@ -22,6 +22,8 @@ class Limits:
         readers: readers at a time, waiting ones included.
         publisher_grace_s: how long a segment whose publisher disconnected stays open for it to resume.
         skip_grace_s: how long a preconnected writer that was overtaken by a later seq may still begin.
+        overtaking_segments, overtaking_grace_s: how many segments may overtake one whose request is still on its
+            way, and how long that one is waited for.
         first_byte_timeout_s: how long a preconnect may wait for its first byte (``None``: for ever).
         channel_drain_s: how long an ended channel's segments stay readable.
         idle_timeout_s: a channel to which nothing was published for so long ends.
@@ -37,6 +39,8 @@ class Limits:
     readers: int = 50_000
     publisher_grace_s: float = 5.0
     skip_grace_s: float = 2.0
+    overtaking_segments: int = 8
+    overtaking_grace_s: float = 0.2
     first_byte_timeout_s: float | None = None
     channel_drain_s: float = 10.0
     idle_timeout_s: float = 300.0

@@ -94,6 +94,7 @@ class Refusal:
         seq: the seq in question, resolved, if there is one.
         recently_ended: the channel existed not long ago, so that the client may be told that it is over.
         limit: which limit, for :attr:`Why.LIMIT`.
+        overtaking: of :attr:`Why.AHEAD`: so close to the head that the requests between may only be late.
     """
 
     why: Why
@@ -101,6 +102,7 @@ class Refusal:
     seq: int | None = None
     recently_ended: bool = False
     limit: str = ""
+    overtaking: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from app.core.registry import Registry
 from app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
+from app.core.writer import Writer
 from app.data_plane.answers import (
     head_reply,
     next_reply,
@@ -17,6 +18,7 @@ from app.data_plane.answers import (
 )
 from app.data_plane.exchange import Exchange
 from app.data_plane.identity import MAX_TEXT
+from app.data_plane.overtaken import MAX_HELD, Held
 from app.data_plane.publish import Publish
 from app.data_plane.reader import Reader
 from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
@@ -77,37 +79,71 @@ def _read(connection: Connection, request: Request, route: Route, record: Access
 
 
 def _publish(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
-    plane = connection.plane
-    registry = plane.registry
     publish = Publish(connection, request, record)
     connection.exchange = publish
+    registry = connection.plane.registry
     reply = _unacceptable(request, route, registry)
     if reply is None:
-        assert route.seq is not None
-        key = request.text(IDEMPOTENCY_KEY) or None
-        reserved = registry.reserve(
-            route.channel,
-            route.seq,
-            publish,
-            plane.clock(),
-            content_type=request.text(CONTENT_TYPE),
-            reset=bool(request.text(RESET)),
-            key=key,
-            attempt=1 if key is None else request.attempt(),
-        )
-        match reserved:
-            case Refusal():
-                reply = refusal_reply(reserved, route, plane.jitter)
-            case AlreadyStored():
-                reply = stored_reply(reserved)
-            case _:
-                request.publish = publish
-                publish.begin(reserved)
-                if request.headers.get(b"expect", b"").lower() == b"100-continue" and not request.http10:
-                    connection.send(CONTINUE)
-                return
-    _place(publish, registry, route)
-    publish.answer(reply)
+        reserved = _reserve(publish, request, route)
+        if isinstance(reserved, Refusal) and reserved.overtaking and len(connection.plane.held) < MAX_HELD:
+            connection.exchange = Held(connection, request, record, lambda held: _publish_again(held, route))
+            return
+        reply = _begin_writing(publish, request, reserved, route)
+    if reply is not None:
+        _place(publish, registry, route)
+        publish.answer(reply)
+
+
+def _publish_again(held: Held, route: Route) -> None:
+    """Try once more to publish what has overtaken others."""
+    connection, request = held.connection, held.request
+    publish = Publish(connection, request, held.record)
+    publish.arrived = held.arrived
+    reserved = _reserve(publish, request, route)
+    if isinstance(reserved, Refusal) and reserved.overtaking and held.wait_longer():
+        return
+    held.withdraw()
+    connection.exchange = publish
+    reply = _begin_writing(publish, request, reserved, route)
+    if reply is not None:
+        _place(publish, connection.plane.registry, route)
+        publish.answer(reply)
+    elif request.complete:
+        publish.body_ended(request.take())
+    elif request.chunks:
+        publish.data(request.take())
+
+
+def _reserve(publish: Publish, request: Request, route: Route) -> Writer | AlreadyStored | Refusal:
+    plane = publish.plane
+    assert route.seq is not None, "a publish names a seq"
+    key = request.text(IDEMPOTENCY_KEY) or None
+    return plane.registry.reserve(
+        route.channel,
+        route.seq,
+        publish,
+        plane.clock(),
+        content_type=request.text(CONTENT_TYPE),
+        reset=bool(request.text(RESET)),
+        key=key,
+        attempt=1 if key is None else request.attempt(),
+    )
+
+
+def _begin_writing(
+    publish: Publish, request: Request, reserved: Writer | AlreadyStored | Refusal, route: Route
+) -> Reply | None:
+    """Take the body in, if the core gave a token; otherwise the answer."""
+    match reserved:
+        case Refusal():
+            return refusal_reply(reserved, route, publish.plane.jitter)
+        case AlreadyStored():
+            return stored_reply(reserved)
+    request.publish = publish
+    publish.begin(reserved)
+    if request.headers.get(b"expect", b"").lower() == b"100-continue" and not request.http10:
+        publish.connection.send(CONTINUE)
+    return None
 
 
 def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:

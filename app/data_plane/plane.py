@@ -17,6 +17,7 @@ from trickle.records import AccessRecord
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
+    from app.data_plane.overtaken import Held
     from app.data_plane.publish import Publish
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class DataPlane:
 
     Attributes:
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
+        held: POSTs that wait for those that they have overtaken.
         stalled: connections with unsent bytes.
         resting: kept-alive connections between requests, each with the time when it closes; in that order.
         exchanges: ended ones, counted by (op, status, reason).
@@ -94,6 +96,7 @@ class DataPlane:
         self.connection_numbers: Iterator[int] = count(1)
         self.connections: set[Connection] = set()
         self.preconnects: dict[Publish, float] = {}
+        self.held: set[Held] = set()
         self.stalled: dict[Connection, Stall] = {}
         self.resting: dict[Connection, float] = {}
         self.exchanges: Counter[tuple[str, int, str]] = Counter()

@@ -261,7 +261,7 @@ class TrickleProtocol(Connection):
     def _deliver(self, request: Request) -> None:
         """Give the body that has arrived to the exchange that takes it, if it is its turn already."""
         if (publish := request.publish) is not None:
-            chunks, request.chunks = request.chunks, []
+            chunks = request.take()
             if self.exchange is not publish:
                 return
             if request.complete:
@@ -271,7 +271,7 @@ class TrickleProtocol(Connection):
         elif request.queued:
             self._queued_bytes += sum(map(len, request.chunks))
             self._limit_queue()
-        else:
+        elif not request.held:
             request.chunks.clear()
 
     def _deliver_rest(self) -> None:

@@ -34,12 +34,14 @@ class Request:
         complete: whether the body has ended.
         publish: the exchange that takes the body, once there is one.
         queued: whether it waits behind an unfinished exchange of its connection.
+        held: whether it waits for requests that it has overtaken.
     """
 
     __slots__ = (
         "chunks",
         "complete",
         "headers",
+        "held",
         "http10",
         "keep_alive",
         "method",
@@ -69,6 +71,7 @@ class Request:
         self.complete = False
         self.publish: Publish | None = None
         self.queued = False
+        self.held = False
 
     @property
     def cors(self) -> bool:
@@ -79,6 +82,11 @@ class Request:
         """A header's value as text; ``""`` if it is missing."""
         value = self.headers.get(name)
         return value.decode("latin-1").strip() if value else ""
+
+    def take(self) -> list[bytes]:
+        """The body that has arrived and was not taken yet."""
+        chunks, self.chunks = self.chunks, []
+        return chunks
 
     def content_length(self) -> int | None:
         """The announced size of the body in bytes; ``None`` if it is not announced."""

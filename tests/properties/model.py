@@ -244,6 +244,8 @@ class World:
                 assert life is not None
                 assert refusal.seq is not None
                 assert refusal.seq > life.head + 1 > 1
+                near = refusal.seq <= life.head + 1 + self.limits.overtaking_segments
+                assert refusal.overtaking == near, "only what is close to the head may have overtaken others"
                 assert not reset
             case Why.CLOSED:
                 assert life is not None
@@ -285,6 +287,7 @@ class World:
         if stale is not None:
             self._check_stale(stale, outcome, before)
             return
+        assert isinstance(outcome, Outcome), "the end of a body is answered"
         post.answer = outcome
         self._accepted(life, writer, new, outcome, may_be_full=may_be_full)
         assert short == (outcome.verdict is Verdict.NOT_THE_SAME), "a body that ends too early ends nothing"
@@ -491,7 +494,7 @@ class World:
             assert life is self.live(life.name), "no reader waits on an ended channel"
             assert reader.channel.segments.get(segment.seq) is segment, "no reader waits on a forgotten segment"
             overtaken = segment.state is State.WAITING and segment.seq < life.head
-            assert not overtaken or segment.writer is not None, "no reader waits on a dead segment"
+            assert not overtaken or segment.deadline is not None, "no reader waits for long on a dead segment"
 
     def _hear(self, fact: Fact) -> None:
         self.facts += 1

@@ -17,6 +17,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from app.core.channel import Channel
+from app.core.deadlines import Deadlines
 from app.core.facts import Journal
 from app.core.registry import Registry
 from app.core.segment import Segment
@@ -103,12 +104,12 @@ MUTANTS: Final = (
         "event is Event.SKIP or self._woken.append(segment)",
     ),
     Mutant("end-does-not-wake-the-waiting", Channel, "end", "self._woken.append(segment)", "pass"),
-    Mutant("overtaken-is-not-skipped", Channel, "_advance", "elif not segment.closed:", "elif False:"),
+    Mutant("overtaken-is-not-skipped", Channel, "_advance", "not segment.closed:", "False:"),
     Mutant(
         "overtaken-writer-has-no-deadline",
-        Channel,
-        "_advance",
-        "self._deadlines.set(segment, now + self._limits.skip_grace_s)",
+        Deadlines,
+        "spare",
+        "self.set(segment, now + grace_s)",
         "pass",
     ),
     Mutant("first-leaver-takes-the-segment-along", Channel, "release", "and not segment.cursors", ""),

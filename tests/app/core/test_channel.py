@@ -204,7 +204,7 @@ def test_a_publisher_may_be_one_ahead(seq: int, why: Why | None) -> None:
         assert isinstance(answer, Writer)
         assert answer.segment.seq == seq
     else:
-        assert answer == Refusal(why, bench.channel, seq)
+        assert answer == Refusal(why, bench.channel, seq, overtaking=seq == 5)
         assert bench.states == before
 
 
@@ -268,7 +268,7 @@ def test_next_is_resolved_and_reserved_in_one_step() -> None:
     waiting = bench.wait(-1)
     assert bench.reserve(-1).segment is waiting.segment
     assert bench.reserve(-1).segment.seq == 2
-    assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, bench.channel, 3)
+    assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, bench.channel, 3, overtaking=True)
 
 
 def test_an_evicted_segment_is_closed_for_good() -> None:
@@ -578,6 +578,47 @@ def test_a_preconnect_that_comes_late_has_its_grace() -> None:
     assert again.segment.deadline == 7.0
 
 
+def test_a_reader_waits_a_moment_for_what_was_overtaken() -> None:
+    """The POST may only be late: it is still taken within the grace, and only then is its segment skipped."""
+    bench = Bench(overtaking_grace_s=0.2, skip_grace_s=2.0)
+    late, lost = bench.wait(0), bench.wait(1)
+    bench.open(1, now=1.0)
+    assert (bench.states, late.segment.deadline) == ({0: "waiting", 1: "open"}, 1.2)
+    writer = bench.reserve(0, now=1.1)
+    assert late.segment.deadline == 3.1
+    bench.channel.append(writer, [b"late"], 1.3)
+    assert (content(late.segment), lost.saw_close) == (b"late", False)
+
+
+def test_what_does_not_come_is_skipped() -> None:
+    """After the grace its readers move on, those that have left meanwhile included."""
+    bench = Bench(overtaking_grace_s=0.2)
+    watcher, leaver = bench.wait(0), bench.wait(0)
+    bench.open(1, now=1.0)
+    bench.channel.detach(leaver, leaver.segment)
+    bench.channel.detach(watcher, watcher.segment)
+    assert bench.states == {0: "waiting", 1: "open"}
+    bench.channel.expire(1.2)
+    assert bench.states == {0: "skipped", 1: "open"}
+
+
+def test_what_was_jumped_over_is_skipped_at_once() -> None:
+    """A publisher that resumes its numbering leaves nothing on its way."""
+    bench = Bench(overtaking_grace_s=0.2)
+    watcher = bench.wait(0)
+    bench.open(50)
+    assert (bench.states, watcher.saw_close) == ({0: "skipped", 50: "open"}, True)
+
+
+def test_only_what_is_close_may_have_overtaken() -> None:
+    """A refused seq is marked if as many as may overtake lie between it and what would be granted."""
+    bench = Bench(overtaking_segments=8)
+    bench.publish(0)
+    answers = {seq: bench.ask(seq) for seq in (3, 10, 11)}
+    marked = [seq for seq, answer in answers.items() if isinstance(answer, Refusal) and answer.overtaking]
+    assert marked == [3, 10]
+
+
 def test_an_overtaken_preconnect_that_breaks_is_skipped() -> None:
     """Nobody will begin it any more, so its readers need not wait for the grace."""
     bench = Bench()
@@ -840,7 +881,7 @@ def test_forgetting_frees_all_that_is_kept() -> None:
 
 def test_everybody_is_told_when_the_change_is_done() -> None:
     """Who is woken or told sees the new state, never the middle of a change."""
-    bench = Bench()
+    bench = Bench(overtaking_grace_s=0.0)
     seen: list[tuple[int, dict[int, str]]] = []
 
     class Looker:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from app.core.deadlines import Deadlines
 from app.core.limits import Limits
 from app.core.segment import Segment
+from app.core.writer import Writer
 
 
 def make() -> tuple[Deadlines, list[float]]:
@@ -73,3 +76,19 @@ def test_a_reserved_segment_is_expected_to_begin() -> None:
     segment.store(b"1\r\nx\r\n", 1)
     deadlines.expect_begin(segment, 5, timed, 21.0)
     assert segment.deadline is None
+
+
+def test_what_is_overtaken_is_spared() -> None:
+    """A preconnected writer has its grace, a request that may be late a short one, and all else none."""
+    limits, strict = Limits(skip_grace_s=2.0, overtaking_grace_s=0.5), Limits(overtaking_grace_s=0.0)
+    deadlines, _ = make()
+    segment = Segment(4)
+    assert not deadlines.spare(segment, limits, 10.0, may_be_late=False)
+    assert not deadlines.spare(segment, strict, 10.0, may_be_late=True)
+    assert segment.deadline is None
+    assert deadlines.spare(segment, limits, 10.0, may_be_late=True)
+    assert segment.deadline == 10.5
+    preconnected = Segment(5)
+    preconnected.writer = cast(Writer, object())
+    assert deadlines.spare(preconnected, limits, 10.0, may_be_late=False)
+    assert preconnected.deadline == 12.0

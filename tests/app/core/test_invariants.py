@@ -136,12 +136,6 @@ def _forgotten(registry: Registry) -> None:
     waiting.cursors.clear()
 
 
-def _dead(registry: Registry) -> None:
-    waiting = overtaken(registry)
-    waiting.writer = None
-    waiting.cursors[Watcher(waiting)] = None
-
-
 def _buried(registry: Registry) -> None:
     registry._tombstones.update(a=Tombstone(1, 9.0), b=Tombstone(1, 9.0))
 
@@ -170,8 +164,7 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "a body begins within its segment": lambda registry: setattr(orphan(registry), "body_at", 99),
     "a key is of the present body, or of an earlier one": _ambiguous,
     "somebody waits for a waiting segment": _forgotten,
-    "no reader waits on a dead segment": _dead,
-    "an overtaken writer has a deadline": lambda registry: setattr(overtaken(registry), "deadline", None),
+    "no reader waits on a dead segment for long": lambda registry: setattr(overtaken(registry), "deadline", None),
     "the head is past every started segment": lambda registry: setattr(channel(registry), "next_seq", 5),
     "an orphan has a deadline": lambda registry: setattr(orphan(registry), "deadline", None),
     "cursors of a closed segment were let go": lambda registry: segment(registry, State.COMPLETE).cursors.setdefault(

@@ -293,3 +293,74 @@ def test_the_same_key_is_the_same_segment(channel: Channel) -> None:
     assert (again.status, again.get("Lp-Trickle-Size")) == (200, "4")
     assert channel.post(0, b"body", {"Idempotency-Key": "k2"}).status == 409
     assert channel.next_seq() == 1
+
+
+def test_a_post_that_overtook_others_is_held_until_they_come() -> None:
+    """The one in between arrives late, on another connection: nothing is refused, and nothing lost."""
+    with local_server(overtaking_grace_s=30) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0, b"a")
+        early = channel.upload(3, b"d")
+        eventually(lambda: server.plane.held, what="the POST is held")
+        reader = channel.waiting(1)
+        earlier = channel.upload(2, b"c").end()
+        assert earlier.answer().status == 200
+        assert channel.post(1, b"b").status == 200
+        assert reader.response().body == b"b"
+        early.chunk(b"dd").end()
+        answer = early.answer()
+        assert (answer.status, answer.get("Lp-Trickle-Seq"), answer.get("Lp-Trickle-Size")) == (200, "3", "3")
+        assert [channel.get(seq).body for seq in range(4)] == [b"a", b"b", b"c", b"ddd"]
+        assert not server.plane.held
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_came_with_a_held_post_is_kept(ended: bool) -> None:
+    """A body that is whole already, or has begun, is stored when its time comes."""
+    with local_server(overtaking_grace_s=30) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0, b"a")
+        early = target.open()
+        body = encode_chunk(b"whole") + (b"0\r\n\r\n" if ended else b"")
+        early.send(early.render("POST", channel.at(3), {"Transfer-Encoding": "chunked"}) + body)
+        early.expects("POST")
+        eventually(lambda: server.plane.held, what="the POST is held")
+        channel.publish(1, b"b")
+        if not ended:
+            early.send(b"0\r\n\r\n")
+        assert early.response().get("Lp-Trickle-Size") == "5"
+
+
+def test_a_post_that_is_ahead_for_good_is_refused_after_the_grace(channel: Channel, server: LocalServer) -> None:
+    """Nobody comes: 470, with where the head is, and the record counts from its arrival."""
+    channel.publish(0)
+    upload = channel.upload(3, b"x")
+    answer = upload.answer()
+    assert (answer.status, answer.get("Lp-Trickle-Latest")) == (470, "1")
+    record = server.record(channel=channel.name, seq=3)
+    assert record.dur_us is not None
+    assert record.dur_us >= server.settings.overtaking_grace_s * 1e6
+
+
+def test_a_held_post_whose_client_goes_is_forgotten() -> None:
+    """Its connection breaks: nothing is left of it, and its seq is free."""
+    with local_server(overtaking_grace_s=30) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0)
+        gone = channel.upload(3, b"x")
+        eventually(lambda: server.plane.held, what="the POST is held")
+        gone.abort()
+        channel.publish(1)
+        channel.publish(2)
+        assert channel.post(3, b"mine").get("Lp-Trickle-Size") == "4"
+
+
+def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit they are refused at once."""
+    monkeypatch.setattr("app.data_plane.dispatch.MAX_HELD", 1)
+    with local_server(overtaking_grace_s=30) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0)
+        channel.upload(3)
+        eventually(lambda: server.plane.held, what="the POST is held")
+        assert channel.upload(4).answer().status == 470
