@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import httpx
 import pytest
 
-from subscriber import Segment, Subscriber
+from subscriber import Segment, Subscriber, TrailerTransport
 from subscriber.again import Read
 from subscriber.verdicts import Answer
 from tests.subscriber.fake import Exchange, Handler, run
@@ -189,6 +190,30 @@ class TestGivingUp:
                 assert await collect(subscriber) == []
                 assert server.tails.count("0") == 2
                 assert (subscriber.statistics().broken, subscriber.statistics().resumed) == (1, 0)
+
+        run(main)
+
+    def test_a_server_that_is_gone_has_no_rest(self) -> None:
+        """A refused connection says that the server is down, with all that it held: it is not tried again and again."""
+
+        class Down(TrailerTransport):
+            asked = 0
+
+            async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+                self.asked += request.url.path.endswith("/0")
+                if self.asked > 1 and request.url.path.endswith("/0"):
+                    raise httpx.ConnectError("refused", request=request)
+                return await super().handle_async_request(request)
+
+        async def main() -> None:
+            down = Down()
+            options: dict[str, Any] = {"transport": down, "runtime": Slept().runtime}
+            async with subscribed(attempts(cut(b"one")), start=0, **options) as (subscriber, _):
+                segment, got = await one(subscriber)
+                assert got == [b"one"]
+                assert isinstance(segment.broken, ConnectionLost)
+                assert await collect(subscriber) == []
+                assert down.asked == 2
 
         run(main)
 

@@ -1,0 +1,193 @@
+"""A server is killed or stopped under 20 publishers with 10 subscribers each, and started again on the same port.
+
+All of them come back by themselves, every gap is told, and the successor is not run over: clients that were cut off
+together must not come back together.
+
+What is measured does not depend on how fast the machine is. The steady rate is not taken from a clock but from the
+schedule: requests per segment, as the first server's log has them, times segments per second. And the publishers are
+live ones, which leave out what they had no time for: a machine that stands still for a second makes no backlog that
+would then look like a rush.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from app.testing import TestServer, server
+from publisher import Publisher
+from subscriber import Subscriber
+from tests.support.waiting import until
+from trickle.errors import TrickleError
+from trickle.records import AccessRecord, Op
+
+PUBLISHERS: Final = 20
+SUBSCRIBERS: Final = 10
+EVERY_S: Final = 1.0
+BEFORE: Final = 4
+"""So many segments everybody has before the server goes."""
+
+AFTER: Final = 3
+"""So many new ones everybody has to get from its successor."""
+
+PEAK: Final = 3.0
+"""Requests in the busiest second after the restart, in units of the steady rate."""
+
+WINDOW_S: Final = 1.0
+"""What a second is. A server that stands still for as long sees twice the steady rate when it goes on: that still
+fits."""
+
+LIMIT_S: Final = 180.0
+
+
+@dataclass
+class Feed:
+    """One channel as its publisher saw it.
+
+    Attributes:
+        name: the channel.
+        stored: seqs that the server has confirmed.
+        resumed: the first of them that the successor has confirmed.
+        restarted: the successor runs.
+    """
+
+    name: str
+    stored: list[int] = field(default_factory=list)
+    resumed: int | None = None
+    restarted: bool = False
+
+    async def publish(self, base: str, offset_s: float, over: anyio.Event) -> None:
+        """Publish live until it is over: a slot whose time has passed is left out."""
+        async with Publisher(f"{base}/{self.name}", start=0) as publisher:
+            due = anyio.current_time() + offset_s
+            while not over.is_set():
+                await anyio.sleep_until(due)
+                try:
+                    async with publisher.segment() as segment:
+                        await segment.write(bytes(1000))
+                        await anyio.sleep(EVERY_S / 2)  # so that many are open whenever the server goes
+                        await segment.write(bytes(1000))
+                    self._confirm(segment.receipt.seq)
+                except TrickleError:
+                    if publisher.error is not None:
+                        raise
+                missed = max(0, int((anyio.current_time() - due) / EVERY_S))
+                due += EVERY_S * (missed + 1)
+
+    def _confirm(self, seq: int) -> None:
+        self.stored.append(seq)
+        if self.restarted and self.resumed is None:
+            self.resumed = seq
+
+
+@dataclass
+class Reader:
+    """One subscriber.
+
+    Attributes:
+        feed: whom it reads.
+        seqs: what came, in this order.
+        gaps: seqs that the library said were missed.
+    """
+
+    feed: Feed
+    seqs: list[int] = field(default_factory=list)
+    gaps: list[int] = field(default_factory=list)
+
+    async def read(self, base: str) -> None:
+        """Read to the channel's end."""
+        told = 0
+        async with Subscriber(f"{base}/{self.feed.name}", start=0, wait_for_channel_s=10) as subscriber:
+            async for segment in subscriber:
+                told += segment.gap
+                self.gaps += range(segment.seq - segment.gap, segment.seq)
+                async for _ in segment:
+                    pass
+                if segment.bytes_read:
+                    self.seqs.append(segment.seq)
+                elif not segment.restarted:
+                    self.gaps.append(segment.seq)  # it came without a byte: cut or skipped, and that was said
+        self.gaps += range(self.seqs[-1] + 1, self.seqs[-1] + 1 + subscriber.statistics().missed - told)
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it has as many segments of the successor as are asked for."""
+        return self.feed.resumed is not None and self.seqs[-1] >= self.feed.resumed + AFTER - 1
+
+
+@dataclass
+class Outage:
+    """What came of it: both sides' accounts, and what the servers' access logs say.
+
+    Attributes:
+        before, after: requests to the first server, and to its successor.
+    """
+
+    feeds: list[Feed]
+    readers: list[Reader]
+    before: list[AccessRecord]
+    after: list[AccessRecord]
+
+
+async def live_through(running: TestServer, stop: Callable[[TestServer], object]) -> Outage:
+    """Publish and subscribe, take the server away, bring it back, and go on until everybody has new segments."""
+    feeds = [Feed(f"cam{number}") for number in range(PUBLISHERS)]
+    readers = [Reader(feed) for feed in feeds for _ in range(SUBSCRIBERS)]
+    over = anyio.Event()
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as clients:
+            for number, feed in enumerate(feeds):
+                clients.start_soon(feed.publish, running.base, number * EVERY_S / PUBLISHERS, over)
+            for reader in readers:
+                clients.start_soon(reader.read, running.base)
+            await until(lambda: all(len(reader.seqs) >= BEFORE for reader in readers))
+            await anyio.to_thread.run_sync(stop, running)
+            gone_us = time.time_ns() // 1000
+            await anyio.to_thread.run_sync(running.restart)
+            for feed in feeds:
+                feed.restarted = True
+            await until(lambda: all(reader.is_back for reader in readers))
+            over.set()
+    records = running.records()
+    before = [record for record in records if record.ts_us < gone_us]
+    return Outage(feeds, readers, before, [record for record in records if record.ts_us >= gone_us])
+
+
+def steady_rate(records: Iterable[AccessRecord]) -> float:
+    """Requests per second while nothing happens, as the schedule has it."""
+    quiet = range(1, BEFORE - 1)  # not the first segment, for which everybody joins, nor those that the end cut off
+    asked = [record for record in records if record.op in (Op.PUBLISH, Op.READ) and record.rseq in quiet]
+    return len(asked) / len(quiet) / EVERY_S
+
+
+def peak_rate(records: Iterable[AccessRecord]) -> float:
+    """Requests per second in the busiest window, wherever it begins."""
+    times = sorted(record.ts_us / 1e6 for record in records)
+    first = busiest = 0
+    for number, at in enumerate(times):
+        while times[first] <= at - WINDOW_S:
+            first += 1
+        busiest = max(busiest, number - first + 1)
+    return busiest / WINDOW_S
+
+
+@pytest.mark.parametrize("stop", [TestServer.kill, TestServer.stop], ids=["killed", "stopped"])
+def test_everybody_comes_back_and_nobody_rushes(stop: Callable[[TestServer], object]) -> None:
+    """All publishers go on, all subscribers receive what they publish, gaps are told, and the peak stays below 3 x."""
+    with server(shutdown_drain_s=1, shutdown_deadline_s=2) as running:
+        outage = anyio.run(live_through, running, stop)
+    for feed in outage.feeds:
+        assert feed.stored == sorted(set(feed.stored)), "a publisher keeps its numbering"
+    for reader in outage.readers:
+        last = max(reader.seqs[-1], reader.feed.stored[-1])
+        assert reader.seqs == sorted(set(reader.seqs)), "a subscriber gets nothing twice, and nothing too late"
+        assert sorted(reader.seqs + reader.gaps) == list(range(last + 1)), "it has a segment, or knows that it has not"
+    steady, peak = steady_rate(outage.before), peak_rate(outage.after)
+    print(f"steady {steady:.0f}/s, peak {peak:.0f}/s: {peak / steady:.2f} times")
+    assert peak < PEAK * steady
