@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ from typer.testing import CliRunner
 
 from app.running import runnable
 from publisher import cli
-from tests.publisher.media.clips import decode, make_clip
+from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
+from tests.publisher.media.test_relay import serving
 from tests.support.server import RunningServer, serve
 from trickle.errors import TrickleError
+from trickle.producer_time import read_temi
 
 WITHIN_S = 60
 
@@ -78,6 +81,54 @@ def test_a_clip_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:
     assert decode(received, "mpegts").hashes == decode(clip).hashes
     with urllib.request.urlopen(f"{server.base}/clip/0", timeout=WITHIN_S) as response:
         assert response.headers["Content-Type"] == "video/mp2t"
+
+
+def test_fragmented_mp4_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:
+    """Segments of the other container, played twice: what readers get decodes to the frames of the file."""
+    clip = make_clip(tmp_path / "clip.mkv")
+    done = publish(f"{server.base}/mp4", clip, "--no-realtime", "--keep", "--container", "fmp4", "--loop", "2")
+    assert (done.returncode, done.stdout) == (0, "")
+    received = b"".join(read(server, "mp4", seq) for seq in range(6))
+    assert decode(received, "mp4").hashes["video"] == 2 * decode(clip).hashes["video"]
+    with urllib.request.urlopen(f"{server.base}/mp4/0", timeout=WITHIN_S) as response:
+        assert response.headers["Content-Type"] == "video/mp4"
+
+
+def test_segments_say_when_they_were_made(server: RunningServer) -> None:
+    """The generated picture is published as it is generated, and its time is that of now."""
+    begun_us = time.time_ns() // 1000
+    done = publish(f"{server.base}/now", "testsrc:size=160x90,duration=2s", "--keep", "--min-segment", "500ms")
+    assert done.returncode == 0, done.stderr
+    first, second = (read_temi(read(server, "now", seq)) for seq in range(2))
+    assert first is not None
+    assert second is not None
+    assert begun_us <= first < time.time_ns() // 1000
+    assert abs(second - first - 1_000_000) < 20_000  # the wall clock may be adjusted meanwhile, a bit
+
+
+def test_an_input_is_encoded_anew(server: RunningServer, tmp_path: Path) -> None:
+    """With --transcode, also what no container carries; keyframes stand where they are asked for."""
+    clip = make_clip(tmp_path / "clip.mkv", audio="pcm_s16le")
+    coding = ["--transcode", "--gop", "1s", "--video-bitrate", "200k", "--audio-codec", "opus", "--preset", "ultrafast"]
+    done = publish(f"{server.base}/anew", clip, "--no-realtime", "--keep", *coding)
+    assert done.returncode == 0, done.stderr
+    decoded = decode(b"".join(read(server, "anew", seq) for seq in range(3)), "mpegts")
+    assert len(decoded.hashes["video"]) == 3 * FRAME_RATE
+    assert "audio" in decoded.hashes
+
+
+def test_interrupted_while_it_waits_for_its_input(server: RunningServer, tmp_path: Path) -> None:
+    """A source that has gone is waited for; Ctrl-C ends the wait, and the channel."""
+    with (
+        serving(make_clip(tmp_path / "clip.ts").read_bytes()) as address,
+        publishing(create(server, "gone"), f"tcp://{address}", "--reconnect-for", "1h") as process,
+    ):
+        assert process.stderr is not None
+        assert b"ended; trying for 3600 s to open it again" in process.stderr.readline()
+        assert len(read(server, "gone", 2)) > 10_000  # complete: nobody waits for the next one
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WITHIN_S) == 130
+        assert b"published 3 segments" in process.stderr.read()
 
 
 def test_media_comes_through_a_pipe(server: RunningServer, tmp_path: Path) -> None:
@@ -204,6 +255,13 @@ def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, 
         "no certificates": ([f"{base}/bad", clip, "--ca-file", broken], 1, "cannot read certificates"),
         "split without raw": ([f"{base}/bad", clip, "--by", "line"], 2, "--by needs --raw"),
         "bad split": ([f"{base}/bad", clip, "--raw", "--by", "word"], 2, "split by"),
+        "encoding without --transcode": ([f"{base}/bad", clip, "--gop", "1s"], 2, "--gop needs --transcode"),
+        "bad preset": ([f"{base}/bad", clip, "--transcode", "--preset", "warp"], 2, "--preset is one of ultrafast"),
+        "bad bitrate": ([f"{base}/bad", clip, "--transcode", "--video-bitrate", "much"], 2, "not a bitrate"),
+        "bad duration": ([f"{base}/bad", clip, "--min-segment", "soon"], 2, "not a duration"),
+        "bad loop": ([f"{base}/bad", clip, "--loop", "0"], 2, "--loop is a number"),
+        "bad option": ([f"{base}/bad", clip, "--input-option", "tcp"], 2, "--input-option is KEY=VALUE"),
+        "bad test source": ([f"{base}/bad", "testsrc:size=big"], 1, "size=640x360"),
         "bad start": ([f"{base}/bad", clip, "--start", "-3"], 2, "start is"),
     }
 
