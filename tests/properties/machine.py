@@ -133,6 +133,11 @@ class RegistryMachine(RuleBasedStateMachine):
         if len(self.world.posts) > posts:
             self.world.finish(self.world.posts[-1], sizes)
 
+    @rule(name=CHANNELS, sizes=st.lists(st.integers(0, 4), min_size=3, max_size=8))
+    def publish_many(self, name: str, sizes: list[int]) -> None:
+        for size in sizes:
+            self.publish(name, [size] if size else [])
+
     @rule(seqs=st.permutations([0, 1, 2]), attach=MOSTLY)
     def read_ahead(self, seqs: list[int], attach: bool) -> None:
         for seq in seqs:

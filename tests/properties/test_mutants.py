@@ -112,7 +112,7 @@ MUTANTS: Final = (
         "self.set(segment, now + grace_s)",
         "pass",
     ),
-    Mutant("first-leaver-takes-the-segment-along", Channel, "release", "and not segment.cursors", ""),
+    Mutant("first-leaver-takes-the-segment-along", Channel, "release", "segment.cursors or ", ""),
     Mutant(
         "closed-segment-keeps-its-cursors",
         Segment,
