@@ -7,6 +7,7 @@ more: its answer waits in its socket, so a slow user is a slow reader, not a gro
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final, Self, assert_never
 
@@ -273,9 +274,11 @@ class Subscriber:
 
     async def _release(self) -> None:
         pending, self._next = self._next, None
-        if self._segment is not None:
-            await self._segment.aclose()
-        if pending is not None:
-            await pending.abandon()
-        if self._client is not None and self._client is not self._shared_client:
-            await self._client.aclose()
+        # asyncio's own cancel reaches into shields: what comes after the step that it meets is done all the same.
+        async with AsyncExitStack() as stack:
+            if self._client is not None and self._client is not self._shared_client:
+                stack.push_async_callback(self._client.aclose)
+            if pending is not None:
+                stack.push_async_callback(pending.abandon)
+            if self._segment is not None:
+                stack.push_async_callback(self._segment.aclose)

@@ -47,32 +47,6 @@ class Cursor:
         budget: pays for retries; earned back by segments that arrive whole.
     """
 
-    __slots__ = (
-        "_asked",
-        "_attempt",
-        "_backoff",
-        "_before",
-        "_below",
-        "_budget",
-        "_epoch",
-        "_expected",
-        "_failures",
-        "_follows",
-        "_head",
-        "_hold",
-        "_joined",
-        "_lost",
-        "_met",
-        "_misses",
-        "_missing_since",
-        "_named",
-        "_on_lag",
-        "_refresh_s",
-        "_restarted",
-        "_unnamed",
-        "_wait_s",
-    )
-
     def __init__(
         self,
         start: AnyStart | Start = "next",
@@ -303,11 +277,24 @@ class Cursor:
         return Resync(self._go_to(0), retry.delay_s, error)
 
     def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
+        latest = answer.natural(wire.LATEST)
+        if latest is not None and self._is_followed(answer, latest):
+            return self._begun(answer, rng)
         if not self._joined and self._wait_s > 0:
             verdict = self._missing(answer.error(self._asked), now, rng)
             return verdict if isinstance(verdict, RetryAfter) else End()
-        latest = answer.natural(wire.LATEST)
         return End(self._missed(max(latest or 0, self._head)))
+
+    def _is_followed(self, answer: Answer, latest: int) -> bool:
+        """Whether a channel that has ended holds more than what was asked for: it stays readable for a while.
+
+        Its empty segments say ``Closed``, too, and its head says it before anything was read.
+        """
+        if answer.status != wire.Status.OK:
+            return False
+        if self._asked is None:
+            return self._below > 0 and latest > 0
+        return answer.empty and answer.natural(wire.SEQ) == self._asked < latest - 1
 
     def _missing(self, error: TrickleError, now: float, rng: Random) -> Verdict:
         if self._lost:

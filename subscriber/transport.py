@@ -15,6 +15,8 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from itertools import chain
 from typing import Final, TypeAlias
 
 import anyio
@@ -67,9 +69,9 @@ class TrailerTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Close the idle connections; those in use are closed by their responses."""
         idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                await connection.aclose()
+        async with AsyncExitStack() as stack:  # all of them, also if closing one is cancelled
+            for connection in chain.from_iterable(idle.values()):
+                stack.push_async_callback(connection.aclose)
 
     async def _take(self, origin: _Origin) -> Connection | None:
         """The idle connection that was used last and still works, if there is one; those that do not are closed."""

@@ -398,6 +398,36 @@ class TestReading:
         driver.read(0)
         assert driver.answer(200, seq=1, latest=1, closed="terminated", content_length=0) == End()
 
+    def test_an_empty_segment_of_an_ended_channel_is_not_its_end(self) -> None:
+        """It says ``Closed``, too; but as long as the channel drains, what follows can still be read."""
+        driver = Driver()
+        driver.read(0)
+        verdict = driver.answer(200, seq=1, latest=3, closed="terminated", content_length=0)
+        assert verdict == Advance(1, lag=1, empty=True)
+        assert driver.read(2) == Advance(2)
+        assert driver.answer(200, seq=3, latest=3, closed="terminated", content_length=0) == End()
+
+    @pytest.mark.parametrize(
+        ("status", "headers"),
+        [
+            (404, {"seq": 1, "latest": 9}),
+            (200, {"seq": 2, "latest": 9}),
+            (200, {"seq": 1, "latest": 2}),
+            (200, {"seq": 1, "latest": 9, "content_length": 7}),
+        ],
+    )
+    def test_everything_else_that_says_closed_is(self, status: int, headers: dict[str, int]) -> None:
+        """Another seq, nothing behind it, or an error's text."""
+        driver = Driver(1)
+        assert isinstance(driver.answer(status, **{"content_length": 0} | headers, closed="terminated"), End)
+
+    def test_an_ended_channel_can_be_read_from_before_its_head(self) -> None:
+        """Its head says ``Closed``; what is kept can still be read."""
+        driver = Driver(-3)
+        assert driver.answer(200, latest=8, closed="terminated") == Resolved(6)
+        assert driver.read(6) == Advance(6)
+        assert Driver(-3).answer(200, latest=0, closed="terminated") == End()
+
     def test_an_end_beyond_the_wanted_segment_is_a_gap(self) -> None:
         """Segments between the last one read and the end are reported as missed."""
         driver = Driver()
