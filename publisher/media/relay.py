@@ -32,7 +32,7 @@ LIVED_S: Final = 5.0
 POLL_S: Final = 0.1
 """How soon a pause notices that it was stopped."""
 
-_BACKOFF: Final = Backoff(base_s=0.5, cap_s=10.0)
+_BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
 
 class ContainerKind(Enum):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import tempfile
 from array import array
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
@@ -75,7 +77,20 @@ def make_clip(
     open_gop: bool = False,
     side: int = SIDE,
 ) -> Path:
-    """Encode a clip with two B-frames between others, a keyframe per second, and a tone."""
+    """A clip with two B-frames between others, a keyframe per second, and a tone; each kind is encoded once."""
+    path.write_bytes(_clip(path.suffix, seconds, video, audio, open_gop, side))
+    return path
+
+
+@cache
+def _clip(suffix: str, seconds: float, video: str | None, audio: str | None, open_gop: bool, side: int) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"clip{suffix}"
+        _encode(path, seconds, video, audio, open_gop, side)
+        return path.read_bytes()
+
+
+def _encode(path: Path, seconds: float, video: str | None, audio: str | None, open_gop: bool, side: int) -> None:
     with av.open(str(path), mode="w") as container:
         picture = _video_stream(container, video, open_gop, side) if video else None
         sound = cast(AudioStream, container.add_stream(audio, rate=AUDIO_RATE)) if audio else None
@@ -87,7 +102,6 @@ def make_clip(
         for stream in (picture, sound):
             if stream is not None:
                 container.mux(stream.encode(None))
-    return path
 
 
 def _video_stream(container: OutputContainer, codec: str, open_gop: bool, side: int) -> VideoStream:

@@ -203,6 +203,23 @@ def test_a_paced_source_gives_the_times_at_which_frames_are_due(tmp_path: Path, 
 
 
 @BOTH
+def test_what_follows_a_live_source_keeps_the_time_in_between(tmp_path: Path, kind: ContainerKind) -> None:
+    """Five seconds without a packet are five seconds in the media, too; not so where nobody waited."""
+    path = make_clip(tmp_path / "clip.ts")
+    for live, gap_s in ((True, 5.0), (False, 0.0)):
+        clock = FakeClock()
+        remuxer = Remuxer(kind.make(), warn=print, clock=clock.monotonic)
+        steps = list(remuxer.steps(open_media(str(path), "it"), "it", live=live))
+        clock.sleep(5.0)
+        steps += [Cut(), *remuxer.steps(open_media(str(path), "it"), "it", live=live)]
+        times = decode(b"".join(joined(steps)), FORMATS[kind]).times
+        for stream in times.values():
+            half = len(stream) // 2
+            assert abs(stream[half] - stream[half - 1] - gap_s) < 0.1
+        assert abs(times["video"][-1] - times["audio"][-1]) < 0.1
+
+
+@BOTH
 def test_segments_trickle(tmp_path: Path, kind: ContainerKind) -> None:
     """A segment is handed out frame by frame, not at its end."""
     steps = remux(make_clip(tmp_path / "clip.mp4"), kind.make())
