@@ -114,30 +114,30 @@ def _media(
     reconnect_for: str,
     loop: str,
 ) -> MediaOptions:
-    from publisher.media.amounts import parse_seconds
     from publisher.media.relay import ContainerKind, MediaOptions
     from publisher.media.remux import Cutting
+    from trickle.amounts import parse_duration
 
     return MediaOptions(
         container=ContainerKind(container),
-        cutting=Cutting(_checked(parse_seconds, min_segment), _checked(parse_seconds, segment)),
+        cutting=Cutting(_checked(parse_duration, min_segment), _checked(parse_duration, segment)),
         realtime=realtime,
         transcode=encoding,
         reconnect=reconnect,
-        reconnect_for_s=_checked(parse_seconds, reconnect_for),
+        reconnect_for_s=_checked(parse_duration, reconnect_for),
         plays=_plays(loop),
     )
 
 
 def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None:
-    from publisher.media.amounts import parse_bitrate, parse_seconds
     from publisher.media.coding import PRESETS, AudioCodec
     from publisher.media.transcode import TranscodeOptions
+    from trickle.amounts import parse_bitrate, parse_duration
 
     parsers: dict[str, Callable[[Any], Any]] = {
         "video_bitrate": parse_bitrate,
         "audio_bitrate": parse_bitrate,
-        "gop": parse_seconds,
+        "gop": parse_duration,
         "audio_codec": AudioCodec.parse,
     }
     values = {name: value for name, value in given.items() if value is not None}

@@ -6,7 +6,6 @@ The splitters are sans-IO: they take bytes and the time, and answer steps. :func
 from __future__ import annotations
 
 import os
-import re
 import select
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from publisher.steps import Chunk, Cut, Step
+from trickle.amounts import parse_duration, parse_size
 from trickle.errors import InvalidInput
 
 READ_BYTES: Final = 65536
@@ -22,10 +22,6 @@ MAX_LINE_BYTES: Final = 1 << 20
 
 POLL_S: Final = 0.2
 """How soon a silent source notices that it was stopped."""
-
-_UNITS: Final = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1 << 10, "mib": 1 << 20}
-_TIMES: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "min": 60.0}
-_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", re.ASCII)
 
 
 class Splitter(ABC):
@@ -124,14 +120,18 @@ def parse_by(text: str) -> Splitter:
         InvalidInput: the text is none of these.
     """
     kind, _, amount = text.strip().lower().partition(":")
-    match = _AMOUNT.fullmatch(amount.strip())
-    if kind == "line" and not amount:
-        return ByLine()
-    if kind == "size" and match and match[2] in _UNITS and (size := int(float(match[1]) * _UNITS[match[2]])) >= 1:
-        return BySize(size)
-    if kind == "time" and match and match[2] in _TIMES and (seconds := float(match[1]) * _TIMES[match[2]]) > 0:
-        return ByTime(seconds)
-    raise InvalidInput(f"segments are split by size:1MiB, line or time:1s, not {text!r}")
+    wrong = f"segments are split by size:1MiB, line or time:1s, not {text!r}"
+    try:
+        match kind:
+            case "line" if not amount:
+                return ByLine()
+            case "size":
+                return BySize(parse_size(amount))
+            case "time":
+                return ByTime(parse_duration(amount))
+    except InvalidInput as error:
+        raise InvalidInput(f"{wrong}: {error}") from error
+    raise InvalidInput(wrong)
 
 
 def read_steps(

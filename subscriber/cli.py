@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -87,10 +88,10 @@ async def subscribe(
     Exit codes: 0 the channel ended, or the time was over; 1 an error, which names the position to go on from; 2 wrong
     usage; 3 see --fail-on; 130 Ctrl-C; 143 SIGTERM. Whatever ends it, the files are in order.
     """
-    from subscriber.amounts import parse_duration
     from subscriber.job import FailOn, Request, reports_on, run
     from subscriber.start import Start
     from subscriber.verdicts import OnLag
+    from trickle.amounts import parse_duration
 
     _checked("--start", Start.parse, start)
     losses = _checked("--fail-on", FailOn, fail_on, "never, gap or loss")
@@ -99,7 +100,7 @@ async def subscribe(
         _target(output, as_json=as_json),
         start,
         None if for_time is None else _checked("--for", parse_duration, for_time),
-        _checked("--wait", parse_duration, wait),
+        _checked("--wait", partial(parse_duration, zero=True), wait),
         _checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
         reconnect,
         raw,
@@ -139,8 +140,8 @@ def _target(output: str | None, *, as_json: bool) -> str | None:
 
 
 def _keep(text: str | None) -> Keep:
-    from subscriber.amounts import parse_size
     from subscriber.archive.keep import Keep
+    from trickle.amounts import parse_size
 
     if text is None:
         return Keep()

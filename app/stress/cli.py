@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 import anyio
 import typer
 
-from app.stress.plan import STARTS, Plan, base_url, parse_seconds, parse_size, parse_sizes, segments_in
+from app.stress.plan import STARTS, Plan, base_url, parse_sizes, segments_in
 from app.stress.report import as_document, console, print_report, progress
 from app.stress.runner import Run
+from trickle.amounts import parse_duration, parse_size
 from trickle.errors import ConnectionLost, InvalidInput
 from trickle.load import Load
 
@@ -59,12 +60,12 @@ async def stress(
     segments that are missing, doubled, reordered or different, latencies, and whether this tool was the bottleneck.
     Exit code: 0 no fault, 1 faults, 2 wrong usage.
     """
-    every_s = _checked(parse_seconds, segment_every, "--segment-every")
+    every_s = _checked(parse_duration, segment_every, "--segment-every")
     smallest, largest = _checked(parse_sizes, segment_bytes, "--segment-bytes")
     load = Load(
         seed=randbelow(1 << 32) if seed is None else seed,
         channels=publishers,
-        segments=segments_in(_checked(parse_seconds, for_, "--for"), every_s),
+        segments=segments_in(_checked(parse_duration, for_, "--for"), every_s),
         every_s=every_s,
         smallest=smallest,
         largest=largest,

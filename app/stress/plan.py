@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 from urllib.parse import urlsplit
 
 from trickle import wire
+from trickle.amounts import parse_size
 from trickle.errors import InvalidInput
 from trickle.load import MARKER_BYTES, Load
 from trickle.paths import ChannelURL, normalize_base_path, parse_server_url
@@ -23,19 +23,6 @@ CATCH_UP_S: Final = 10.0
 PUBLISHING: Final = "publisher.stress"
 SUBSCRIBING: Final = "subscriber.stress"
 """The modules that do the work, as text: packages know nothing of one another."""
-
-_UNITS: Final = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "KiB": 2**10, "MiB": 2**20}
-_SECONDS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]*)", re.ASCII)
-
-
-def parse_size(text: str) -> int:
-    """Read a size in bytes: ``4096``, ``64KiB``, ``1.5MB``.
-
-    Raises:
-        InvalidInput: it is none, or below 1.
-    """
-    return max(1, int(_quantity(text, {name: float(unit) for name, unit in _UNITS.items()}, "a size, as in 64KiB")))
 
 
 def parse_sizes(text: str) -> tuple[int, int]:
@@ -51,25 +38,6 @@ def parse_sizes(text: str) -> tuple[int, int]:
     if smallest < MARKER_BYTES:
         raise InvalidInput(f"a segment has at least {MARKER_BYTES} bytes, which say where it belongs")
     return smallest, largest
-
-
-def parse_seconds(text: str) -> float:
-    """Read a time in seconds: ``30``, ``30s``, ``500ms``, ``2m``.
-
-    Raises:
-        InvalidInput: it is none, or 0.
-    """
-    seconds = _quantity(text, _SECONDS, "a time, as in 30s or 500ms")
-    if seconds <= 0:
-        raise InvalidInput(f"{text!r} is no time")
-    return seconds
-
-
-def _quantity(text: str, units: dict[str, float], what: str) -> float:
-    match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in units:
-        raise InvalidInput(f"not {what}: {text!r}")
-    return float(match[1]) * units[match[2]]
 
 
 def base_url(url: str) -> str:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from publisher.media.amounts import parse_bitrate, parse_seconds
 from publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
 from publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
 from publisher.media.pace import Clock, Pace
 from publisher.media.picture import Painter
+from trickle.amounts import parse_bitrate, parse_duration
 from trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -286,9 +286,9 @@ def _parse_tone(text: str) -> int:
 _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "size": (_parse_size, "640x360"),
     "rate": (_parse_rate, "25"),
-    "duration": (parse_seconds, "10s"),
+    "duration": (parse_duration, "10s"),
     "speed": (_parse_speed, "8"),
-    "gop": (parse_seconds, "1s"),
+    "gop": (parse_duration, "1s"),
     "bitrate": (parse_bitrate, "500k"),
     "audio": (_parse_audio, "opus"),
     "tone": (_parse_tone, "440"),

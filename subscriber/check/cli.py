@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from subscriber.amounts import parse_duration
 from subscriber.start import Start
+from trickle.amounts import parse_duration
 from trickle.errors import InvalidInput
 from trickle.paths import ChannelURL
 
@@ -65,10 +66,13 @@ async def check(
     from subscriber.check.judge import judge
     from subscriber.check.probe import Order, Probe
 
-    for_s, wait_s = _checked("--for", parse_duration, for_time), _checked("--wait", parse_duration, wait)
+    for_s, wait_s = (
+        _checked("--for", parse_duration, for_time),
+        _checked("--wait", partial(parse_duration, zero=True), wait),
+    )
     options = {"latency": max_latency, "segment": max_segment, "jitter": max_jitter, "skew": max_skew}
     given = {
-        f"{name}_s": _checked(f"--max-{name}", parse_duration, text)
+        f"{name}_s": _checked(f"--max-{name}", partial(parse_duration, zero=True), text)
         for name, text in options.items()
         if text is not None
     }

@@ -34,7 +34,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--fail-on", "sight"], 2, "never, gap or loss"),
         (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
-        (["subscribe", NOWHERE, "--keep", "20GiB"], 2, "not a size"),
+        (["subscribe", NOWHERE, "--keep", "20 parsecs"], 2, "not a size"),
         (["subscribe", NOWHERE, "--keep", "0"], 2, "at least one segment"),
         (["subscribe"], 2, "URL"),
         (["channels", "host"], 1, "it must begin with http:// or https://"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from subscriber.amounts import parse_duration, parse_size
 from subscriber.events import Totals
 from subscriber.progress import Progress, summary
 from subscriber.words import count, rate, size
-from trickle.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -24,28 +22,6 @@ def test_rates_and_counts_are_for_people() -> None:
     """With the unit, and the plural, that fits."""
     assert (rate(64_000), rate(2_345_678)) == ("64 kbit/s", "2.35 Mbit/s")
     assert (count(1, "gap"), count(2, "gap"), count(2, "retry", "retries")) == ("1 gap", "2 gaps", "2 retries")
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("30", 30), ("30s", 30), ("500ms", 0.5), ("2min", 120), ("2m", 120), (" 1.5 H ", 5400)]
-)
-def test_durations_have_units(text: str, seconds: float) -> None:
-    """Plain numbers are seconds."""
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1y", "1e3", "1 2", "\u0661s", "inf", "nan"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    """With an example of what would be one."""
-    with pytest.raises(InvalidInput, match=r"not a duration: .*30s"):
-        parse_duration(text)
-
-
-def test_sizes_need_a_unit() -> None:
-    """A plain number would be taken for a count of segments."""
-    assert (parse_size("20GB"), parse_size("1.5 kb")) == (20_000_000_000, 1500)
-    with pytest.raises(InvalidInput, match="not a size"):
-        parse_size("500")
 
 
 def test_a_perfect_summary() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from app.stress.plan import Plan, base_url, parse_seconds, parse_size, parse_sizes, segments_in
+from app.stress.plan import Plan, base_url, parse_sizes, segments_in
 from trickle.errors import InvalidInput
 from trickle.load import Load
 
@@ -16,14 +16,8 @@ LOAD = Load(seed=1, channels=3, segments=10, every_s=0.5, smallest=20, largest=4
 @pytest.mark.parametrize(
     ("parse", "text", "value"),
     [
-        (parse_size, "4096", 4096),
-        (parse_size, "64KiB", 65536),
-        (parse_size, "1.5 MB", 1_500_000),
         (parse_sizes, "1kB", (1000, 1000)),
         (parse_sizes, "1KiB-1MiB", (1024, 1048576)),
-        (parse_seconds, "30", 30.0),
-        (parse_seconds, "250ms", 0.25),
-        (parse_seconds, "2m", 120.0),
     ],
 )
 def test_quantities(parse: Callable[[str], object], text: str, value: object) -> None:
@@ -34,14 +28,9 @@ def test_quantities(parse: Callable[[str], object], text: str, value: object) ->
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        (parse_size, "big"),
-        (parse_size, "4 parsecs"),
         (parse_sizes, "10kB-1kB"),
         (parse_sizes, "10"),
         (parse_sizes, "-"),
-        (parse_seconds, "0s"),
-        (parse_seconds, "-1"),
-        (parse_seconds, "soon"),
     ],
 )
 def test_what_is_no_quantity(parse: Callable[[str], object], text: str) -> None:

@@ -60,7 +60,7 @@ def test_options_are_read(text: str, options: TestOptions) -> None:
         ("testsrc:duration=0", "not a duration"),
         ("testsrc:speed=0", "between 0.01 and 1000, or be max"),
         ("testsrc:speed=nan", "between 0.01 and 1000"),
-        ("testsrc:bitrate=fast", "not a bitrate"),
+        ("testsrc:bitrate=fast", "not a bit rate"),
         ("testsrc:audio=mp3", "not an audio codec: 'mp3' \\(aac or opus\\)"),
         ("testsrc:tone=1", "between 20 and 20000 Hz"),
         ("testsrc:tone=a", "makes no sense"),
