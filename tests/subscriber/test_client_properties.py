@@ -1,0 +1,171 @@
+"""Whatever a server answers, and wherever its bodies break: the whole client keeps to the bound, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+import anyio.lowlevel
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from subscriber import OnLag, Runtime, Subscriber
+from subscriber.patience import MIN_PAUSE_S
+from subscriber.start import AnyStart
+from tests.subscriber.test_core_properties import starts
+from trickle import wire
+from trickle.errors import TrickleError
+
+bodies = st.lists(st.binary(min_size=1, max_size=4), max_size=3)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer: relative to what was asked for, or arbitrary."""
+
+    status: int = 200
+    chunks: tuple[bytes, ...] = ()
+    cut: bool = False
+    epoch: int | None = 1
+    ahead: int = 0
+    kept: int | None = None
+    extra: tuple[tuple[str, str], ...] = ()
+
+
+replies = st.builds(
+    Reply,
+    status=st.sampled_from([200] * 8 + [470] * 3 + [404, 429, 503, 500, 403, 301]) | st.integers(200, 999),
+    chunks=bodies.map(tuple),
+    cut=st.sampled_from([False, False, True]),
+    epoch=st.sampled_from([None, 1, 1, 1, 2]),
+    ahead=st.integers(-3, 9),
+    kept=st.none() | st.integers(0, 4),
+    extra=st.dictionaries(
+        st.sampled_from([wire.CLOSED, wire.RETRY_AFTER, wire.TRUNCATED, wire.SIZE, wire.SEQ, wire.LATEST]),
+        st.sampled_from(["0", "1", "x", "", "terminated", "400"]),
+        max_size=1,
+    ).map(lambda found: tuple(found.items())),
+)
+script = st.lists(st.one_of(replies, replies, replies, replies, st.sampled_from(["lost", "silent"])), max_size=40)
+
+
+@dataclass
+class Body(httpx.AsyncByteStream):
+    """Chunks, and then an end or a cut."""
+
+    chunks: tuple[bytes, ...]
+    cut: bool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self.chunks:
+            await anyio.lowlevel.checkpoint()
+            yield chunk
+        if self.cut:
+            raise httpx.ReadError("cut")
+
+
+@dataclass
+class World:
+    """A server that follows a script and then ends its channel, and a clock that jumps over pauses."""
+
+    script: list[Reply | str]
+    now: float = 1000.0
+    asked: list[tuple[str, float]] = field(default_factory=list)
+    open_bodies: int = 0
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        """The next answer of the script."""
+        tail = request.url.path.rpartition("/")[2]
+        self.asked.append((tail, self.now))
+        await anyio.lowlevel.checkpoint()
+        reply = self.script.pop(0) if self.script else Reply(extra=((wire.CLOSED, wire.TERMINATED),))
+        if reply == "lost":
+            raise httpx.ReadError("lost", request=request)
+        if isinstance(reply, str):
+            await anyio.sleep_forever()
+            raise AssertionError
+        return _response(reply, 3 if tail in ("next", "-2", "-1") else int(tail))
+
+    async def sleep(self, delay_s: float) -> None:
+        """Takes no time."""
+        await anyio.lowlevel.checkpoint()
+        self.now += delay_s
+
+
+def _response(reply: Reply, seq: int) -> httpx.Response:
+    head = max(0, seq + reply.ahead)
+    headers = {wire.SEQ: str(seq), wire.LATEST: str(head)}
+    if reply.epoch is not None:
+        headers[wire.EPOCH] = str(reply.epoch)
+    if reply.kept is not None:
+        headers[wire.EARLIEST] = str(max(0, head - reply.kept))
+    headers |= dict(reply.extra)
+    if not reply.chunks and not reply.cut:
+        return httpx.Response(reply.status, headers=headers | {"Content-Length": "0"}, stream=Body((), False))
+    return httpx.Response(reply.status, headers=headers, stream=Body(reply.chunks, reply.cut))
+
+
+async def _consume(world: World, start: AnyStart, on_lag: OnLag, seed: int, seeks: list[AnyStart]) -> Subscriber:
+    """Read to the end, over errors while there are seeks left."""
+    runtime = Runtime(rng=Random(seed), now=lambda: world.now, sleep=world.sleep)
+    transport = httpx.MockTransport(world.answer)
+    async with Subscriber(
+        "http://host/trickle/cam", start=start, on_lag=on_lag, refresh_s=0.002, transport=transport, runtime=runtime
+    ) as subscriber:
+        while True:
+            try:
+                async for segment in subscriber:
+                    async for _ in segment:
+                        pass
+                    if seeks and segment.seq % 2:
+                        await subscriber.seek(seeks.pop(), leave=True)
+            except TrickleError as error:
+                assert error.resume is None or error.resume.seq >= 0  # noqa: PT017 - it is about every error
+            if not seeks:
+                return subscriber
+            await subscriber.seek(seeks.pop())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_waits() -> Iterator[None]:
+    """The rest of a cut segment is waited for in real time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("subscriber.again.ANSWER_S", 0.002)
+        yield
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(script, starts, st.sampled_from(OnLag), st.integers(0, 99), st.lists(starts, max_size=3))
+def test_the_client_keeps_to_the_bound(
+    answers: list[Reply | str], start: AnyStart, on_lag: OnLag, seed: int, seeks: list[AnyStart]
+) -> None:
+    """Requests ≤ segments + retries + refreshes + 2 per beginning; none is repeated at once; all of it ends."""
+    world = World(answers)
+
+    async def main() -> Subscriber:
+        async with asyncio.timeout(20):
+            return await _consume(world, start, on_lag, seed, seeks)
+
+    now = asyncio.run(main()).statistics()
+    assert now.requests >= len(world.asked)
+    assert now.requests <= now.segments + now.retries + now.refreshes + 2 * (1 + now.seeks)
+    repeated = [
+        later - earlier
+        for (before, earlier), (after, later) in zip(world.asked, world.asked[1:], strict=False)
+        if before == after and later - earlier < MIN_PAUSE_S
+    ]
+    # A wait that was refreshed has waited on the real clock; and where to seek is the user's decision.
+    assert len(repeated) <= now.refreshes + now.seeks
+
+
+def test_a_script_is_followed_to_its_end() -> None:
+    """The property above is not vacuous: a channel of two segments, one of them cut, is read to its end."""
+    world = World([Reply(chunks=(b"a",)), Reply(chunks=(b"b",), cut=True), Reply(), Reply(chunks=(b"b", b"c"))])
+    now = asyncio.run(_consume(world, 0, OnLag.LIVE, 1, [])).statistics()
+    assert world.script == []
+    assert now.segments >= 2
+    assert now.resumed + now.broken == 1
