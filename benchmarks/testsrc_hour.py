@@ -107,8 +107,8 @@ def run(plan: Plan) -> Result:
                 subscriber.wait(END_S)
                 code = publisher.wait(END_S)
             except subprocess.TimeoutExpired as error:
-                raise NotRun("the channel has ended, a process has not") from error
-        last = json.loads(events.read_bytes().splitlines()[-1])
+                raise NotRun(f"a process did not end; the subscriber's last words: {_last(events)}") from error
+        last = json.loads(_last(events))
         if last["event"] != "end":
             raise NotRun(f"the subscriber failed: {last}")
         return Result(received, last["totals"], (said.read_text().strip(), code), memory)
@@ -176,6 +176,10 @@ def report(plan: Plan, result: Result) -> Iterator[str]:
             warm = samples[min(round(WARM_S), len(samples) - 1)]
             yield f"memory     warm {warm:.1f} MiB, last {samples[-1]:.1f}, most {max(samples):.1f}: {name}"
     yield f"publisher  {result.publisher[0].rpartition(chr(10))[2]}"
+
+
+def _last(events: Path) -> str:
+    return events.read_text().rpartition("\n")[0].rpartition("\n")[2]
 
 
 @contextmanager
