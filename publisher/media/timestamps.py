@@ -172,8 +172,10 @@ class Timeline:
             if raw + newest.shift < track.last - MAX_BACK:
                 newest.shift = track.end - shown  # this stream had come further than the one that jumped first
             return newest
+        if own is not None and fits_own:
+            return own
         for older in reversed(self._anchors):
-            if self._fits(track, raw + older.shift, MAX_BACK):
+            if self._fits(track, raw + older.shift, MAX_BACK) and raw + older.shift <= self._newest + MAX_BACK:
                 return older
         wrapped = (newest.shift + wrap for wrap in WRAPS)
         exact = (shift for shift in wrapped if self._fits(track, raw + shift, MAX_BACK))
