@@ -1,0 +1,37 @@
+"""Connections overtake each other: clients that do not wait for answers send each segment on whichever is free.
+
+Seen with pytrickle (a new connection per segment) and livepeer-python-gateway (kept ones mixed with new ones): the
+segments of a burst arrive in any order, a few places from where they belong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.conformance import expect
+from app.conformance.target import Target
+from tests.support.local import local_server
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Target]:
+    """A client of a server whose grace does not end by accident, however slow the machine."""
+    with local_server(overtaking_grace_s=15, skip_grace_s=60) as server, server.client() as target:
+        yield target
+
+
+@pytest.mark.parametrize("order", [[2, 1], [3, 2, 1], [2, 3, 1, 5, 4], [6, 5, 4, 3, 2, 1]], ids=str)
+def test_a_burst_arrives_in_any_order(patient: Target, order: list[int]) -> None:
+    """Every segment is taken under its number, and the reader that waits for the first of them gets each in turn."""
+    channel = patient.channel()
+    channel.publish(0)
+    reader = channel.waiting(1)
+    uploads = [channel.upload(seq, b"message %d" % seq).end() for seq in order]
+    for upload in uploads:
+        expect.status(upload.answer(), 200)
+    expect.segment(reader.response(), 1, b"message 1")
+    for seq in range(2, max(order) + 1):
+        expect.segment(channel.get(seq), seq, b"message %d" % seq)
+    assert channel.next_seq() == max(order) + 1
