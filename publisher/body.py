@@ -82,9 +82,9 @@ class Body:
         self._held_bytes += len(chunk) + CHUNK_OVERHEAD
         self.handed += len(chunk)
         self.notify()
-        if not live:
-            await anyio.lowlevel.checkpoint()
         try:
+            if not live:
+                await anyio.lowlevel.checkpoint()
             while live and not self._stopped and self._sending is sending and sending is not None and sending.lacks(at):
                 await self.wait()
         except BaseException:

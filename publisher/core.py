@@ -216,7 +216,7 @@ class Plan:
                 self._learn(outcome)
                 if why := self._numbering.judge(head, header_int(outcome.headers, wire.EPOCH)):
                     return self._stop(Superseded(None, seq=self._numbering.newest, detail=why, latest=head))
-            case Answered():
+            case _:
                 self.keeps_keys = False  # a server without this route; what it says to segments will do
         self.uncertain = False
         return Advance()
@@ -320,7 +320,8 @@ class Plan:
         self._reached |= not isinstance(outcome, Lost) or outcome.connected
 
     def _learn(self, answer: Answered) -> None:
-        self.keeps_keys = header_int(answer.headers, wire.EPOCH) is not None
+        if answer.status == wire.Status.OK:
+            self.keeps_keys = header_int(answer.headers, wire.EPOCH) is not None
 
     def _retry(
         self, outcome: Outcome, error: TrickleError | None, *, lived_s: float = 0.0, known: bool = False

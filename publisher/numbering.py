@@ -50,8 +50,9 @@ class Numbering:
         """
         if self.next is None:
             raise LocalProtocolError("the position has to be asked for before the first segment")
-        self.next += 1
-        return self.next - 1
+        seq = self._free(self.next)
+        self.next = seq + 1
+        return seq
 
     def may_open(self, seq: int) -> bool:
         """Whether a request for this seq can be made now: the server takes none further ahead of its head."""
@@ -120,7 +121,9 @@ class Numbering:
         first = self.confirmed < 0 and self.life == 0 and seq <= min(self._unsettled, default=seq)
         if not out_of_line and not first:
             return None
-        return self.skip(seq, self.next if out_of_line else head, begun=begun)
+        if first and not out_of_line:
+            self.next = head  # whatever was numbered after it is out of line now
+        return self.skip(seq, self.next, begun=begun)
 
     def skip(self, seq: int, to: int, *, begun: bool) -> int:
         """A seq cannot be used; returns the one that takes its place: ``to``, or the first after all that are in use.
@@ -130,7 +133,7 @@ class Numbering:
         assert self.next is not None, "a ticket was handed out"
         self._unsettled.discard(seq)
         in_use = [other for other in self._unsettled if other < self.next]
-        place = max([to, *(other + 1 for other in in_use)])
+        place = self._free(max([to, self.confirmed + 1, *(other + 1 for other in in_use)]))
         if begun:
             self._unsettled.add(place)
             in_use.append(place)
@@ -138,6 +141,12 @@ class Numbering:
         self.newest = max([self.confirmed, *in_use])
         self._flowed = place - 1
         return place
+
+    def _free(self, seq: int) -> int:
+        """The first one from here on that is not in use; those that are out of line may still lie ahead."""
+        while seq in self._unsettled:
+            seq += 1
+        return seq
 
     def _begin_at(self, seq: int) -> None:
         self.next = seq

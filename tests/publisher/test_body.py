@@ -1,82 +1,277 @@
-"""The hand-over of chunks from a writer to a transport."""
+"""A body: from one writer to one request after the other, kept as long as that is allowed."""
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 import anyio
+import anyio.lowlevel
 import pytest
 
-from publisher.body import Body
+from publisher.body import CHUNK_OVERHEAD, Body
 from tests.publisher.peers import run
+
+ROOM = 10 + 2 * CHUNK_OVERHEAD
+"""What two chunks of five bytes take."""
+
+
+async def lets_wait(call: Coroutine[Any, Any, Any], then: Coroutine[Any, Any, Any]) -> None:
+    """Begin one thing, which must wait, and let another one end that."""
+    over = anyio.Event()
+
+    async def first() -> None:
+        await call
+        over.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(first)
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        assert not over.is_set()
+        await then
+
+
+async def read(sending: Any, count: int) -> list[bytes]:
+    """So many chunks, and the question for one more, as a transport asks it."""
+    chunks = [await anext(sending) for _ in range(count)]
+    with anyio.move_on_after(0):
+        await anext(sending)
+        raise AssertionError("there is more")
+    return chunks
 
 
 def test_put_returns_when_more_is_asked_for() -> None:
-    """A transport asks for the next chunk once the last one was written."""
+    """The next question of the transport says that the chunk was written."""
 
     async def main() -> None:
-        body, order = Body(), []
+        body = Body(ROOM)
+        sending = body.send()
 
-        async def write() -> None:
-            assert await body.put(b"one")
-            order.append("one was written")
-            assert await body.put(b"two")
-            body.end()
+        async def take() -> None:
+            assert await read(sending, 1) == [b"one"]
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(write)
-            order.append((await anext(body)).decode())
-            order.append((await anext(body)).decode())
-            with pytest.raises(StopAsyncIteration):
-                await anext(body)
-        assert order == ["one", "one was written", "two"]
-        assert (body.sent, body.ended) == (6, True)
+        await lets_wait(body.put(b"one"), take())
+        assert (sending.sent, body.handed, sending.ended) == (3, 3, False)
 
     run(main())
 
 
-def test_a_chunk_that_was_not_taken_is_there_for_the_next_request() -> None:
-    """Iterating again goes on, rather than anew."""
+def test_a_body_ends_behind_its_last_chunk() -> None:
+    """The end is handed over when the transport has seen it; an empty body begins with it."""
 
     async def main() -> None:
-        body = Body()
-        with anyio.CancelScope() as first:
-            first.cancel()
-            await anext(body)
+        begun: list[str] = []
+        body = Body(ROOM)
+        sending = body.send(lambda: begun.append("chunk"))
+
+        async def take() -> None:
+            assert [chunk async for chunk in sending] == [b"one"]
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(body.put, b"x")
-            assert await anext(body) == b"x"
-            body.stop()
-        assert not await body.put(b"y")
+            tasks.start_soon(take)
+            await body.put(b"one")
+            body.end()
+            assert await body.flush()
+        assert sending.ended
+        empty = Body()
+        empty.end()
+        assert [chunk async for chunk in empty.send(lambda: begun.append("end"))] == []
+        assert begun == ["chunk", "end"]
 
     run(main())
 
 
-def test_a_body_that_ends_after_its_last_chunk_was_put() -> None:
-    """The end may be declared while a chunk is still waiting."""
+def test_the_next_request_gets_everything_again() -> None:
+    """From the start, while the writer goes on: it does not wait for a request that has to catch up."""
 
     async def main() -> None:
-        body = Body()
+        body = Body(1000)
+        assert await body.put(b"one")
+        first = body.send()
+        await read(first, 1)
+        body.rest()
+        assert await body.put(b"two")
+        second = body.send()
+        assert await body.put(b"three")
+        body.end()
+        assert await body.flush()
+        assert [chunk async for chunk in second] == [b"one", b"two", b"three"]
+        assert (first.sent, second.sent, body.handed, body.held) == (3, 11, 11, True)
+
+    run(main())
+
+
+def test_a_request_that_breaks_sets_its_writer_free() -> None:
+    """The chunk is kept, so there is nothing to wait for."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        body.send()
+
+        async def lose() -> None:
+            body.rest()
+
+        await lets_wait(body.put(b"one"), lose())
+        assert body.held
+
+    run(main())
+
+
+def test_a_writer_waits_for_room() -> None:
+    """Without a request that takes it, no more is held than was allowed; small chunks count for what they cost."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        await body.put(b"12345")
+        await body.put(b"67890")
+
+        async def resend() -> None:
+            sending = body.send()
+            assert [await anext(sending) for _ in range(3)] == [b"12345", b"67890", b"!"]
+            await read(sending, 0)
+
+        await lets_wait(body.put(b"!"), resend())
+        assert not body.held
+        assert body.handed == 11
+
+    run(main())
+
+
+def test_a_body_that_grew_too_large_is_passed_on_chunk_by_chunk() -> None:
+    """From then on it cannot be sent again, and only the chunk under way is in memory."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        sending = body.send()
+
+        taken: list[bytes] = []
+
+        async def take() -> None:
+            taken.extend([chunk async for chunk in sending])
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(body.put, b"x")
-            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(take)
+            for number in range(20):
+                assert await body.put(b"%05d" % number)
+                assert len(body._chunks) <= 2
+                assert body.held == (number < 2)
             body.end()
-            assert await anext(body) == b"x"
-            with pytest.raises(StopAsyncIteration):
-                await anext(body)
+        assert taken == [b"%05d" % number for number in range(20)]
+        assert body.held is False
+        assert body._held_bytes == 0
+
+    run(main())
+
+
+def test_what_was_taken_last_is_held_until_it_was_written() -> None:
+    """A chunk larger than everything that may be kept can still be sent again, if it never left."""
+
+    async def main() -> None:
+        body = Body(0)
+        sending = body.send()
+
+        async def refuse() -> None:
+            assert await anext(sending) == b"large"
+            assert body.held
+            body.rest()
+
+        await lets_wait(body.put(b"large"), refuse())
+        assert await read(body.send(), 1) == [b"large"]
+        assert not body.held
 
     run(main())
 
 
 def test_a_cancelled_put_takes_back_only_what_was_not_taken() -> None:
-    """A chunk under way cannot be recalled."""
+    """A chunk is sent whole or not at all, and never after its writer was told that it was not."""
 
     async def main() -> None:
-        body = Body()
+        body = Body(ROOM)
+        sending = body.send()
         with anyio.move_on_after(0):
-            await body.put(b"recalled")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(body.put, b"x")
-            assert await anext(body) == b"x"
+            await body.put(b"back")
+        assert (body.handed, body.count) == (0, 0)
+        taking = body.send()
+
+        async def take() -> None:
+            assert await anext(taking) == b"gone"
             tasks.cancel_scope.cancel()
-        assert body.sent == 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(body.put, b"gone")
+            await take()
+        assert (body.handed, body.count, sending.sent) == (4, 1, 0)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            body.rest()
+            await body.put(b"never")
+        assert body.handed == 4
+
+    run(main())
+
+
+def test_everything_can_be_taken_back_before_it_is_sent() -> None:
+    """Only as long as no request has any of it."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        await body.put(b"one")
+        body.end()
+        sending = body.send()
+        assert body.take_all_back()
+        assert (body.handed, body.over, body.count) == (0, False, 0)
+        body.rest()
+        await body.put(b"two")
+        sending = body.send()
+        assert await anext(sending) == b"two"
+        assert not body.take_all_back()
+
+    run(main())
+
+
+def test_stopping_wakes_the_writer() -> None:
+    """It learns that nobody takes its chunks any more, wherever it waits."""
+
+    async def main() -> None:
+        for retain_bytes in (0, ROOM):
+            body = Body(retain_bytes)
+            if retain_bytes:
+                body.send()
+            results: list[bool] = []
+
+            async def put(body: Body = body, results: list[bool] = results) -> None:
+                results.append(await body.put(b"x"))
+
+            async def stop(body: Body = body) -> None:
+                body.stop()
+
+            await lets_wait(put(), stop())
+            assert results == [False]
+            assert not await body.put(b"y")
+            assert not await body.flush()
+            assert not body.held or not body.count
+
+    run(main())
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_flushing_waits_for_a_request_that_has_caught_up(ended: bool) -> None:
+    """Its end is handed over like a chunk; if the request breaks first, the end is kept."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        sending = body.send()
+        body.end()
+
+        async def go_on() -> None:
+            if ended:
+                with pytest.raises(StopAsyncIteration):
+                    await anext(sending)
+            else:
+                body.rest()
+
+        await lets_wait(body.flush(), go_on())
+        assert sending.ended == ended
 
     run(main())

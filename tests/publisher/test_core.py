@@ -1,4 +1,4 @@
-"""The plan: what each answer means, and the bounds on what a publisher may ask."""
+"""The plan: what each answer means, and what a publisher may ask after it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from random import Random
 
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from publisher.core import (
     LONG_S,
     MAX_RETRY_AFTER_S,
     MIN_DELAY_S,
+    OUTAGE_DELAY_S,
+    OUTAGE_S,
+    Plan,
+    parse_start,
+)
+from publisher.verdicts import (
     Advance,
     Answered,
     Closed,
     Lost,
     Outcome,
-    Plan,
     Progress,
     Receipt,
     Resync,
@@ -27,14 +30,17 @@ from publisher.core import (
     Stop,
     Ticket,
     Verdict,
-    parse_start,
 )
 from trickle import errors, wire
-from trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, RetryBudget
+from trickle.backoff import RetryBudget
 
 IDLE = Progress()
-WHOLE = Progress(sent=10, ended=True)
-HALF = Progress(sent=10)
+WHOLE = Progress(sent=10, ended=True, handed=10, over=True)
+HALF = Progress(sent=10, handed=10)
+WAITING = Progress(handed=10)
+"""Something to send, of which nothing was sent in this request."""
+
+GONE = Progress(sent=10, handed=10, held=False)
 
 
 class TopRandom(Random):
@@ -62,11 +68,28 @@ def lost(connected: bool = True) -> Lost:
     return Lost(errors.ConnectionLost(detail="gone"), connected)
 
 
-def started(seq: int = 5, rng: Random | None = None, budget: RetryBudget | None = None) -> tuple[Plan, Ticket]:
-    """A plan that has reached its server and given out one ticket."""
+def take(plan: Plan) -> Ticket:
+    """A ticket for something that is sent at once."""
+    ticket = plan.take()
+    plan.bind(ticket)
+    plan.begin(ticket)
+    return ticket
+
+
+def started(
+    seq: int = 5, rng: Random | None = None, budget: RetryBudget | None = None, *, keeps_keys: bool | None = True
+) -> tuple[Plan, Ticket]:
+    """A plan that has published one segment and given out the next ticket."""
     plan = Plan(seq, rng=rng or TopRandom(), budget=budget)
-    assert plan.on_post(plan.take(), answer(200, Size=10), WHOLE) == Advance(Receipt(seq, 10, 10, Closed.COMPLETE))
+    assert plan.on_post(take(plan), answer(200, Size=10), WHOLE) == Advance(Receipt(seq, 10, 10, Closed.COMPLETE))
+    plan.keeps_keys = keeps_keys
     return plan, plan.take()
+
+
+def located(plan: Plan, reply: Outcome | None = None) -> Advance | RetryAfter | Stop:
+    """The answer to the question for the position; without one, what is expected."""
+    assert plan.uncertain
+    return plan.on_located(reply or answer(200, Latest=plan._numbering.confirmed + 1, Epoch=1))
 
 
 @pytest.mark.parametrize(("text", "start"), [("resume", "resume"), ("reset", "reset"), ("17", 17), (0, 0)])
@@ -83,22 +106,24 @@ def test_anything_else_is_no_start(text: str | int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "seq"),
+    ("reply", "seq", "keeps_keys"),
     [
-        (answer(200, Latest=7), 7),
-        (answer(200, "8"), 8),
-        (answer(404, "Stream not found"), 0),
-        (answer(404, Closed="terminated"), 0),
-        (answer(200, Latest=7, Closed="terminated"), 0),
+        (answer(200, Latest=7), 7, False),
+        (answer(200, Latest=7, Epoch=2), 7, True),
+        (answer(200, "8"), 8, False),
+        (answer(404, "Stream not found"), 0, False),
+        (answer(404, Closed="terminated"), 0, False),
+        (answer(200, Latest=7, Epoch=1, Closed="terminated"), 0, True),
     ],
-    ids=["header", "text", "no channel", "ended and gone", "ended and drained"],
+    ids=["header", "ours", "text", "no channel", "ended and gone", "ended and drained"],
 )
-def test_resuming_begins_at_the_head(reply: Answered, seq: int) -> None:
+def test_resuming_begins_at_the_head(reply: Answered, seq: int, keeps_keys: bool) -> None:
     """The head is the first seq; a channel that is not there, or no longer, begins at 0."""
-    plan = Plan("resume", rng=TopRandom())
+    plan = Plan("resume", rng=TopRandom(), name="me")
     assert plan.next_seq is None
     assert plan.on_next(reply) == Advance()
-    assert [plan.take(), plan.take()] == [Ticket(seq), Ticket(seq + 1)]
+    assert plan.keeps_keys == (keeps_keys if reply.status == 200 else None)
+    assert [plan.take(), plan.take()] == [Ticket(seq, "me.1"), Ticket(seq + 1, "me.2")]
 
 
 @pytest.mark.parametrize("reply", [answer(200, "<html>"), answer(200, Latest=-3), answer(302), answer(405)])
@@ -123,26 +148,41 @@ def test_the_position_is_asked_for_again_after_a_wait() -> None:
     assert plan.on_next(Answered(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25)
     assert plan.on_next(lost()) == RetryAfter(0.5)
     assert plan.on_next(answer(200, Latest=2)) == Advance()
+    assert not plan.uncertain
 
 
 def test_reset_is_said_once() -> None:
-    """Only the first segment's request says reset, and every attempt of it does."""
+    """Only the first segment's request says reset, and every attempt of it does, under one key."""
     plan = Plan("reset", rng=TopRandom())
     plan.on_next(answer(200, Latest=3))
     first = plan.take()
-    assert first == Ticket(3, reset=True)
-    assert first.again() == Ticket(3, attempt=2, reset=True)
-    assert first.again(9) == Ticket(9, attempt=2, reset=True)
-    assert plan.take() == Ticket(4)
+    assert first == Ticket(3, ".1", reset=True)
+    assert first.again() == Ticket(3, ".1", attempt=2, reset=True)
+    assert first.again(exposed=True).again() == Ticket(3, ".1", attempt=3, reset=True, exposed=True)
+    assert first.again(exposed=True).again(9) == Ticket(9, ".1", attempt=3, reset=True)
+    assert plan.take() == Ticket(4, ".2")
 
 
 def test_a_published_segment_yields_a_receipt() -> None:
     """A 200 to a whole body says what is stored."""
     plan = Plan(0, rng=TopRandom())
-    assert plan.on_post(plan.take(), answer(200), WHOLE) == Advance(Receipt(0, 10, None, Closed.COMPLETE))
-    empty = plan.on_post(plan.take(), answer(200, Size=0), Progress(ended=True))
+    assert plan.on_post(take(plan), answer(200), WHOLE) == Advance(Receipt(0, 10, None, Closed.COMPLETE))
+    empty = plan.on_post(take(plan), answer(200, Size=0), Progress(ended=True, over=True))
     assert empty == Advance(Receipt(1, 0, 0, Closed.EMPTY))
+    again = plan.on_post(take(plan).again(), answer(200, Size=10), WHOLE)
+    assert again == Advance(Receipt(2, 10, 10, Closed.COMPLETE, attempts=2))
     assert plan.owns_channel
+
+
+def test_what_the_server_can_take_is_opened_ahead() -> None:
+    """One seq beyond the head that is known, or beyond the newest segment that has begun."""
+    plan = Plan("resume", rng=TopRandom())
+    plan.on_next(answer(200, Latest=4))
+    assert [plan.may_open(seq) for seq in (4, 5, 6)] == [True, True, False]
+    ticket = take(plan)
+    assert [plan.may_open(seq) for seq in (5, 6)] == [True, False]
+    plan.on_post(ticket, answer(200, Size=10), WHOLE)
+    assert [plan.may_open(seq) for seq in (6, 7)] == [True, False]
 
 
 @pytest.mark.parametrize("progress", [IDLE, HALF, WHOLE])
@@ -167,26 +207,76 @@ def test_bytes_that_the_server_did_not_keep_are_reported(progress: Progress) -> 
     assert plan.error is None
 
 
-def test_a_preconnect_that_was_closed_moves_on() -> None:
-    """A segment that was closed before it began is not lost: its bytes go into the next one, after a wait."""
+@pytest.mark.parametrize("progress", [IDLE, WAITING, HALF, WHOLE])
+def test_a_segment_that_was_closed_before_it_began_moves_on(progress: Progress) -> None:
+    """Nothing of it was stored: it is not lost, and goes into the next one, after a wait."""
     plan, ticket = started()
-    assert plan.on_post(ticket, answer(200, Size=0), IDLE) == Resync(0.25, ticket.seq + 1)
+    assert plan.on_post(ticket, answer(200, Size=0), progress) == Resync(0.25, ticket.seq + 1)
     assert plan.next_seq == ticket.seq + 2
 
 
-def test_470_moves_to_the_head() -> None:
-    """The server's position is taken over, after a wait, and later tickets follow it."""
-    plan, ticket = started(seq=50)
+def test_a_segment_whose_answer_was_lost_is_found_stored() -> None:
+    """The 200 to a retry says that all of it is there, before any of it was sent again."""
+    plan, ticket = started()
+    assert plan.on_post(ticket, lost(), WHOLE) == RetryAfter(0.25, exposed=True)
+    located(plan)
+    again = plan.before_retry(ticket.again(exposed=True))
+    assert isinstance(again, Ticket)
+    verdict = plan.on_post(again, answer(200, Size=10), Progress(handed=10, over=True))
+    assert verdict == Advance(Receipt(6, 10, 10, Closed.COMPLETE, attempts=2))
+
+
+def test_a_retry_that_is_closed_while_it_is_sent_is_lost() -> None:
+    """Somebody closed the segment in between; what is stored of it is a part."""
+    plan, ticket = started()
+    again = ticket.again(exposed=True)
+    verdict = plan.on_post(again, answer(200, Size=4), Progress(handed=10, over=True))
+    assert isinstance(verdict, Advance)
+    assert isinstance(verdict.error, errors.Superseded)
+    assert isinstance(plan.on_post(plan.take().again(exposed=True), answer(200, Size=10), HALF), Advance)
+
+
+# 470 and 409.
+
+
+def test_470_moves_the_first_segment_to_the_head() -> None:
+    """Before anything was published the server's position is taken over, after a wait; later tickets follow it."""
+    plan = Plan(50, rng=TopRandom())
+    ticket = plan.take()
     assert plan.on_post(ticket, answer(470, Latest=3), IDLE) == Resync(0.25, 3)
-    assert plan.next_seq == 4
+    assert plan.take().seq == 4
 
 
-def test_470_never_leads_into_a_segment_of_our_own() -> None:
-    """If the head is the segment that is being written, the preconnect goes one past it."""
+def test_470_moves_segments_in_their_order() -> None:
+    """Of several the oldest is moved; the others wait until they follow it."""
+    plan = Plan(50, rng=TopRandom())
+    first, second = take(plan), take(plan)
+    assert plan.on_post(second, answer(470, Latest=7), HALF) == RetryAfter(0.25)
+    assert plan.on_post(first, answer(470, Latest=7), HALF) == Resync(0.5, 7)
+    plan.begin(first.again(7))
+    assert plan.on_post(second.again(), answer(470, Latest=8), HALF) == Resync(1.0, 8)
+    assert plan.take().seq == 9
+
+
+def test_470_to_one_that_came_too_early_is_waited_for() -> None:
+    """The head is behind, since the first byte of the segment before is still on its way."""
     plan, first = started(seq=4)
+    plan.bind(first)
     plan.begin(first)
     ahead = plan.take()
-    assert plan.on_post(ahead, answer(470, Latest=first.seq), IDLE) == Resync(0.25, first.seq + 1)
+    assert plan.on_post(ahead, answer(470, Latest=first.seq), IDLE) == RetryAfter(0.25)
+
+
+@pytest.mark.parametrize("head", [1, 5, 8, 50])
+def test_470_of_another_publishers_channel_stops(head: int) -> None:
+    """A head that went back, or moved beyond what was published here, is somebody else's doing."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    verdict = plan.on_post(ticket, answer(470, Latest=head), HALF)
+    assert isinstance(verdict, Stop)
+    assert isinstance(verdict.error, errors.Superseded)
+    assert (verdict.error.seq, verdict.error.latest) == (6, head)
+    assert not plan.owns_channel
 
 
 @pytest.mark.parametrize("reply", [answer(470), answer(470, Latest=-1), answer(413)])
@@ -194,6 +284,57 @@ def test_a_preconnect_that_cannot_be_placed_stops(reply: Answered) -> None:
     """A 470 without a position, or a 413 without a byte, cannot be helped by asking again."""
     plan, ticket = started()
     assert isinstance(plan.on_post(ticket, reply, IDLE), Stop)
+
+
+def test_470_to_bytes_that_are_gone_loses_the_segment() -> None:
+    """What is not held any more cannot be sent again."""
+    plan = Plan(50, rng=TopRandom())
+    verdict = plan.on_post(take(plan), answer(470, Latest=3), GONE)
+    assert isinstance(verdict, Advance)
+    assert isinstance(verdict.error, errors.SegmentMissing)
+
+
+@pytest.mark.parametrize("reply", [answer(409), answer(409, Latest=7), answer(409, Latest=9)])
+def test_409_to_a_segment_that_was_not_begun_stops(reply: Answered) -> None:
+    """Somebody else has written it, or is about to."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    verdict = plan.on_post(ticket, reply, HALF)
+    assert isinstance(verdict, Stop)
+    assert isinstance(verdict.error, errors.Superseded)
+
+
+def test_409_to_a_retry_loses_only_the_segment() -> None:
+    """Its grace ended in between: what the server has is a part, and the next segment may get through."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    verdict = plan.on_post(ticket.again(exposed=True), answer(409, Latest=7), HALF)
+    assert isinstance(verdict, Advance)
+    assert isinstance(verdict.error, errors.Superseded)
+    assert plan.error is None
+
+
+def test_409_to_a_retry_in_another_publishers_channel_stops() -> None:
+    """The head has gone further than this publisher."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    verdict = plan.on_post(ticket.again(exposed=True), answer(409, Latest=9), HALF)
+    assert isinstance(verdict, Stop)
+    assert "beyond 6" in str(verdict.error)
+    assert isinstance(plan.on_post(ticket.again(exposed=True), answer(409), HALF), Stop)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_409_to_a_segment_that_a_later_one_overtook_moves_it(held: bool) -> None:
+    """It came so late that its seq was passed by; nothing of it is stored, so it gets the next one."""
+    plan, first = started()
+    plan.bind(first)
+    second = take(plan)
+    verdict = plan.on_post(first, answer(409, Latest=second.seq + 1), Progress(sent=1, handed=1, held=held))
+    assert verdict == Resync(0.25, second.seq + 1) if held else isinstance(verdict, Advance)
+
+
+# A no, and a later.
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 414, 431, 204, 301])
@@ -213,19 +354,21 @@ def test_nonsense_is_final() -> None:
     assert isinstance(plan.on_post(ticket, Lost(errors.RemoteProtocolError()), IDLE), Stop)
 
 
-@pytest.mark.parametrize("outcome", [answer(429), answer(500), answer(503), lost(), lost(connected=False)])
-def test_a_preconnect_is_retried_with_growing_delays(outcome: Outcome) -> None:
-    """What may pass is waited for: capped exponential, full jitter."""
+@pytest.mark.parametrize("outcome", [answer(429), answer(500), answer(503)])
+@pytest.mark.parametrize("progress", [IDLE, HALF, WHOLE])
+def test_a_refusal_for_the_moment_is_retried_with_growing_delays(outcome: Outcome, progress: Progress) -> None:
+    """What may pass is waited for: capped exponential, full jitter; no byte is lost by it."""
     plan, ticket = started()
-    delays = [plan.on_post(ticket, outcome, IDLE) for _ in range(8)]
-    assert delays == [RetryAfter(delay) for delay in (0.25, 0.5, 1, 2, 4, 8, 10, 10)]
+    delays = [plan.on_post(ticket, outcome, progress) for _ in range(8)]
+    assert delays == [RetryAfter(delay, progress.exposed) for delay in (0.25, 0.5, 1, 2, 4, 8, 10, 10)]
     assert plan.on_post(ticket, answer(200, Size=10), WHOLE) == Advance(Receipt(6, 10, 10, Closed.COMPLETE))
     assert plan.on_post(plan.take(), outcome, IDLE) == RetryAfter(0.25)
 
 
 def test_retry_after_is_a_floor() -> None:
     """The jitter comes on top of what the server asked for, for 470 as well."""
-    plan, ticket = started()
+    plan = Plan(9, rng=TopRandom())
+    ticket = plan.take()
     headers: Mapping[str, str] = httpx.Headers({"Retry-After": "7", wire.LATEST: "1"})
     assert plan.on_post(ticket, Answered(503, headers), IDLE) == RetryAfter(7.25)
     assert plan.on_post(ticket, Answered(470, headers), IDLE) == Resync(7.5, 1)
@@ -236,7 +379,8 @@ def test_retry_after_is_a_floor() -> None:
 
 def test_no_delay_is_shorter_than_the_minimum() -> None:
     """Even the luckiest dice do not make an immediate retry."""
-    plan, ticket = started(rng=ZeroRandom())
+    plan = Plan(5, rng=ZeroRandom())
+    ticket = plan.take()
     assert plan.on_post(ticket, lost(), IDLE) == RetryAfter(MIN_DELAY_S)
     assert plan.on_post(ticket, answer(470, Latest=ticket.seq), IDLE) == Resync(MIN_DELAY_S, ticket.seq)
 
@@ -244,12 +388,161 @@ def test_no_delay_is_shorter_than_the_minimum() -> None:
 def test_the_budget_ends_the_retries() -> None:
     """Without published segments, the retries run out, with the last error."""
     plan, ticket = started(budget=RetryBudget(reserve=2))
-    assert isinstance(plan.on_post(ticket, lost(), IDLE), RetryAfter)
-    assert isinstance(plan.on_post(ticket, answer(470, Latest=1), IDLE), Resync)
-    verdict = plan.on_post(ticket, answer(470, Latest=1), IDLE)
+    for reply in (answer(503), answer(200, Size=0)):
+        assert not isinstance(plan.on_post(ticket, reply, IDLE), Stop)
+    verdict = plan.on_post(ticket, answer(470, Latest=7), IDLE)
     assert isinstance(verdict, Stop)
     assert isinstance(verdict.error, errors.SegmentMissing)
     assert plan.owns_channel
+    assert isinstance(plan.on_post(ticket, answer(200, Size=0), IDLE), Stop)
+    assert isinstance(plan.on_post(ticket, answer(503), Progress(lived_s=LONG_S)), RetryAfter)
+
+
+# Lost connections.
+
+
+def test_the_position_is_asked_for_after_a_lost_connection() -> None:
+    """Before anything is sent again, by whoever: once for all that was lost at the same time."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    ahead = plan.take()
+    assert plan.on_post(ticket, lost(), HALF) == RetryAfter(0.25, exposed=True)
+    assert plan.on_post(ahead, lost(connected=False), IDLE) == RetryAfter(0.25)
+    assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
+    assert not plan.uncertain
+    assert plan.before_retry(ticket.again(exposed=True)) == ticket.again(exposed=True)
+
+
+def test_a_server_that_starts_again_is_waited_for() -> None:
+    """Not one request of its outage is paid for, and its length does not depend on the dice."""
+    for rng in (TopRandom(), ZeroRandom()):
+        plan, ticket = started(rng=rng, budget=RetryBudget(reserve=0))
+        waited_s, verdict = 0.0, plan.on_post(ticket, lost(connected=False), IDLE)
+        delays = []
+        while isinstance(verdict, RetryAfter):
+            delays.append(verdict.delay_s)
+            waited_s += verdict.delay_s
+            verdict = plan.on_located(lost(connected=False), 0.0)
+        assert isinstance(verdict, Stop)
+        assert isinstance(verdict.error, errors.ConnectionLost)
+        assert waited_s >= OUTAGE_S
+        assert len(delays) <= 3 + OUTAGE_S / OUTAGE_DELAY_S
+        assert plan.owns_channel
+
+
+def test_slow_failures_are_a_part_of_the_outage() -> None:
+    """A host that lets every connection run into its limit is not waited for longer than one that refuses them."""
+    plan, _ = started(budget=RetryBudget(reserve=0))
+    plan.uncertain = True
+    assert isinstance(plan.on_located(lost(connected=False), 10.0), RetryAfter)
+    assert isinstance(plan.on_located(lost(connected=False), 10.0), RetryAfter)
+    assert isinstance(plan.on_located(lost(connected=False), 10.0), Stop)
+
+
+@pytest.mark.parametrize("reply", [answer(503), answer(429)])
+def test_a_busy_server_is_asked_for_the_position_again(reply: Answered) -> None:
+    """Each of these is paid for."""
+    plan, ticket = started(budget=RetryBudget(reserve=1))
+    plan.on_post(ticket, lost(), IDLE)
+    assert isinstance(located(plan, reply), RetryAfter)
+    assert plan.uncertain
+    assert isinstance(located(plan, reply), Stop)
+
+
+@pytest.mark.parametrize("reply", [answer(404), answer(200, Latest=0, Epoch=1)])
+@pytest.mark.parametrize("keeps_keys", [True, False])
+def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Answered, keeps_keys: bool) -> None:
+    """It has nothing, so everything that is held can be sent again, on any server."""
+    plan, ticket = started(keeps_keys=keeps_keys)
+    plan.bind(ticket)
+    plan.on_post(ticket, lost(), HALF)
+    assert located(plan, reply) == Advance()
+    again = plan.before_retry(ticket.again(exposed=True))
+    assert again == Ticket(6, ticket.key, attempt=2, life=1)
+    assert plan.take().seq == 7
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (answer(200, Latest=9, Epoch=1), "beyond 6"),
+        (answer(200, Latest=3, Epoch=1), "another's"),
+        (answer(200, Latest=6, Epoch=2), "begun again"),
+    ],
+)
+def test_another_publishers_channel_is_left_alone(reply: Answered, why: str) -> None:
+    """A head too far, too low, or of a later life: nothing is put between another's segments."""
+    plan, ticket = started()
+    plan._numbering.judge(6, 1)
+    plan.bind(ticket)
+    plan.on_post(ticket, lost(), HALF)
+    verdict = located(plan, reply)
+    assert isinstance(verdict, Stop)
+    assert isinstance(verdict.error, errors.Superseded)
+    assert why in str(verdict.error)
+    assert verdict.error.seq == 6
+    assert not plan.owns_channel
+
+
+def test_a_channel_that_ended_meanwhile_has_ended() -> None:
+    """For who has published in it; who has not begins its next life."""
+    plan, ticket = started()
+    plan.on_post(ticket, lost(), IDLE)
+    verdict = located(plan, answer(200, Latest=6, Closed="terminated"))
+    assert isinstance(verdict, Stop)
+    assert isinstance(verdict.error, errors.ChannelEnded)
+    plan = Plan(0, rng=TopRandom())
+    plan.on_post(plan.take(), lost(), IDLE)
+    assert located(plan, answer(404, Closed="terminated")) == Advance()
+
+
+def test_a_server_without_that_question_is_taken_at_its_word() -> None:
+    """It says what it thinks of a segment when that comes; nothing is sent that it could double."""
+    plan, ticket = started()
+    plan.on_post(ticket, lost(), HALF)
+    assert located(plan, answer(400, "Invalid idx")) == Advance()
+    assert plan.keeps_keys is False
+
+
+def test_what_a_server_could_double_is_not_sent_again() -> None:
+    """A part that it may have makes the segment lost; one that never got a connection is not."""
+    plan, ticket = started(keeps_keys=None)
+    assert plan.on_post(ticket, answer(503), HALF) == RetryAfter(0.25, exposed=True)
+    assert located(plan, answer(200, Latest=6)) == Advance()
+    refused = plan.before_retry(ticket.again(exposed=True))
+    assert isinstance(refused, Advance)
+    assert isinstance(refused.error, errors.ConnectionLost)
+    assert refused.drop
+    other = take(plan)
+    verdict = plan.on_post(other, answer(503), HALF)
+    assert isinstance(verdict, Advance)
+    assert verdict.drop
+    third = take(plan)
+    assert plan.on_post(third, lost(connected=False), HALF) == RetryAfter(0.5)
+    located(plan, answer(200, Latest=6))
+    assert plan.before_retry(third.again()) == third.again()
+    assert plan.error is None
+
+
+@pytest.mark.parametrize("outcome", [lost(), answer(503), answer(429)])
+def test_what_is_not_held_any_more_is_lost(outcome: Outcome) -> None:
+    """Its writer is told, its readers too, and the next segment may still get through."""
+    plan, ticket = started()
+    verdict = plan.on_post(ticket, outcome, GONE)
+    assert isinstance(verdict, Advance)
+    assert verdict.error is not None
+    assert verdict.drop
+    assert plan.error is None
+    assert plan.uncertain == isinstance(outcome, Lost)
+
+
+def test_413_loses_the_segment_only() -> None:
+    """The server keeps its beginning; sending it again would not help."""
+    plan, ticket = started()
+    verdict = plan.on_post(ticket, answer(413), HALF)
+    assert isinstance(verdict, Advance)
+    assert isinstance(verdict.error, errors.SegmentTooLarge)
+    assert not verdict.drop
 
 
 def test_a_preconnect_cut_for_idleness_costs_nothing() -> None:
@@ -257,7 +550,7 @@ def test_a_preconnect_cut_for_idleness_costs_nothing() -> None:
     plan, ticket = started(budget=RetryBudget(reserve=0))
     for _ in range(50):
         assert plan.on_post(ticket, lost(), Progress(lived_s=LONG_S)) == RetryAfter(0.25)
-    assert isinstance(plan.on_post(ticket, lost(connected=False), Progress(lived_s=LONG_S)), Stop)
+        assert located(plan) == Advance()
 
 
 def test_the_first_connection_is_not_waited_for() -> None:
@@ -273,16 +566,17 @@ def test_the_first_connection_is_not_waited_for() -> None:
         assert not plan.owns_channel
 
 
-@pytest.mark.parametrize("progress", [HALF, WHOLE, Progress(ended=True)])
-@pytest.mark.parametrize("outcome", [lost(), answer(503), answer(429), answer(413), answer(470, Latest=1)])
-def test_a_segment_that_failed_after_its_first_byte_is_not_repeated(outcome: Outcome, progress: Progress) -> None:
-    """Its writer is told, and the next segment may still get through."""
+def test_a_segment_given_up_leaves_its_number_behind() -> None:
+    """Unless nothing of it was handed over, and nothing else has begun since."""
     plan, ticket = started()
-    verdict = plan.on_post(ticket, outcome, progress)
-    assert isinstance(verdict, Advance)
-    assert verdict.error is not None
-    assert plan.error is None
-    assert plan.next_seq == ticket.seq + 1
+    plan.bind(ticket)
+    assert plan.release(ticket)
+    plan.bind(ticket)
+    later = plan.take()
+    plan.bind(later)
+    assert not plan.release(ticket)
+    plan.give_up(later)
+    assert plan.may_open(later.seq + 1)
 
 
 @pytest.mark.parametrize("reply", [answer(200), answer(400, "Invalid stream"), answer(404)])
@@ -298,51 +592,3 @@ def test_ending_is_retried_and_refused_like_anything_else() -> None:
     assert plan.on_delete(answer(503)) == RetryAfter(0.25)
     assert plan.on_delete(lost(connected=False)) == RetryAfter(0.5)
     assert isinstance(plan.on_delete(answer(403)), Stop)
-
-
-statuses = st.sampled_from([200, 204, 301, 400, 403, 404, 405, 409, 413, 429, 470, 500, 503]) | st.integers(200, 599)
-numbers = st.integers(-5, 60).map(str) | st.text(max_size=5)
-headers = st.dictionaries(
-    st.sampled_from([wire.LATEST, wire.SIZE, wire.SEQ, wire.CLOSED, wire.RETRY_AFTER]), numbers, max_size=4
-)
-outcomes = st.builds(Answered, statuses, headers, st.text(max_size=5)) | st.sampled_from(
-    [lost(), lost(connected=False), Lost(errors.RemoteProtocolError())]
-)
-progresses = st.builds(
-    Progress, sent=st.sampled_from([0, 0, 10]), ended=st.booleans(), lived_s=st.sampled_from([0.0, 1.0, 20.0])
-)
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(outcomes, progresses), max_size=120), st.integers(0, 50), st.randoms(use_true_random=False))
-def test_arbitrary_answers_never_make_a_storm(
-    script: list[tuple[Outcome, Progress]], start: int, random: Random
-) -> None:
-    """Whatever comes: no repetition without a wait, and requests stay within segments + budget + idle time."""
-    plan = Plan(start, rng=random)
-    ticket, requests, segments, idle_s = plan.take(), 0, 0, 0.0
-    for outcome, progress in script:
-        requests += 1
-        idle_s += progress.lived_s
-        verdict = plan.on_post(ticket, outcome, progress)
-        match verdict:
-            case Stop(error):
-                assert plan.error is error
-                break
-            case Advance(receipt, error):
-                assert (receipt is None) != (error is None)
-                # The writer had given bytes, or the end, or the segment was published: never silently nothing.
-                assert receipt is not None or progress.sent or progress.ended
-                segments += 1
-                following = plan.take()
-                assert following.seq > ticket.seq
-                ticket = following
-            case RetryAfter(delay_s):
-                assert delay_s >= MIN_DELAY_S
-                ticket = ticket.again()
-            case Resync(delay_s, seq):
-                assert delay_s >= MIN_DELAY_S
-                assert seq >= 0
-                ticket = ticket.again(seq)
-                assert plan.next_seq == seq + 1
-    assert requests <= segments + BUDGET_RESERVE + BUDGET_RATIO * segments + idle_s / LONG_S + 1
