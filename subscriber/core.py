@@ -31,8 +31,7 @@ LAST_SEQ: Final = 10**15 - 1
 """The protocol's seqs have 15 digits; none could follow this one."""
 
 REFERENCE_WINDOW: Final = 5
-"""Segments that the reference server keeps (``maxSegmentsPerStream``). It does not say which is the earliest, so that
-this is where to look for it."""
+"""Segments that the reference server keeps; it does not say which of them is the earliest, so look here for it."""
 
 
 class Cursor:
@@ -84,6 +83,7 @@ class Cursor:
         if start.position is not None:
             self._epoch = start.position.epoch
         self._restarted = False
+        self._doubts = 0
         self._missing_since: float | None = None
         self._misses = 0
 
@@ -249,6 +249,7 @@ class Cursor:
         self._epoch = self._epoch if epoch is None else epoch
         self._joined, self._follows = True, True
         self._restarted, self._hold, self._unnamed = False, False, False
+        self._doubts = self._doubts if answer.empty else 0
         if not answer.empty or (self._before or 0) <= seq:
             self._before = None
         self._expected = self._go_to(seq + 1)
@@ -283,7 +284,10 @@ class Cursor:
         if not self._joined and self._wait_s > 0:
             verdict = self._missing(answer.error(self._asked), now, rng)
             return verdict if isinstance(verdict, RetryAfter) else End()
-        return End(self._missed(max(latest or 0, self._head)))
+        head = max(latest or 0, self._head)
+        # The reference server ends a channel with an answer for the segment that was asked for: that one is not missed.
+        is_own = answer.natural(wire.SEQ) == self._asked == head - 1
+        return End(max(0, self._missed(head) - is_own))
 
     def _is_followed(self, answer: Answer, latest: int) -> bool:
         """Whether a channel that has ended holds more than what was asked for: it stays readable for a while.
@@ -311,9 +315,16 @@ class Cursor:
         latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is None or asked is None or latest == asked:
             return self._retry(error, answer.retry_after_s, rng)
+        earliest = answer.natural(wire.EARLIEST)
+        if self._lost:
+            # The server is back: that this took long is no reason to be slow in asking it for another segment.
+            self._failures = min(self._failures, 1)
+        elif earliest is None and self._follows and latest < asked and self._doubts < patience.DOUBTS:
+            # The reference server's head goes back for moments, when two requests of its publisher overtake each other.
+            self._doubts += 1
+            return self._retry(error, answer.retry_after_s, rng)
         if self._on_lag is OnLag.FAIL and not self._unnamed:
             return Stop(error)
-        earliest = answer.natural(wire.EARLIEST)
         if latest > asked >= 0:
             return self._forward(asked, latest, earliest, error, rng)
         return self._back(latest, earliest, answer, error, rng)
@@ -326,6 +337,9 @@ class Cursor:
         # A second time in a row it is no small hole, and the way out of it is that of everybody else.
         is_hole = earliest is not None and earliest <= asked and self._failures == 0
         wanted = oldest if from_earliest or is_hole else live_edge
+        if self._before is not None and max(asked, oldest) <= self._before <= latest:
+            # A restarted server, whose publisher went on with its numbering: here is what was wanted before.
+            wanted = self._before
         seq = min(max(wanted, asked + 1, oldest), latest)
         if self._failures == 0:
             # A step forward after a healthy segment: another request, not a retry, so nothing is to be waited for.

@@ -21,6 +21,9 @@ PATIENCE_S: Final = 300.0
 CUT_PATIENCE_S: Final = 10.0
 """The same for the rest of a segment that was cut: later, it has most likely left the window."""
 
+DOUBTS: Final = 4
+"""How often a head that seems to have gone back is asked again on a server that has not been away: about 2 s in all."""
+
 REJOIN_WAIT_S: Final = 30.0
 """How long a server that went away is waited for, and its channel: a restart, and the publishers' own backoff."""
 

@@ -41,8 +41,7 @@ class TrickleError(Exception):
     """Base of every error that tricklecast raises on purpose.
 
     Attributes:
-        resume: where a subscription that raised this can be taken up again without loss (give it to ``start``);
-            ``None`` if it had not got that far, and for errors of others.
+        resume: the ``start`` with which a subscription that raised this goes on without loss; ``None`` if unknown.
     """
 
     resume: Position | None = None

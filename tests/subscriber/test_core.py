@@ -10,6 +10,7 @@ import pytest
 from subscriber.core import Cursor
 from subscriber.patience import (
     CUT_PATIENCE_S,
+    DOUBTS,
     JOIN_BACKOFF,
     MIN_PAUSE_S,
     PATIENCE_S,
@@ -601,16 +602,55 @@ class TestMissing:
         driver = Driver(8)
         driver.read(8)
         requests, paused = 0, 0.0
-        while True:
-            requests += 2
-            verdict = driver.answer(470, latest=8)
-            if isinstance(verdict, Stop):
-                break
-            paused += resync(verdict).delay_s
-            driver.read(8, content_length=0)
+        while not isinstance(verdict := driver.answer(470, latest=8), Stop):
+            assert isinstance(verdict, Resync | RetryAfter)
+            requests += 1
+            paused += verdict.delay_s
+            if isinstance(verdict, Resync):
+                requests += 1
+                driver.read(8, content_length=0)
         assert isinstance(verdict.error, SegmentMissing)
         assert requests <= 22
         assert paused > 5
+
+    def test_the_reference_servers_head_goes_back_for_moments(self) -> None:
+        """When two of its publisher's requests overtake each other: the same seq is asked for again, and is there."""
+        driver = Driver(7, on_lag=OnLag.FAIL)
+        driver.read(7)
+        assert retry(driver.answer(470, latest=6)).delay_s >= MIN_PAUSE_S
+        assert driver.cursor.ask() == Ask(8, 2)
+        assert driver.read(8) == Advance(8)
+
+    def test_a_head_that_stays_behind_is_believed(self) -> None:
+        """After about 2 s; and at once from a server that was away, or that says what it keeps."""
+        driver = Driver(7)
+        driver.read(7)
+        assert sum(retry(driver.answer(470, latest=6)).delay_s for _ in range(DOUBTS)) < 5
+        assert resync(driver.answer(470, latest=6)).seq == 6
+        for away in (True, False):
+            driver = Driver(7)
+            driver.read(7)
+            if away:
+                driver.lost()
+            assert resync(driver.answer(470, latest=6, **({} if away else {"earliest": 0}))).seq == 6
+
+    def test_an_outage_does_not_slow_down_what_follows_it(self) -> None:
+        """The server is back: another segment is asked for soon, however long it was away."""
+        driver = Driver(7, backoff=Backoff(1, 100))
+        driver.read(7)
+        for _ in range(6):
+            driver.lost()
+        assert resync(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_PAUSE_S + 2
+
+    def test_a_numbering_that_goes_on_is_followed_where_it_was_left(self) -> None:
+        """The live edge is for who fell behind; here the server did, and all that it has is wanted."""
+        driver = Driver(21)
+        driver.read(21)
+        driver.lost()
+        assert resync(driver.answer(470, latest=0)).seq == 0
+        assert driver.answer(200, seq=0, latest=26, content_length=0) == Advance(0, lag=25, restarted=True, empty=True)
+        assert resync(driver.answer(470, latest=26, earliest=22)).seq == 22
+        assert driver.read(22) == Advance(22)
 
 
 class TestFailing:
@@ -686,6 +726,13 @@ class TestFailing:
         driver.now += 0.2
         gone = Gone()
         assert stopped(driver.lost(gone)) is gone
+
+    def test_an_end_that_is_the_wanted_segments_answer_misses_nothing(self) -> None:
+        """The reference server closes a publisher's preconnect empty, counts it, and then ends the channel."""
+        driver = Driver()
+        driver.read(0)
+        assert driver.answer(200, seq=1, latest=2, closed="terminated", content_length=0) == End()
+        assert Driver().answer(404, latest=1, closed="terminated") == End(1)
 
     def test_an_end_without_a_head_is_counted_up_to_the_newest_head_that_was_seen(self) -> None:
         """Who comes when an ended channel is no longer kept has missed at least what it was told of before."""
