@@ -37,6 +37,7 @@ class Body:
         self._held_bytes = 0
         self._retaining = True
         self._sending: Sending | None = None
+        self._resting = False
         self._stopped = False
         self._changed = anyio.Event()
 
@@ -57,27 +58,28 @@ class Body:
             begun: called when its first chunk has been written, or its end is reached.
         """
         self._sending = Sending(self, begun)
+        self._resting = False
         self.notify()
         return self._sending
 
     def rest(self) -> None:
-        """No request is under way: the writer may go on as long as there is room."""
+        """No request will be under way for a while: the writer may go on as long as there is room."""
         self._sending = None
+        self._resting = True
         self.notify()
 
     async def put(self, chunk: bytes) -> bool:
         """Hand one chunk over; ``False`` if the body was stopped instead.
 
-        Returns when the chunk was written to the connection; at once, where no request is under way or the one that is
-        has yet to catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
+        Returns when the chunk was written to the connection; at once, where the body rests or its request has yet to
+        catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
         :meth:`end`. Cancelled, it takes the chunk back unless a request has it already.
         """
         while not self._stopped and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
             await self.wait()
         if self._stopped:
             return False
-        at, sending = self.count, self._sending
-        live = sending is not None and sending.written == at
+        at, live = self.count, self._is_live
         self._chunks.append(chunk)
         self._held_bytes += len(chunk) + CHUNK_OVERHEAD
         self.handed += len(chunk)
@@ -85,7 +87,7 @@ class Body:
         try:
             if not live:
                 await anyio.lowlevel.checkpoint()
-            while live and not self._stopped and self._sending is sending and sending is not None and sending.lacks(at):
+            while live and not self._stopped and not self._resting and self._lacks(at):
                 await self.wait()
         except BaseException:
             if self._sending is None or self._sending.taken <= at:
@@ -109,10 +111,9 @@ class Body:
 
     async def flush(self) -> bool:
         """Wait until the end was handed over in the way of :meth:`put`; ``False`` if the body was stopped instead."""
-        sending = self._sending
-        if sending is not None and sending.written == self.count:
-            while not self._stopped and self._sending is sending and not sending.ended:
-                await self.wait()
+        live = self._is_live
+        while live and not self._stopped and not self._resting and not (self._sending and self._sending.ended):
+            await self.wait()
         return not self._stopped
 
     def stop(self) -> None:
@@ -141,6 +142,15 @@ class Body:
             self._held_bytes -= len(self._chunks.pop(0)) + CHUNK_OVERHEAD
             self._let_go += 1
         self.notify()
+
+    @property
+    def _is_live(self) -> bool:
+        """Whether what is handed over now is written at once, or as soon as the first request is made."""
+        return not self._resting and (self._sending is None or self._sending.written == self.count)
+
+    def _lacks(self, at: int) -> bool:
+        """Whether the chunk with this number has not been written yet."""
+        return self._sending is None or self._sending.written <= at
 
     def _has_room(self, size: int) -> bool:
         if self._retaining and self._held_bytes + size <= self._retain_bytes:
@@ -171,10 +181,6 @@ class Sending(httpx.AsyncByteStream):
         self.ended = False
         self._body = body
         self._begun = begun
-
-    def lacks(self, at: int) -> bool:
-        """Whether the chunk with this number has not been written yet."""
-        return self.written <= at
 
     def __aiter__(self) -> Sending:
         return self

@@ -209,6 +209,7 @@ class Posts:
         while not self._may_send(post):
             if self._stopped or self._plan.error is not None:
                 return False
+            post.body.rest()
             if self._plan.uncertain:
                 await self.errands.locate()
             else:

@@ -87,6 +87,7 @@ def test_the_next_request_gets_everything_again() -> None:
 
     async def main() -> None:
         body = Body(1000)
+        body.rest()
         assert await body.put(b"one")
         first = body.send()
         await read(first, 1)
@@ -123,6 +124,7 @@ def test_a_writer_waits_for_room() -> None:
 
     async def main() -> None:
         body = Body(ROOM)
+        body.rest()
         await body.put(b"12345")
         await body.put(b"67890")
 
@@ -216,6 +218,7 @@ def test_everything_can_be_taken_back_before_it_is_sent() -> None:
 
     async def main() -> None:
         body = Body(ROOM)
+        body.rest()
         await body.put(b"one")
         body.end()
         sending = body.send()
@@ -226,6 +229,20 @@ def test_everything_can_be_taken_back_before_it_is_sent() -> None:
         sending = body.send()
         assert await anext(sending) == b"two"
         assert not body.take_all_back()
+
+    run(main())
+
+
+def test_the_first_request_is_waited_for() -> None:
+    """A chunk that is there before any request was made is not handed over until one has written it."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+
+        async def begin() -> None:
+            assert await read(body.send(), 1) == [b"early"]
+
+        await lets_wait(body.put(b"early"), begin())
 
     run(main())
 

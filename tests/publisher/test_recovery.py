@@ -1,0 +1,219 @@
+"""The publisher and the real server, with connections that break and servers that die: every byte once, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from app.conformance import expect
+from publisher import Publisher, testing
+from tests.publisher.fakes import NoWait
+from tests.publisher.peers import run
+from tests.publisher.proxies import WITHOUT_ANSWER, proxy
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import until
+from trickle import errors, wire
+
+CHUNKS = [b"one", b"2" * 5000, b"three" * 20_000, b"4", b"five"]
+WHOLE = b"".join(CHUNKS)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """One server for all tests, each of which has a channel of its own."""
+    with local_server() as running:
+        yield running
+
+
+def publisher(url: str, **options: Any) -> Publisher:
+    """A publisher whose retries do not take long."""
+    return Publisher(url, rng=NoWait(), **options)
+
+
+async def get(server: LocalServer, channel: str, seq: int | str) -> httpx.Response:
+    """What a subscriber gets."""
+    async with httpx.AsyncClient() as http:
+        return await http.get(f"http://127.0.0.1:{server.port}/trickle/{channel}/{seq}", timeout=20)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 4, 8, 100, 5013, 20_000, 105_000, WITHOUT_ANSWER])
+def test_a_cut_connection_costs_no_byte(server: LocalServer, cut: int) -> None:
+    """Wherever it breaks, in a chunk's size, in a chunk or behind it: readers get each byte once, and live."""
+
+    async def main() -> None:
+        channel = f"cut{cut}"
+        async with proxy(server.port) as between, publisher(between.url(channel)) as pub:
+            await pub.publish(b"before")
+            between.cuts[f"POST /trickle/{channel}/1"] = [cut, cut]
+            live: list[httpx.Response] = []
+
+            async def read() -> None:
+                live.append(await get(server, channel, 1))
+
+            # The preconnect may be up already: its body is then cut as soon as there is any.
+            between.cut_all()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                async with pub.segment() as segment:
+                    for chunk in CHUNKS:
+                        await segment.write(chunk)
+            assert segment.receipt.attempts > 2
+            assert (segment.receipt.seq, segment.receipt.sent, segment.receipt.stored) == (1, len(WHOLE), len(WHOLE))
+            assert live[0].content == WHOLE
+            assert wire.TRUNCATED not in live[0].headers
+            assert (await get(server, channel, 1)).content == WHOLE
+            assert (await pub.publish(b"after")).seq == 2
+            assert (pub.statistics().lost, pub.statistics().dropped) == (0, 0)
+
+    run(main())
+
+
+def test_segments_that_overlap_survive_a_cut_together(server: LocalServer) -> None:
+    """All connections at once: each segment goes on where it was, the later one as well as the earlier."""
+
+    async def main() -> None:
+        async with proxy(server.port) as between, publisher(between.url("together")) as pub:
+            async with pub.segment(wait=False) as first, pub.segment(wait=False) as second:
+                await first.write(b"first,")
+                await second.write(b"second,")
+                between.cut_all()
+                await second.write(b"again")
+                await first.write(b"again")
+            assert [(await one.settled()).seq for one in (first, second)] == [0, 1]
+            assert (await get(server, "together", 0)).content == b"first,again"
+            assert (await get(server, "together", 1)).content == b"second,again"
+            await pub.publish(b"third")
+
+    run(main())
+
+
+def test_a_dropped_segment_is_seen_by_its_reader_at_once(server: LocalServer) -> None:
+    """The reader gets what there is, a clean end, and that it is a part, long before the publisher's grace ends."""
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{server.port}/trickle/drop"
+        with server.client() as target:
+            async with publisher(url, max_in_flight=1) as pub:
+                slow = await pub.segment(wait=False).__aenter__()
+                await slow.write(b"part")
+                reader = await anyio.to_thread.run_sync(target.channel("drop").arrived, 0, b"part")
+                assert (await pub.publish(b"newer")).seq == 1
+                await anyio.to_thread.run_sync(reader.rest)
+                with pytest.raises(errors.SegmentDropped):
+                    await slow.write(b"more")
+                expect.truncated(await anyio.to_thread.run_sync(target.channel("drop").get, 0))
+                assert pub.statistics().dropped == 1
+
+    run(main())
+
+
+def test_a_cut_off_segment_does_not_keep_its_readers_waiting(server: LocalServer) -> None:
+    """An exception in the writer ends the segment for its readers, as a part."""
+
+    async def main() -> None:
+        url = f"http://127.0.0.1:{server.port}/trickle/fail"
+
+        async def fail(pub: Publisher) -> None:
+            async with pub.segment() as segment:
+                await segment.write(b"part")
+                raise LookupError
+
+        async with publisher(url) as pub:
+            with pytest.raises(LookupError):
+                await fail(pub)
+            response = await get(server, "fail", 0)
+            assert response.content == b"part"
+            await pub.publish(b"whole")
+
+    run(main())
+
+
+def test_another_publisher_is_not_interleaved_with(server: LocalServer) -> None:
+    """Who finds the channel beyond its own segments after a lost connection stops, and says where it is."""
+
+    async def main() -> None:
+        direct = f"http://127.0.0.1:{server.port}/trickle/rival"
+        async with proxy(server.port) as between, publisher(between.url("rival")) as mine:
+            await mine.publish(b"mine")
+            between.down = True
+            between.cut_all()
+            async with publisher(direct, preconnect=0) as other:
+                for number in range(1, 4):
+                    assert (await other.publish(b"theirs")).seq == number
+                between.down = False
+                await until(lambda: mine.error is not None)
+                with pytest.raises(errors.Superseded) as caught:
+                    await mine.publish(b"mine")
+                assert (caught.value.seq, caught.value.latest) == (0, 4)
+                assert (await other.publish(b"theirs")).seq == 4
+
+    run(main())
+
+
+def test_a_channel_that_was_ended_meanwhile_is_not_begun_again(server: LocalServer) -> None:
+    """The publisher hears of it when it is back."""
+
+    async def main() -> None:
+        async with proxy(server.port) as between, publisher(between.url("over")) as pub:
+            await pub.publish(b"x")
+            between.down = True
+            between.cut_all()
+            async with httpx.AsyncClient() as http:
+                await http.delete(f"http://127.0.0.1:{server.port}/trickle/over")
+            between.down = False
+            await until(lambda: pub.error is not None)
+            with pytest.raises(errors.ChannelEnded):
+                await pub.publish(b"y")
+
+    run(main())
+
+
+def test_one_request_at_a_time_looks_for_a_server_that_is_away(server: LocalServer) -> None:
+    """However much was in flight: the position is asked for by one, and everything else follows."""
+
+    async def main() -> None:
+        async with proxy(server.port) as between, publisher(between.url("away"), preconnect=2) as pub:
+            await pub.publish(b"x")
+            async with pub.segment(wait=False) as first, pub.segment(wait=False) as second:
+                await first.write(b"1")
+                await second.write(b"2")
+                before = len(between.requests)
+                between.cut_all()
+            await first.settled()
+            await second.settled()
+            posts = [request for request in between.requests[before:] if request.startswith("POST")]
+            asked = [request for request in between.requests[before:] if request.startswith("GET")]
+            assert len(asked) == 1
+            assert len(posts) <= 6
+
+    run(main())
+
+
+def test_a_killed_server_that_comes_back_gets_the_rest() -> None:
+    """The segment under way is sent again whole, the writer is not disturbed, and the numbers go on."""
+
+    async def main() -> None:
+        with testing.server() as real:
+            async with publisher(real.url("cam")) as pub:
+                await pub.publish(b"before")
+                async with pub.segment(wait=False) as ended:
+                    await ended.write(b"unanswered? ")
+                async with pub.segment() as segment:
+                    await segment.write(b"written before, ")
+                    await anyio.to_thread.run_sync(real.kill)
+                    await segment.write(b"while it was away, ")
+                    await anyio.to_thread.run_sync(real.restart)
+                    await segment.write(b"and after")
+                assert segment.receipt.seq == 2
+                await ended.settled()
+                assert (await pub.publish(b"next")).seq == 3
+                async with httpx.AsyncClient() as http:
+                    answer = await http.get(f"{real.url('cam')}/2")
+                assert answer.content == b"written before, while it was away, and after"
+                assert (pub.statistics().lost, pub.error) == (0, None)
+
+    run(main())
