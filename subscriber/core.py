@@ -231,7 +231,7 @@ class Cursor:
     def _advance(self, seq: int, answer: Answer, rng: Random) -> Verdict:
         epoch = answer.natural(wire.EPOCH)
         reborn = epoch is not None and self._epoch is not None and epoch != self._epoch
-        if reborn and self._follows and self._on_lag is not OnLag.LIVE:
+        if reborn and self._follows and (self._on_lag is OnLag.FAIL or (self._on_lag is OnLag.EARLIEST and seq > 0)):
             return self._reborn(seq, epoch, answer, rng)
         delay_s = self._delay(None, rng) if self._hold else 0.0
         verdict = Advance(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import anyio
@@ -13,7 +13,7 @@ from subscriber.getter import Getter, Got
 from subscriber.runtime import Runtime
 from subscriber.segment import Opened
 from subscriber.statistics import Counters
-from subscriber.verdicts import Advance, End, Resolved, Resync, RetryAfter, Stop, Verdict
+from subscriber.verdicts import Advance, End, Gone, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle.errors import ConnectionLost, RemoteProtocolError
 
 Outcome: TypeAlias = Advance | End | Stop
@@ -126,10 +126,17 @@ class Fetcher:
             case Got(answer):
                 verdict = self.cursor.answered(answer, now, rng)
             case error:
-                verdict = self.cursor.lost(error, now, rng)
+                verdict = _plain(self.cursor.lost(error, now, rng))
         match verdict:
             case RetryAfter() | Resync():
                 self.counters.retried(verdict.error)
             case Resolved(seq):
                 self.on_resolved(seq)
         return verdict
+
+
+def _plain(verdict: Verdict) -> Verdict:
+    """For users, a server that is gone is a lost connection like any other."""
+    if isinstance(verdict, RetryAfter | Stop) and isinstance(verdict.error, Gone):
+        return replace(verdict, error=ConnectionLost(seq=verdict.error.seq, detail=verdict.error.detail))
+    return verdict

@@ -357,8 +357,9 @@ class TestStarting:
         async def main() -> None:
             port = unused_port()
             async with Subscriber(f"http://127.0.0.1:{port}/trickle/cam") as subscriber:
-                with pytest.raises(ConnectionLost, match=rf"http://127.0.0.1:{port}: Connection refused"):
+                with pytest.raises(ConnectionLost, match=rf"http://127.0.0.1:{port}: Connection refused") as caught:
                     await anext(subscriber)
+                assert type(caught.value) is ConnectionLost
 
         run(main)
 

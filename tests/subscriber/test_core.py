@@ -278,6 +278,11 @@ class TestResuming:
         broke = Driver("128@3", on_lag=OnLag.EARLIEST, budget=RetryBudget(0, 0))
         assert isinstance(stopped(broke.answer(200, seq=128, epoch=4)), SegmentMissing)
 
+    def test_the_first_segment_of_another_life_is_its_beginning(self) -> None:
+        """There is nothing before it to go back to, and the same GET is not made twice."""
+        driver = Driver("0@3", on_lag=OnLag.EARLIEST)
+        assert driver.read(0, epoch=4) == Advance(0, epoch=4, restarted=True)
+
     def test_another_life_is_an_error_if_that_is_wanted(self) -> None:
         """``fail``: the wanted segment is gone for good."""
         error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, seq=128, epoch=4, latest=130))
