@@ -200,6 +200,8 @@ class Channel:
     def started(self, seq: int, *chunks: bytes) -> tuple[Upload, Connection]:
         """An open segment, and a reader that has received all of its bytes so far."""
         upload = self.upload(seq, *chunks)
+        # A server that handles requests side by side would tell the reader that the channel is missing.
+        self.target.settle()
         reader = self.arrived(seq, b"".join(chunks))
         return upload, reader
 

@@ -116,10 +116,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _route(self) -> tuple[Reference, str, str]:
         state: Reference = self.server.reference  # type: ignore[attr-defined]
-        with state.changed:
-            state.requests.append(f"{self.command} {self.path.removeprefix('/trickle/')}")
         name, _, rest = self.path.removeprefix("/trickle/").partition("/")
         return state, name, rest
+
+    def _note(self, state: Reference) -> None:
+        """Tell of this request; with the lock held, so that who reads of it finds it handled, or waiting."""
+        state.requests.append(f"{self.command} {self.path.removeprefix('/trickle/')}")
 
     def _reply(self, status: int, body: bytes = b"", **headers: Any) -> None:
         self.send_response(status)
@@ -135,6 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Create a channel, or publish a segment."""
         state, name, rest = self._route()
         with state.changed:
+            self._note(state)
             channel = state.channels.setdefault(name, _Channel(self.headers.get("Content-Type", "")))
             if rest:
                 segment = self._place(channel, int(rest))
@@ -200,6 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         """End a channel, which is forgotten at once, or close a segment."""
         state, name, rest = self._route()
         with state.changed:
+            self._note(state)
             channel = state.channels.get(name) if rest else state.channels.pop(name, None)
             known = channel is not None
             if channel is not None and rest:
@@ -219,6 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Tell the head, or send a segment."""
         state, name, rest = self._route()
         with state.changed:
+            self._note(state)
             channel = state.channels.get(name)
             if channel is None:
                 self._reply(404, b"Stream not found\n")

@@ -26,9 +26,9 @@ def reference() -> Iterator[Reference]:
         yield running
 
 
-async def arrived(got: Read, count: int) -> None:
-    """Wait until so many segments were read."""
-    await until(lambda: len(got) >= count)
+async def arrived(reference: Reference, got: Read, count: int) -> None:
+    """Wait until so many segments were read, and the next one is waited for."""
+    await until(lambda: len(got) >= count and f"GET cam/{count}" in reference.requests)
 
 
 async def receive(subscriber: Subscriber, got: Read) -> None:
@@ -65,7 +65,7 @@ def test_both_directions_and_the_end(reference: Reference) -> None:
             for number in range(12):
                 receipt = await publisher.publish(b"segment %d" % number)
                 assert (receipt.seq, receipt.stored, receipt.attempts) == (number, None, 1)
-                await arrived(got, number + 1)
+                await arrived(reference, got, number + 1)
 
     subscriber = watch(reference, got, publish)
     assert got == [(number, b"segment %d" % number) for number in range(12)]
@@ -84,7 +84,7 @@ def test_empty_segments_are_passed(reference: Reference) -> None:
         async with httpx.AsyncClient() as http:
             for seq, body in enumerate([b"one", b"", b"", b"two"]):
                 await http.post(f"{url}/{seq}", content=body)
-                await arrived(got, seq + 1)
+                await arrived(reference, got, seq + 1)
             await http.delete(url)
 
     watch(reference, got, publish)
@@ -181,10 +181,9 @@ def test_a_head_that_goes_back_for_a_moment_is_waited_for(reference: Reference) 
             reference.heads[3] = 2
             for seq in range(4):
                 await http.post(f"{url}/{seq}", content=b"%d" % seq)
-                await arrived(got, seq + 1)
-            await until(lambda: "GET cam/4" in reference.requests)
+                await arrived(reference, got, seq + 1)
             await http.post(f"{url}/4", content=b"4")
-            await arrived(got, 5)
+            await arrived(reference, got, 5)
             await http.delete(url)
 
     watch(reference, got, publish)
@@ -199,9 +198,9 @@ def test_a_restart_is_survived(reference: Reference) -> None:
         async with Publisher(url) as publisher:
             for number in range(10):
                 await publisher.publish(b"%d" % number)
-                await arrived(got, number + 1)
+                await arrived(reference, got, number + 1)
                 if number == 4:
-                    await until(lambda: "GET cam/5" in reference.requests and "POST cam/5" in reference.requests)
+                    await until(lambda: "POST cam/5" in reference.requests)
                     reference.restart()
 
     watch(reference, got, publish)
