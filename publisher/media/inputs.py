@@ -54,6 +54,7 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """libavformat's options, by scheme; the user's win."""
 
+_CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
 
@@ -107,9 +108,16 @@ class Input:
         return "standard input" if self.kind is Kind.PIPE else self.text
 
     @property
+    def _scheme(self) -> str:
+        scheme, given, _ = self.text.partition("://")
+        return scheme.lower() if given else ""
+
+    @property
     def listens(self) -> bool:
         """Whether it waits for somebody to connect to it, and has nothing to connect to."""
         query = self.text.partition("?")[2].split("&")
+        if self._scheme in _CONNECTIONLESS:
+            return True
         return "listen=1" in query or self.options.get("listen") == "1" or self.options.get("rtsp_flags") == "listen"
 
     def open(self, is_stopped: Callable[[], bool], *, within_s: float | None = None) -> Opened:
@@ -149,7 +157,7 @@ class Input:
         return open_media(StoppableReader(descriptor, is_stopped), self.name, options=self.options)
 
     def _network(self, within_s: float | None) -> Opened:
-        scheme = self.text.partition("://")[0].lower()
+        scheme = self._scheme
         options = {**_OPTIONS.get(scheme, {}), **self.options}
         open_s: float | None = OPEN_S
         if self.listens:

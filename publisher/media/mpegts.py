@@ -42,6 +42,7 @@ _OPTIONS: Final = {
     "mpegts_copyts": "1",  # the time line is ours, and must not be moved in each segment
     "avoid_negative_ts": "disabled",
     "flush_packets": "1",  # trickle: what is muxed leaves
+    "pes_payload_size": "0",  # nor hold back sound until there is more of it
     "max_interleave_delta": "1",  # packets come interleaved; never wait for a stream that is silent
 }
 
@@ -50,7 +51,7 @@ _HAS_PAYLOAD: Final = 0x10
 
 
 class MpegTs:
-    """MPEG-TS over all segments: continuity counters go on, whatever the muxer."""
+    """MPEG-TS over all segments: continuity counters and the tables' version go on, whatever the muxer."""
 
     name = "MPEG-TS"
     content_type = wire.MPEG_TS
@@ -58,17 +59,21 @@ class MpegTs:
 
     def __init__(self) -> None:
         self._counters = ContinuityCounters()
+        self._version = -1
 
     def muxer(self, streams: Sequence[Stream], lead: Stream) -> Muxer:
         """As :meth:`publisher.media.muxer.Container.muxer`."""
-        return _TsMuxer(streams, lead, self._counters)
+        self._version = (self._version + 1) % 32
+        return _TsMuxer(streams, lead, self._counters, self._version)
 
 
 class _TsMuxer:
-    def __init__(self, streams: Sequence[Stream], lead: Stream, counters: ContinuityCounters) -> None:
+    def __init__(self, streams: Sequence[Stream], lead: Stream, counters: ContinuityCounters, version: int) -> None:
         self._streams = streams
         self._lead_pid = FIRST_PID + streams.index(lead)
         self._counters = counters
+        # Receivers read tables again only if they have another version (section 2.4.4.5).
+        self._options = {**_OPTIONS, "tables_version": str(version)}
         self._filters = {stream.index: _filter(stream) for stream in streams}
         self._sink = Sink()
         self._muxer: OutputContainer | None = None
@@ -99,7 +104,7 @@ class _TsMuxer:
     def _begin(self) -> OutputContainer:
         import av
 
-        muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=_OPTIONS)
+        muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=self._options)
         self._time = None
         for number, stream in enumerate(self._streams):
             copy = muxer.add_stream_from_template(stream)

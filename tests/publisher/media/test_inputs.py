@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from publisher.media import inputs
 from publisher.media.inputs import Input, Kind
 from tests.publisher.media.clips import make_clip
+from tests.publisher.media.test_relay import free_port
 from trickle.errors import InvalidInput
 
 
@@ -46,6 +48,14 @@ def test_some_inputs_wait_for_a_sender() -> None:
     assert Input.parse("rtsp://0.0.0.0/x", {"rtsp_flags": "listen"}).listens
     assert Input.parse("tcp://0.0.0.0:9000?a=b&listen=1").listens
     assert not Input.parse("tcp://h:9000?listen=0").listens
+    assert Input.parse("udp://127.0.0.1:9000").listens  # there is nothing to connect to
+
+
+def test_a_sender_is_waited_for_no_longer_than_allowed() -> None:
+    """Without a limit at first; within what is left when it is opened again."""
+    for url in ("udp://127.0.0.1:0", f"tcp://127.0.0.1:{free_port()}?listen=1"):
+        with pytest.raises(InvalidInput, match="nothing came in time"):
+            Input.parse(url).open(never, within_s=0.2)
 
 
 def test_a_file_is_not_live(tmp_path: Path) -> None:
@@ -91,7 +101,9 @@ def test_what_cannot_be_opened_is_said(text: str, said: str) -> None:
 
 
 def test_a_dead_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes, and nothing breaks either."""
+    """It takes the connection, and nothing comes."""
     monkeypatch.setattr(inputs, "OPEN_S", 0.2)
-    with pytest.raises(InvalidInput, match="nothing came in time"):
-        Input.parse("udp://127.0.0.1:0").open(never)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(InvalidInput, match="nothing came in time"):
+            Input.parse(url).open(never)
