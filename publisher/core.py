@@ -77,7 +77,6 @@ OUTAGE_DELAY_S: Final = 0.25
 """The shortest delay in an outage after its first few retries, so that no dice make many requests of those seconds."""
 
 FIRST_RETRIES: Final = 3
-
 MAX_RETRY_AFTER_S: Final = 300.0
 """Told to wait longer than this, the publisher gives up: live media would be stale by then."""
 
@@ -214,7 +213,8 @@ class Plan:
                 self._numbering.begin_life()
             case Answered() if (head := _head(outcome)) is not None:
                 self._learn(outcome)
-                if why := self._numbering.judge(head, header_int(outcome.headers, wire.EPOCH)):
+                epoch = header_int(outcome.headers, wire.EPOCH)
+                if why := self._numbering.judge(head, epoch, exact=epoch is not None):
                     return self._stop(Superseded(None, seq=self._numbering.newest, detail=why, latest=head))
             case _:
                 self.keeps_keys = False  # a server without this route; what it says to segments will do

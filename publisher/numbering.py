@@ -11,7 +11,13 @@ The server shows its head now and then. Four numbers say what it may be:
 
 from __future__ import annotations
 
+from typing import Final
+
 from trickle.errors import LocalProtocolError
+
+BACKWARDS: Final = 3
+"""The reference server's head goes back when an older segment gets its first byte late: by less than what is usually
+in flight."""
 
 
 class Numbering:
@@ -84,8 +90,12 @@ class Numbering:
             self.confirmed = max(self.confirmed, seq)
             self._head = max(self._head, seq + 1)
 
-    def judge(self, head: int, epoch: int | None = None) -> str | None:
+    def judge(self, head: int, epoch: int | None = None, *, exact: bool = True) -> str | None:
         """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
+
+        Args:
+            head, epoch: what it says.
+            exact: it is a server whose head never goes back.
 
         A head of 0 is an empty channel, for whose numbering nobody but this publisher can be responsible: it goes on
         with its own. So does a publisher that has sent nothing yet, wherever the head is.
@@ -99,7 +109,7 @@ class Numbering:
             return f"the channel was ended and begun again, by somebody else (epoch {epoch}, not {older})"
         if head > self.newest + 1:
             return f"the head is {head}, and nothing was published here beyond {self.newest}"
-        if head <= self.confirmed:
+        if head <= self.confirmed - (0 if exact else BACKWARDS):
             return f"the head is {head}, and {self.confirmed} was published here: it is another's channel by now"
         self._head = max(self._head, head)
         return None

@@ -326,6 +326,30 @@ def test_an_exception_cuts_the_segment_off() -> None:
     run(main())
 
 
+def test_a_segment_that_was_entered_before_the_end_is_told() -> None:
+    """Its first chunk raises what has happened in the meantime."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        refused = asyncio.Event()
+
+        async def refuse(peer: Peer, head: Head) -> None:
+            await refused.wait()
+            await reply(403)(peer, head)
+
+        trickle.instead = {"POST 0": [refuse]}
+        async with fake_server(trickle) as server, publisher(server, start=0) as pub:
+            segment = await pub.segment().__aenter__()
+            assert segment.seq == 0
+            refused.set()
+            await settled(pub)
+            with pytest.raises(errors.Refused):
+                await segment.write(b"x")
+            assert isinstance(pub.statistics().last_error, errors.Refused)
+
+    run(main())
+
+
 def test_a_number_is_not_wasted_on_nothing() -> None:
     """A segment that is given up before anything of it could be sent leaves its seq to the next one."""
 

@@ -1,0 +1,133 @@
+"""Which seq comes next, and whose channel it is by now."""
+
+from __future__ import annotations
+
+import pytest
+
+from publisher.numbering import BACKWARDS, Numbering
+from trickle.errors import LocalProtocolError
+
+
+def published(*seqs: int) -> Numbering:
+    """A publisher that has published these, in a channel of epoch 2."""
+    numbering = Numbering(None)
+    numbering.place(seqs[0], 2)
+    for seq in seqs:
+        assert numbering.take() == seq
+        numbering.bind(seq)
+        numbering.flow(seq)
+        numbering.settle(seq, closed=True)
+    return numbering
+
+
+def test_a_seq_needs_a_beginning() -> None:
+    """Nothing is numbered before the position is known."""
+    with pytest.raises(LocalProtocolError):
+        Numbering(None).take()
+
+
+def test_seqs_count_up() -> None:
+    """From where the channel is, and none is opened more than one beyond what the server can know."""
+    numbering = published(4, 5)
+    assert [numbering.may_open(seq) for seq in (6, 7, 8)] == [True, True, False]
+    assert numbering.take() == 6
+    numbering.flow(6)
+    assert numbering.may_open(7)
+    fixed = Numbering(9)
+    assert [fixed.may_open(seq) for seq in (9, 10)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("head", "epoch", "why"),
+    [
+        (6, 2, None),
+        (7, 2, None),
+        (8, 2, "beyond 6"),
+        (5, 2, "another's"),
+        (6, 3, "begun again"),
+        (6, None, None),
+        (6, 1, None),
+        (0, 2, None),
+    ],
+)
+def test_a_head_is_our_own_doing_or_it_is_not(head: int, epoch: int | None, why: str | None) -> None:
+    """It is, from what was confirmed to what was sent; in a later epoch it is not; an empty channel is anybody's."""
+    numbering = published(4, 5)
+    numbering.bind(numbering.take())
+    verdict = numbering.judge(head, epoch)
+    assert verdict is None if why is None else why in (verdict or "")
+
+
+def test_a_head_that_is_known_to_wander_may_go_back_a_little() -> None:
+    """The reference server's does, without anybody else being there."""
+    numbering = published(*range(10))
+    assert numbering.judge(10 - BACKWARDS, exact=False) is None
+    assert numbering.judge(9 - BACKWARDS, exact=False)
+    assert numbering.judge(9)
+
+
+def test_whoever_has_published_nothing_judges_nothing() -> None:
+    """Any head is a place to begin."""
+    numbering = Numbering(3)
+    assert numbering.judge(50, 7) is None
+    assert numbering.life == 0
+
+
+def test_an_empty_channel_begins_a_new_life() -> None:
+    """What was confirmed is gone with it, and the numbers go on."""
+    numbering = published(4, 5)
+    assert numbering.judge(0, 1) is None
+    assert (numbering.life, numbering.confirmed, numbering.take()) == (1, -1, 6)
+    assert numbering.judge(0) is None
+    assert numbering.life == 1
+
+
+def test_a_seq_that_came_too_early_stays() -> None:
+    """Once something is confirmed, a 470 says only that the head is still behind."""
+    numbering = published(4, 5)
+    numbering.bind(numbering.take())
+    assert numbering.move(6, 6, begun=True) is None
+
+
+def test_the_first_of_several_moves_and_the_others_follow() -> None:
+    """A wrong beginning is given up; numbers that are still in use are passed by."""
+    numbering = Numbering(9)
+    for _ in range(2):
+        numbering.bind(numbering.take())
+    assert numbering.move(10, 8, begun=True) is None
+    assert numbering.move(9, 8, begun=True) == 8
+    assert numbering.next == 9
+    assert numbering.move(10, 8, begun=True) == 9
+    assert [numbering.take(), numbering.newest] == [10, 9]
+
+
+def test_numbers_out_of_line_are_not_given_twice() -> None:
+    """One that has not heard yet that it must move keeps its number for so long."""
+    numbering = Numbering(1)
+    for _ in range(2):
+        numbering.bind(numbering.take())
+    assert numbering.move(1, 0, begun=True) == 0
+    assert [numbering.take(), numbering.take()] == [1, 3]
+
+
+def test_a_seq_that_was_closed_moves_behind_all_that_is_in_use() -> None:
+    """And never to one that is confirmed."""
+    numbering = published(4)
+    for seq in (5, 6, 7):
+        numbering.bind(numbering.take())
+        numbering.flow(seq)
+    numbering.settle(7, closed=True)
+    assert numbering.skip(5, 6, begun=True) == 8
+    assert numbering.newest == 8
+    assert numbering.may_open(8)
+    numbering.settle(6, closed=False)
+    assert numbering.skip(8, 9, begun=False) == 9
+
+
+def test_a_seq_that_nothing_was_sent_as_can_be_used_again() -> None:
+    """Unless something has begun behind it."""
+    numbering = published(4)
+    for seq in (5, 6):
+        numbering.bind(numbering.take())
+        numbering.release(seq)
+    assert [numbering.is_last(seq) for seq in (5, 6)] == [False, True]
