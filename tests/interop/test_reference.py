@@ -204,4 +204,5 @@ def test_a_restart_is_survived(reference: Reference) -> None:
                     reference.restart()
 
     watch(reference, got, publish)
-    assert got == [(number, b"%d" % number) for number in range(10)]
+    # Who is back before the publisher waits at the new life's beginning, which is then closed without a byte.
+    assert [item for item in got if item != (0, b"")] == [(number, b"%d" % number) for number in range(10)]
