@@ -8,8 +8,8 @@ import pytest
 from publisher.feed import JOIN_BYTES, Feed, Totals
 from publisher.steps import Chunk, Cut, Step
 from publisher.worker import Steps
+from tests.publisher.fakes import Trickle, publisher, reply
 from tests.publisher.peers import Head, Peer, fake_server, run
-from tests.publisher.test_client import Trickle, publisher, reply
 from trickle import errors, wire
 
 
