@@ -39,6 +39,7 @@ class Body:
         self._sending: Sending | None = None
         self._resting = False
         self._stopped = False
+        self._writers = 0
         self._changed = anyio.Event()
 
     @property
@@ -69,15 +70,16 @@ class Body:
         self.notify()
 
     async def put(self, chunk: bytes) -> bool:
-        """Hand one chunk over; ``False`` if the body was stopped instead.
+        """Hand one chunk over; ``False`` if the body was stopped, or taken back, instead.
 
         Returns when the chunk was written to the connection; at once, where the body rests or its request has yet to
         catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
         :meth:`end`. Cancelled, it takes the chunk back unless a request has it already.
         """
-        while not self._stopped and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
+        writer = self._writers
+        while self._is_open_to(writer) and not self._has_room(len(chunk) + CHUNK_OVERHEAD):
             await self.wait()
-        if self._stopped:
+        if not self._is_open_to(writer):
             return False
         at, live = self.count, self._is_live
         self._chunks.append(chunk)
@@ -87,21 +89,26 @@ class Body:
         try:
             if not live:
                 await anyio.lowlevel.checkpoint()
-            while live and not self._stopped and not self._resting and self._lacks(at):
+            while live and self._is_open_to(writer) and not self._resting and self._lacks(at):
                 await self.wait()
         except BaseException:
-            if self._sending is None or self._sending.taken <= at:
+            if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
                 self._take_back(chunk)
             raise
-        return not self._stopped
+        return self._is_open_to(writer)
 
     def take_all_back(self) -> bool:
-        """The writer has nothing to say after all; ``False`` if a request has something of it already."""
+        """The writer has nothing to say after all; ``False`` if a request has something of it already.
+
+        The body is another writer's from now on: a call of the first one that is still waiting adds nothing to it.
+        """
         if not self.held or (self._sending is not None and (self._sending.taken or self._sending.ended)):
             return False
         self._chunks.clear()
         self.handed = self._held_bytes = 0
         self.over = False
+        self._writers += 1
+        self.notify()
         return True
 
     def end(self) -> None:
@@ -110,11 +117,11 @@ class Body:
         self.notify()
 
     async def flush(self) -> bool:
-        """Wait until the end was handed over in the way of :meth:`put`; ``False`` if the body was stopped instead."""
-        live = self._is_live
-        while live and not self._stopped and not self._resting and not (self._sending and self._sending.ended):
+        """Wait until the end was handed over in the way of :meth:`put`, with the same result."""
+        writer, live = self._writers, self._is_live
+        while live and self._is_open_to(writer) and not self._resting and not (self._sending and self._sending.ended):
             await self.wait()
-        return not self._stopped
+        return self._is_open_to(writer)
 
     def stop(self) -> None:
         """Nobody takes chunks any more; wakes the writer."""
@@ -142,6 +149,10 @@ class Body:
             self._held_bytes -= len(self._chunks.pop(0)) + CHUNK_OVERHEAD
             self._let_go += 1
         self.notify()
+
+    def _is_open_to(self, writer: int) -> bool:
+        """Whether what this writer hands over still belongs here; writers are counted."""
+        return not self._stopped and writer == self._writers
 
     @property
     def _is_live(self) -> bool:

@@ -17,6 +17,9 @@ READ_BYTES: Final = 65536
 WRITE_BYTES: Final = 1 << 20
 """The time limit of a write is granted for each of these, so that a large chunk may take its time on a slow line."""
 
+_HTTP: Final = b"HTTP/"
+"""How an answer begins, and nothing that comes from something else than an HTTP server."""
+
 Origin = tuple[str, str, int]
 """Scheme, host, port."""
 
@@ -74,21 +77,27 @@ class Connection:
         """Wait for the next event of the response.
 
         Raises:
-            httpx.ReadError: the connection broke.
+            httpx.ReadError: the connection broke, or was closed before the head of the final answer was complete.
             h11.RemoteProtocolError: what came is not HTTP.
         """
         while (event := self.http.next_event()) is h11.NEED_DATA:
             try:
                 data = await self.stream.receive(READ_BYTES)
             except anyio.EndOfStream:
+                if self._ends_early:
+                    raise self._lost("the server closed the connection without an answer") from None
                 data = b""
             except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
                 raise self._lost("the connection broke") from error
-            if not data and not self._answered:
-                raise self._lost("the server closed the connection without an answer")
             self._answered = True
             self.http.receive_data(data)
         return event
+
+    @property
+    def _ends_early(self) -> bool:
+        """Whether a stream that ends now ends before its answer has begun, or in the middle of an HTTP head."""
+        head = self.http.trailing_data[0]
+        return self.http.their_state is h11.SEND_RESPONSE and _HTTP.startswith(head[: len(_HTTP)])
 
     def _lost(self, why: str) -> httpx.ReadError:
         return httpx.ReadError(why) if self._answered else NoAnswer(why)

@@ -47,6 +47,11 @@ class Flight:
         """Bytes that its writer has handed over."""
         return 0 if self.post is None else self.post.body.handed
 
+    @property
+    def begun_as(self) -> int | None:
+        """The seq under which some of it was handed to a connection; until then, another segment may get its number."""
+        return self.post.ticket.seq if self.post is not None and self.post.touched else None
+
     def begun(self) -> None:
         """Its first chunk was handed to a connection."""
         self._first_byte_s = anyio.current_time() - self._entered_at

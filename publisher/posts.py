@@ -92,7 +92,7 @@ class Posts:
 
     def drop(self, flight: Flight) -> None:
         """Give a segment up for a newer one."""
-        self.give_up(flight, SegmentDropped(flight.post.ticket.seq if flight.post else None))
+        self.give_up(flight, SegmentDropped(flight.begun_as))
 
     # For the publisher.
 

@@ -233,6 +233,50 @@ def test_everything_can_be_taken_back_before_it_is_sent() -> None:
     run(main())
 
 
+def test_who_was_taken_back_adds_nothing_to_the_next_writers_body() -> None:
+    """Wherever the first writer still waits, for room, for its chunk or for the end: it is told, and that is all."""
+
+    async def main() -> None:
+        for resting in (True, False):
+            body = Body(0)
+            body.rest() if resting else body.send()
+            results: list[bool] = []
+
+            async def put(body: Body = body, results: list[bool] = results) -> None:
+                results.append(await body.put(b"first"))
+
+            async def take_back(body: Body = body) -> None:
+                assert body.take_all_back()
+
+            await lets_wait(put(), take_back())
+            assert results == [False]
+            assert (body.handed, body.count) == (0, 0)
+            assert not body._is_open_to(0)
+        body.send()
+        body.end()
+        await lets_wait(body.flush(), take_back(body))
+
+    run(main())
+
+
+def test_who_is_cancelled_after_that_takes_nothing_from_the_next_writers_body() -> None:
+    """Its chunk is gone already; what lies there now is another's."""
+
+    async def main() -> None:
+        body = Body(ROOM)
+        body.send()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(body.put, b"first")
+            await anyio.lowlevel.checkpoint()
+            assert body.take_all_back()
+            tasks.cancel_scope.cancel()
+        body.rest()
+        await body.put(b"second")
+        assert [await anext(body.send())] == [b"second"]
+
+    run(main())
+
+
 def test_the_first_request_is_waited_for() -> None:
     """A chunk that is there before any request was made is not handed over until one has written it."""
 

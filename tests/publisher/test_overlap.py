@@ -116,6 +116,30 @@ def test_a_writer_in_the_middle_of_a_dropped_segment_is_told() -> None:
     run(main())
 
 
+def test_a_dropped_writer_adds_nothing_to_the_segment_that_gets_its_request() -> None:
+    """It waited for room, since its request has to be made again; a newer segment is published with that instead."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(503, {"Retry-After": 1})]}
+        async with fake_server(trickle) as server, publisher(server, max_in_flight=1, retain_bytes=0) as pub:
+            await until(lambda: pub.statistics().retries == 1)
+
+            async def lose() -> None:
+                with pytest.raises(errors.SegmentDropped) as caught:
+                    await pub.publish(b"old")
+                assert caught.value.seq is None
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lose)
+                await until(lambda: pub.statistics().in_flight == 1)
+                receipt = await pub.publish(b"new")
+            assert (receipt.seq, receipt.sent, receipt.stored) == (0, 3, 3)
+            assert trickle.stored == {"0": [b"new"]}
+
+    run(main())
+
+
 def test_files_wait_instead() -> None:
     """With ``when_full="wait"`` nothing is dropped: entering a segment waits until another one's fate is known."""
 

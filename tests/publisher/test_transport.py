@@ -305,15 +305,16 @@ def test_a_stale_connection_is_not_replaced_after_a_body_byte() -> None:
     ("answer", "error"),
     [
         (b"", httpx.ReadError),
-        (b"HTTP/1.1 200 OK\r\nConte", httpx.RemoteProtocolError),
+        (b"HTT", httpx.ReadError),
+        (b"HTTP/1.1 200 OK\r\nConte", httpx.ReadError),
         (b"SSH-2.0-OpenSSH_9.6\r\n", httpx.RemoteProtocolError),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, httpx.RemoteProtocolError),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", httpx.RemoteProtocolError),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", httpx.ReadError),
     ],
-    ids=["nothing", "half a head", "another protocol", "huge header", "interim only"],
+    ids=["nothing", "half a word", "half a head", "another protocol", "huge header", "interim only"],
 )
 def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exception]) -> None:
-    """No answer and a wrong one are told apart."""
+    """No answer, or a part of one, is a lost connection, and worth a retry; a wrong one is not."""
 
     async def main() -> None:
         async def script(peer: Peer) -> None:
