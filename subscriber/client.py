@@ -1,4 +1,4 @@
-"""The subscriber: an async context manager that yields the segments of a channel as they begin.
+"""The subscriber: yields the segments of a channel as they begin.
 
 What to ask for and what an answer means is :mod:`subscriber.core`'s; here is only what takes time: making the GETs,
 waiting, and holding the responses. While one segment is being read, the GET for the next one is already out (one, not
@@ -8,41 +8,41 @@ more: its answer waits in its socket, so a slow user is a slow reader, not a gro
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Final, Self, assert_never
+from typing import Final, assert_never
 
 import anyio
 import httpx
-from anyio.abc import TaskGroup
 
 from subscriber.again import Again
 from subscriber.core import Cursor
 from subscriber.getter import Getter
 from subscriber.patience import REFRESH_S
-from subscriber.preconnect import Fetcher, Preconnect
+from subscriber.preconnect import Fetcher, Outcome, Preconnect
 from subscriber.runtime import Runtime
 from subscriber.segment import OnBroken, Segment
+from subscriber.single_use import SingleUse
 from subscriber.start import AnyStart, Start
 from subscriber.statistics import Counters, Statistics
 from subscriber.transport import TrailerTransport
 from subscriber.verdicts import Advance, End, OnLag, Stop
-from trickle.errors import ClosedHere, InvalidURL, LocalProtocolError, TrickleError
+from trickle.errors import InvalidURL, TrickleError
 from trickle.paths import ChannelURL
 from trickle.position import Position
 
 
-class Subscriber:
-    """Reads a channel, segment by segment.
+class Subscriber(SingleUse[Segment]):
+    """Reads a channel, segment by segment, under asyncio.
 
     ::
 
-        async with Subscriber("http://host:2939/trickle/camera", start="current") as subscriber:
-            async for segment in subscriber:
-                async for chunk in segment:
-                    ...
+        async for segment in Subscriber("http://host:2939/trickle/camera", start="current"):
+            async for chunk in segment:
+                ...
 
     The loop ends when the channel does. Everything else that ends it raises a type of ``trickle.errors``, whose
-    ``resume`` is the ``start`` with which another subscriber goes on without loss.
+    ``resume`` is the ``start`` with which another subscriber goes on without loss. A loop that is left early, by
+    ``break``, an exception or a cancellation, closes its connections a moment later; with ``async with Subscriber(…)
+    as subscriber:`` around it they are closed where the block ends, and the loop can be left and taken up again.
 
     No segment is missed in silence: those before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
     It makes at most *segments + reconnects + waited / 20 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
@@ -91,6 +91,7 @@ class Subscriber:
             httpx.URL(str(self.url))
         except httpx.InvalidURL as error:
             raise InvalidURL(url, str(error)) from None
+        super().__init__()
         self._runtime = runtime or Runtime()
         begin = Start.parse(start)
         self._cursor = Cursor(begin, on_lag=OnLag(on_lag), wait_for_channel_s=wait_for_channel_s, refresh_s=refresh_s)
@@ -101,7 +102,6 @@ class Subscriber:
         self._client: httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
         self._again: Again | None = None
-        self._tasks: TaskGroup | None = None
         self._guard = anyio.ResourceGuard("iterating over")
         self._segment: Segment | None = None
         self._next: Preconnect | None = None
@@ -130,33 +130,16 @@ class Subscriber:
         """Segments that were missed between the last one handed out and the end of the channel."""
         return self._missed_at_end
 
-    async def __aenter__(self) -> Self:
-        if self._tasks is not None or self._over:
-            raise LocalProtocolError("a subscriber is entered once")
+    async def _open(self) -> None:
         self._client = self._shared_client or httpx.AsyncClient(transport=self._transport or TrailerTransport())
         getter = Getter(self.url, self._client)
         self._fetcher = Fetcher(self._cursor, getter, self._counters, self._runtime, self._resolved)
         self._again = Again(self._cursor, getter, self._counters, self._runtime)
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        tasks, self._tasks = self._tasks, None
-        assert tasks is not None
+    async def _close(self) -> None:
         self._over = True
-        tasks.cancel_scope.cancel()
-        try:
-            # The error of the with-block is not given to the group: it would come back wrapped in an ExceptionGroup.
-            await tasks.__aexit__(None, None, None)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._release()
-
-    def __aiter__(self) -> Self:
-        return self
+        with anyio.CancelScope(shield=True):
+            await self._release()
 
     async def __anext__(self) -> Segment:
         """The next segment; the one before is left if it was not read to its end.
@@ -167,14 +150,13 @@ class Subscriber:
             Refused: the server says no.
             ConnectionLost: no connection, and no retry left.
             RemoteProtocolError: what is at that URL does not speak the protocol.
-            ClosedHere: the subscriber has not been entered, or was left.
+            ClosedHere: the subscriber is not in use, or was closed in the meantime.
         """
         with self._guard:
             return await self._advance()
 
     async def _advance(self) -> Segment:
-        if self._tasks is None:
-            raise ClosedHere("use 'async with' around a subscriber")
+        self._demand_open()
         if self._segment is not None:
             await self._segment.aclose()
         if self._over:
@@ -182,9 +164,9 @@ class Subscriber:
         if self._stop is not None:
             raise self._fail(self._stop.error)
         pending = await self._settled()
-        match outcome := pending.outcome:
+        match outcome := self._outcome_of(pending):
             case Advance() as begun:
-                return self._begin(begun, pending)
+                return self._begun(begun, pending)
             case End(gap):
                 self._counters.missed(gap)
                 self._missed_at_end, self._over = gap, True
@@ -196,21 +178,33 @@ class Subscriber:
     async def _settled(self) -> Preconnect:
         """Wait for what comes next; a seek in the meantime begins the wait anew."""
         while True:
-            if self._next is None:
-                self._preconnect(self._hold_s)
             pending = self._next
-            assert pending is not None
+            if pending is None:
+                pending = self._preconnect(self._hold_s)
             await pending.settled()
-            if pending is self._next:
-                self._next = None
+            if pending.abandoned:
+                await pending.abandon()  # until it is: one at a time
+            self._demand_open()
+            self._next = None
+            if not pending.abandoned:
                 return pending
+
+    def _outcome_of(self, pending: Preconnect) -> Outcome:
+        try:
+            return pending.outcome
+        except TrickleError as error:
+            raise self._fail(error) from None
+        except Exception:
+            # Nothing that this package knows of, so that asking again would be a blind guess.
+            self._over = self._failed = True
+            raise
 
     def _fail(self, error: TrickleError) -> TrickleError:
         self._over = self._failed = True
         error.resume = error.resume or self._position
         return error
 
-    def _begin(self, begun: Advance, pending: Preconnect) -> Segment:
+    def _begun(self, begun: Advance, pending: Preconnect) -> Segment:
         assert pending.opened is not None
         assert self._again is not None
         self._counters.begun(begun)
@@ -231,7 +225,8 @@ class Subscriber:
         """Read on elsewhere: the next segment to be handed out is the one that ``start`` names.
 
         May be called at any time, also by another task while one waits for a segment, and also after the end or an
-        error: the iteration can then be taken up again. A seek makes no gap; segments missed behind its target do.
+        error: inside ``async with``, the iteration can then be taken up again. A seek makes no gap; segments missed
+        behind its target do.
 
         Args:
             start: where to, like ``start`` of the subscriber.
@@ -239,19 +234,17 @@ class Subscriber:
 
         Raises:
             InvalidSeq: ``start`` cannot be used.
-            ClosedHere: the subscriber has not been entered, or was left.
+            ClosedHere: the subscriber is not in use.
         """
         target = Start.parse(start)
-        if self._tasks is None:
-            raise ClosedHere("use 'async with' around a subscriber")
+        self._demand_open()
         self._hold_s = self._cursor.seek(target, self._runtime.rng, failed=self._failed)
         self._position = target.place
         self._stop, self._over, self._failed, self._missed_at_end = None, False, False, 0
         self._counters.sought()
-        pending, self._next = self._next, None
         with anyio.CancelScope(shield=True):
-            if pending is not None:
-                await pending.abandon()
+            if self._next is not None:
+                await self._next.abandon()
             if leave and self._segment is not None:
                 await self._segment.stop()
 
@@ -262,12 +255,12 @@ class Subscriber:
         elif self._stop is None:
             self._stop = self._cursor.broken(segment.broken)
 
-    def _preconnect(self, delay_s: float) -> None:
-        assert self._tasks is not None
-        assert self._fetcher is not None
+    def _preconnect(self, delay_s: float) -> Preconnect:
+        fetcher = self._fetcher
+        assert fetcher is not None
         self._hold_s = 0.0
-        self._next = Preconnect()
-        self._tasks.start_soon(self._fetcher.run, self._next, delay_s)
+        self._next = Preconnect(lambda pending: fetcher.run(pending, delay_s))
+        return self._next
 
     def _resolved(self, seq: int) -> None:
         self._position = self._position or Position(seq)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import anyio
 
+from subscriber.background import Background
 from subscriber.core import Cursor
 from subscriber.getter import Getter, Got
 from subscriber.runtime import Runtime
@@ -22,43 +23,50 @@ Outcome: TypeAlias = Advance | End | Stop
 class Preconnect:
     """What will come of it, and when that is known.
 
+    Args:
+        run: finds it out, in a task of its own, and calls :meth:`settle`.
+
     Attributes:
-        scope: within it the GETs are made.
         opened: the response of a segment.
         abandoned: nobody wants to know any more.
     """
 
-    __slots__ = ("_known", "_outcome", "abandoned", "opened", "scope")
+    __slots__ = ("_outcome", "_work", "abandoned", "opened")
 
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
+    def __init__(self, run: Callable[[Preconnect], Awaitable[None]]) -> None:
         self.opened: Opened | None = None
         self.abandoned = False
-        self._known = anyio.Event()
         self._outcome: Outcome | None = None
+        self._work = Background(lambda: run(self))
 
     @property
     def outcome(self) -> Outcome:
-        """What came of it; to be asked for when it is settled and was not abandoned."""
+        """What came of it; to be asked for when it is settled and was not abandoned.
+
+        Raises:
+            ClosedHere: the task that would have found it out was cancelled.
+            Exception: what else it raised, such as an error of a transport that the user gave.
+        """
+        self._work.check()
         assert self._outcome is not None
         return self._outcome
 
     async def settled(self) -> None:
         """Wait until there is an outcome, or it is known that there will be none."""
-        await self._known.wait()
+        await self._work.over()
 
     def settle(self, outcome: Outcome, opened: Opened | None = None) -> None:
         """This came of it."""
         self._outcome, self.opened = outcome, opened
-        self._known.set()
 
     async def abandon(self) -> None:
-        """Give it up, and close what came of it."""
+        """Give it up, wait until nothing is done for it any more, and close what came of it. Twice is fine."""
         self.abandoned = True
-        self.scope.cancel()
-        self._known.set()
-        if self.opened is not None:
-            await self.opened.response.aclose()
+        try:
+            await self._work.stop()
+        finally:
+            if self.opened is not None:
+                await self.opened.response.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,10 @@ class Fetcher:
             delay_s: how long to hold the first GET back, in seconds.
         """
         pause_s: float | None = delay_s
-        with pending.scope:
-            while pause_s is not None:
-                if pause_s > 0:
-                    await self.runtime.sleep(pause_s)
-                pause_s = await self._try(pending)
+        while pause_s is not None:
+            if pause_s > 0:
+                await self.runtime.sleep(pause_s)
+            pause_s = await self._try(pending)
 
     async def _try(self, pending: Preconnect) -> float | None:
         """Make one GET; after how many seconds to make another one, ``None`` if there is an outcome."""

@@ -171,25 +171,26 @@ class Segment:
         return b"".join(parts)
 
     async def aclose(self) -> None:
-        """Leave the segment. Nothing happens if it was read to its end."""
+        """Leave the segment, also while another task reads it: there it raises ``ClosedHere``.
+
+        Nothing happens if it was read to its end.
+        """
         if self.reading is Reading.OPEN:
+            if self._reader is not None:
+                self._reader.cancel()
             await self._end(Reading.LEFT)
 
     async def stop(self) -> None:
         """Leave the segment, also while another task reads it: there it ends, marked as not complete."""
         self._stopped = True
-        if self._reader is not None:
-            self._reader.cancel()
-        else:
-            await self.aclose()
+        await self.aclose()
 
     async def _next_chunk(self) -> bytes:
         """The next chunk, ``b""`` at the end, after a cut and after :meth:`stop`."""
-        if self.reading is Reading.OPEN:
-            return await self._read_on()
-        if self.reading is Reading.LEFT and not self._stopped:
+        chunk = await self._read_on() if self.reading is Reading.OPEN else b""
+        if self._is_left() and not self._stopped:
             raise ClosedHere(f"segment {self.seq} was left")
-        return b""
+        return chunk
 
     async def _read_on(self) -> bytes:
         chunk = b""
@@ -197,12 +198,11 @@ class Segment:
             with anyio.CancelScope() as self._reader:
                 chunk = await self._pull_or_resume()
         except BaseException:
+            self._reader = None
             await self.aclose()
             raise
-        finally:
-            self._reader = None
-        if self._stopped:
-            await self.aclose()
+        self._reader = None
+        if self._is_left():
             return b""
         self._read = self._read.plus(chunk)
         self._on_bytes(len(chunk))
@@ -214,7 +214,7 @@ class Segment:
             try:
                 chunk = await self._pull()
             except ConnectionLost as error:
-                chunk = await self._resume(error)
+                chunk = await self._resume(error) if self.reading is Reading.OPEN else b""
             if chunk:
                 return chunk
         return b""
@@ -242,6 +242,10 @@ class Segment:
         # Once without any progress is enough: the same would happen again.
         stuck = self._gone_on_at == self._read.size
         rest = None if stuck else await self._again.get(self._read, error, self._attempt)
+        if self._is_left():
+            if rest is not None:
+                await rest.response.aclose()
+            return b""
         if rest is None:
             self.broken = error
             await self._end(Reading.BROKEN)
@@ -256,7 +260,13 @@ class Segment:
         error.resume = self.position
         return error
 
+    def _is_left(self) -> bool:
+        """Whether another task has left the segment while this one was waiting."""
+        return self.reading is Reading.LEFT
+
     async def _end(self, reading: Reading) -> None:
+        if self.reading is not Reading.OPEN:
+            return
         self.reading = reading
         trailers = self._response.extensions.get("trailers", {})
         self.truncated = self.truncated or trailers.get(wire.TRUNCATED)

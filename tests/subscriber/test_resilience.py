@@ -6,7 +6,7 @@ import asyncio
 import os
 import types
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -386,18 +386,18 @@ class Received:
             return self.subscriber.position
         return Position(0)
 
-    async def read(self, url: str, start: Position, *, seek: bool = False) -> None:
-        """Read until the end of the channel."""
+    async def read(self, url: str, start: Position, *, seek: bool = False, block: bool = True) -> None:
+        """Read until the end of the channel, inside a block or by a loop alone."""
         self.subscriber = Subscriber(url, start=start)
-        async with self.subscriber as subscriber:
-            async for segment in subscriber:
+        async with self.subscriber if block else nullcontext():
+            async for segment in self.subscriber:
                 self.segment, data = segment, b""
                 async for chunk in segment:
                     data += chunk
-                if seek and segment.seq == 1:
-                    await subscriber.seek(2, leave=True)
                 assert segment.complete
                 self.whole.append((segment.seq, data))
+                if seek and segment.seq == 1:
+                    await self.subscriber.seek(2, leave=True)
 
 
 class TestCancelling:
@@ -414,9 +414,11 @@ class TestCancelling:
         return opened
 
     @pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
-    @pytest.mark.parametrize("seek", [False, True], ids=["straight", "seek"])
+    @pytest.mark.parametrize(
+        ("block", "seek"), [(True, False), (True, True), (False, True)], ids=["block", "block-seek", "loop-seek"]
+    )
     def test_it_is_clean_at_every_await(
-        self, url: str, connections: list[Connection], native: bool, seek: bool
+        self, url: str, connections: list[Connection], native: bool, block: bool, seek: bool
     ) -> None:
         """Wherever a reader is cancelled, no task and no connection stays, and another one goes on without loss."""
         data = [(0, os.urandom(100_000)), (1, b""), (2, os.urandom(70_000)), (3, b"x")]
@@ -429,14 +431,15 @@ class TestCancelling:
                 with anyio.CancelScope() as scope:
                     task = asyncio.current_task()
                     assert task is not None
-                    await cancelled.run(
-                        received.read(url, Position(0), seek=seek), task.cancel if native else scope.cancel
-                    )
+                    reading = received.read(url, Position(0), seek=seek, block=block)
+                    await cancelled.run(reading, task.cancel if native else scope.cancel)
 
             task = asyncio.ensure_future(reader())
             await asyncio.wait([task])
             if not task.cancelled():
                 task.result()
+            if not block:  # the loop's iterator is closed by a task of its own
+                await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
             assert asyncio.all_tasks() == {asyncio.current_task()}
             await until(lambda: all(_is_closed(connection) for connection in connections))
             connections.clear()
