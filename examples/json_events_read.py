@@ -8,11 +8,10 @@ from subscriber import json_messages
 
 
 async def main(url: str) -> None:
-    async with json_messages(url, start="earliest", wait_for_channel_s=10) as messages:
-        async for message in messages:
-            if message.gap:
-                print(f"{message.gap} events were missed", file=sys.stderr)
-            print(message.seq, message.value["text"])
+    async for message in json_messages(url, start="earliest", wait_for_channel_s=10):
+        if message.gap:
+            print(f"{message.gap} events were missed", file=sys.stderr)
+        print(message.seq, message.value["text"])
 
 
 anyio.run(main, sys.argv[1])

@@ -2,9 +2,8 @@
 
 ::
 
-    async with Subscriber("http://host:2939/trickle/camera", start="current") as subscriber:
-        async for segment in subscriber:
-            data = await segment.read()
+    async for segment in Subscriber("http://host:2939/trickle/camera", start="current"):
+        data = await segment.read()
 """
 
 from subscriber.archive.disk import DirectoryInUse

@@ -2,9 +2,8 @@
 
 ::
 
-    async with json_messages("http://host:2939/trickle/control") as messages:
-        async for message in messages:
-            print(message.seq, message.value)
+    async for message in json_messages("http://host:2939/trickle/control"):
+        print(message.seq, message.value)
 
 A channel of control messages has one document in each segment; :func:`json_lines` is for a log that runs on over
 segments, whose lines may be cut anywhere by chunks and by segments' ends. Nothing is lost in silence: what was missed
@@ -14,10 +13,8 @@ or could not be used is counted on the next message (``gap``, ``skipped``) and i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
 
 import httpx
 import orjson
@@ -26,6 +23,7 @@ from subscriber.client import Subscriber
 from subscriber.lines import Broken, Item, Line, Lines
 from subscriber.runtime import Runtime
 from subscriber.segment import OnBroken, Segment
+from subscriber.single_use import SingleUse
 from subscriber.start import AnyStart
 from subscriber.verdicts import OnLag
 from trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, SegmentTooLarge
@@ -54,8 +52,9 @@ class Options(TypedDict, total=False):
 class BadMessage(BrokenByPeer):
     """What was published is no JSON document, is too long, or did not come whole.
 
-    Iterating can go on: the next message is the one after it. Its ``resume`` is behind a segment that is bad for ever;
-    it is the segment itself if its connection was cut, or if it holds other lines, which then come again.
+    Inside ``async with``, iterating can go on: the next message is the one after it. Its ``resume`` is behind a
+    segment that is bad for ever; it is the segment itself if its connection was cut, or if it holds other lines, which
+    then come again.
     """
 
     what = "not a JSON message"
@@ -93,8 +92,8 @@ class _Source(Protocol):
         ...
 
 
-class Messages:
-    """The messages of a channel, to be iterated over inside the block that opened it.
+class Messages(SingleUse[Message]):
+    """The messages of a channel, to be iterated over like a :class:`Subscriber`: with or without ``async with``.
 
     Attributes:
         subscriber: what they come from: its position, its statistics, its ``missed_at_end``, its ``seek``.
@@ -102,14 +101,18 @@ class Messages:
     """
 
     def __init__(self, subscriber: Subscriber, source: _Source, tally: _Tally, on_error: OnError) -> None:
+        super().__init__()
         self.subscriber: Final = subscriber
         self.skipped = 0
         self._source = source
         self._tally = tally
         self._on_error = on_error
 
-    def __aiter__(self) -> Self:
-        return self
+    async def _open(self) -> None:
+        await self.subscriber.__aenter__()
+
+    async def _close(self) -> None:
+        await self.subscriber.__aexit__(None, None, None)
 
     async def __anext__(self) -> Message:
         """The next message; the end of the channel ends the iteration.
@@ -232,27 +235,24 @@ class _SegmentsOfLines:
             self._segment = None
 
 
-@asynccontextmanager
-async def json_messages(
+def json_messages(
     url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[Options]
-) -> AsyncIterator[Messages]:
+) -> Messages:
     """A channel with one JSON document per segment; segments without any are passed over.
 
     Args:
         url: the channel.
         limit: longest document, in bytes.
-        on_error: whether a segment that is no JSON document raises (iterating can go on) or is counted and left out.
+        on_error: whether a segment that is no JSON document raises or is counted and left out.
         options: what :class:`~subscriber.Subscriber` takes.
     """
-    async with Subscriber(url, **options) as subscriber:
-        tally = _Tally()
-        yield Messages(subscriber, _Segments(subscriber, tally, limit), tally, on_error)
+    subscriber, tally = Subscriber(url, **options), _Tally()
+    return Messages(subscriber, _Segments(subscriber, tally, limit), tally, on_error)
 
 
-@asynccontextmanager
-async def json_lines(
+def json_lines(
     url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[Options]
-) -> AsyncIterator[Messages]:
+) -> Messages:
     """A channel whose segments, one after the other, are lines of JSON; each message comes as soon as its line ends.
 
     Where a segment was missed or was not whole, the two halves of a line are never glued together: what was begun is
@@ -262,9 +262,8 @@ async def json_lines(
     Args:
         url: the channel.
         limit: longest line, in bytes.
-        on_error: whether a line that is no JSON document raises (iterating can go on) or is counted and left out.
+        on_error: whether a line that is no JSON document raises or is counted and left out.
         options: what :class:`~subscriber.Subscriber` takes.
     """
-    async with Subscriber(url, **options) as subscriber:
-        tally = _Tally()
-        yield Messages(subscriber, _SegmentsOfLines(subscriber, tally, limit), tally, on_error)
+    subscriber, tally = Subscriber(url, **options), _Tally()
+    return Messages(subscriber, _SegmentsOfLines(subscriber, tally, limit), tally, on_error)
