@@ -89,25 +89,31 @@ async def subscribe(
     usage; 3 see --fail-on; 130 Ctrl-C; 143 SIGTERM. Whatever ends it, the files are in order.
     """
     from subscriber.job import FailOn, Request, reports_on, run
+    from subscriber.outputs import is_folder
+    from subscriber.sinks import standard_stream
     from subscriber.start import Start
     from subscriber.verdicts import OnLag
     from trickle.amounts import parse_duration
 
     _checked("--start", Start.parse, start)
     losses = _checked("--fail-on", FailOn, fail_on, "never, gap or loss")
+    target = _target(output, as_json=as_json)
+    limit = _keep(keep)
+    if keep is not None and not is_folder(target or ""):
+        raise typer.BadParameter("only a folder can be kept small: name one (-o FOLDER/)", param_hint="--keep")
     request = Request(
         url,
-        _target(output, as_json=as_json),
+        target,
         start,
         None if for_time is None else _checked("--for", parse_duration, for_time),
         _checked("--wait", partial(parse_duration, zero=True), wait),
         _checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
         reconnect,
         raw,
-        _keep(keep),
+        limit,
     )
     on_stderr = request.output == "-"
-    reporter = reports_on((sys.stderr if on_stderr else sys.stdout).fileno()) if as_json else None
+    reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
     try:
         totals = await run(request, reporter)
     except TrickleError as error:
@@ -130,9 +136,11 @@ async def channels(
 
 
 def _target(output: str | None, *, as_json: bool) -> str | None:
+    if output == "":
+        raise typer.BadParameter("an empty name", param_hint="--output")
     if output is not None or as_json:
         return output
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         raise typer.BadParameter(
             "media on a terminal helps nobody: name a file (-o FILE), or use a pipe", param_hint="--output"
         )

@@ -180,8 +180,13 @@ def open_output(
     if target is None:
         return NoOutput()
     path = Path(target)
-    if target != "-" and (target.endswith(os.sep) or path.is_dir()):
+    if is_folder(target):
         return FolderOutput(FolderWriter(path, ChannelURL.parse(url).channel, keep=keep))
     if target != "-" and not raw and is_remuxed(path):
         return RemuxOutput(path, note)
     return BytesOutput(open_sink(target), target, note)
+
+
+def is_folder(target: str) -> bool:
+    """Whether that names a folder, which gets a file per segment."""
+    return target not in ("", "-") and (target.endswith(os.sep) or Path(target).is_dir())

@@ -6,9 +6,11 @@ Bytes are written as they come and in order, never held back for later: what is 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -20,6 +22,9 @@ from trickle.errors import InvalidInput, TrickleError
 
 PIPE_BUF: Final = 4096
 """A pipe that poll() calls writable takes this many bytes without blocking (POSIX, Linux)."""
+
+READER_POLL_S: Final = 0.05
+"""How often it is looked whether a named pipe has a reader: nothing tells of the first one."""
 
 
 class SinkFailed(TrickleError):
@@ -63,7 +68,22 @@ def open_sink(target: str) -> Sink:
     Raises:
         InvalidInput: nothing can be written to that path.
     """
-    return descriptor_sink(sys.stdout.fileno()) if target == "-" else FileSink(Path(target))
+    if target == "-":
+        return descriptor_sink(standard_stream("stdout"))
+    path = Path(target)
+    return PipeSink(path) if path.is_fifo() else FileSink(path)
+
+
+def standard_stream(name: str) -> int:
+    """The descriptor of ``stdout`` or ``stderr``.
+
+    Raises:
+        InvalidInput: the process was started with that closed.
+    """
+    stream = getattr(sys, name)
+    if stream is None:
+        raise InvalidInput(f"{name} is closed")
+    return int(stream.fileno())
 
 
 def descriptor_sink(descriptor: int) -> Sink:
@@ -132,36 +152,55 @@ class FileSink:
 class PipeSink:
     """Writes to a pipe without a thread: a thread stuck in a full pipe could not be interrupted.
 
-    The descriptor stays in blocking mode, since that mode is shared with every other program that holds the pipe.
+    A descriptor stays in blocking mode, since that mode is shared with every other program that holds the pipe. A
+    named pipe is opened with the first byte, once it has a reader.
 
     Args:
-        descriptor: the pipe; left open at the end.
+        target: the path of a named pipe, or a descriptor, which is left open at the end.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, target: Path | int) -> None:
         self.written = 0
-        self._descriptor = descriptor
+        self._target = target
+        self._descriptor: int | None = None if isinstance(target, Path) else target
 
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            try:
-                await anyio.wait_writable(self._descriptor)
-                size = os.write(self._descriptor, view[:PIPE_BUF])
-            except BrokenPipeError:
-                raise SinkClosed("the reader of the output is gone") from None
-            except OSError as error:
-                raise SinkFailed(f"cannot write to standard output: {error.strerror or error}") from error
-            self.written += size
-            view = view[size:]
+        try:
+            descriptor = await self._opened()
+            while view:
+                await anyio.wait_writable(descriptor)
+                with suppress(BlockingIOError):  # of a named pipe: another writer was quicker
+                    size = os.write(descriptor, view[:PIPE_BUF])
+                    self.written += size
+                    view = view[size:]
+        except BrokenPipeError:
+            raise SinkClosed("the reader of the output is gone") from None
+        except OSError as error:
+            name = self._target if isinstance(self._target, Path) else "standard output"
+            raise SinkFailed(f"cannot write to {name}: {error.strerror or error}") from error
 
     async def flush(self) -> None:
         """Nothing is buffered."""
 
+    async def _opened(self) -> int:
+        while self._descriptor is None:
+            assert isinstance(self._target, Path)
+            try:
+                self._descriptor = os.open(self._target, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                await anyio.sleep(READER_POLL_S)
+        return self._descriptor
+
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def __aexit__(self, *exc_info: object) -> None:
+        if isinstance(self._target, Path) and self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def check_path(path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from subscriber.archive.disk import Disk
-from subscriber.archive.index import Contents, Entry, extension, line
+from subscriber.archive.index import Contents, DamagedIndex, Entry, extension, line
 from subscriber.archive.keep import Keep
 from subscriber.sinks import SinkFailed
 from trickle.errors import InvalidInput, LocalProtocolError
@@ -109,7 +109,7 @@ class Folder:
         Raises:
             DirectoryInUse: another process records into it.
             DamagedIndex: its index is not readable.
-            InvalidInput: it holds another channel, or cannot be made.
+            InvalidInput: it holds another channel, or other files, or cannot be made.
             SinkFailed: the repair failed.
         """
         try:
@@ -223,17 +223,30 @@ class Folder:
 
     def _read_index(self) -> None:
         path = self.path / INDEX
-        self._disk.remove(self.path / PART)
+        if not path.exists():
+            self._check_empty()
         self._index = self._disk.extend(path)
         with path.open("rb") as lines:
-            self._contents = Contents.scan(lines)
-        self._disk.truncate(self._index, self._contents.size)
+            try:
+                self._contents = Contents.scan(lines)
+            except DamagedIndex as error:
+                raise DamagedIndex(f"cannot record into {self.path}: {error}") from None
         known = self._contents.channel
-        if known is None:
-            self._append(line("channel", channel=self._channel))
+        if known != self._channel and self._contents.last is None:
+            self._contents = Contents()  # the channel of a run that got nothing: perhaps a slip of the pen
         elif known != self._channel:
             raise InvalidInput(f"{self.path} holds a recording of channel {known!r}, not of {self._channel!r}")
+        self._disk.remove(self.path / PART)
+        self._disk.truncate(self._index, self._contents.size)
+        if not self._contents.size:
+            self._append(line("channel", channel=self._channel))
         self._make_room()
+
+    def _check_empty(self) -> None:
+        """Neither mix a recording with other files, nor replace those of one whose index was lost."""
+        for path in self.path.iterdir():
+            if not path.name.startswith(".") and path.name != "lost+found":
+                raise InvalidInput(f"{self.path} holds other files ({path.name}, ...): record into a folder of its own")
 
     def _append(self, data: bytes) -> None:
         if self._index is None:

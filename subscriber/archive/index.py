@@ -25,6 +25,9 @@ from trickle.errors import TrickleError
 
 VERSION: Final = 1
 
+_HEADER: Final = f'{{"v": {VERSION}, "kind": "channel", "channel": '.encode()
+"""How the first line begins, even if it is torn. A file that begins with something else is not ours to repair."""
+
 _EXTENSIONS: Final = {
     "video/mp2t": ".ts",
     "video/mp4": ".mp4",
@@ -46,7 +49,7 @@ _EXTENSIONS: Final = {
 
 
 class DamagedIndex(TrickleError):
-    """A line of the index, not the last one, cannot be read. Nothing was changed."""
+    """A line of the index cannot be read, and no crash has torn it. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Contents:
             lines: with their ends, as a binary file yields them.
 
         Raises:
-            DamagedIndex: a line that is not the last one makes no sense.
+            DamagedIndex: a line that is not the last one makes no sense, or the first one is of something else.
         """
         contents = cls()
         wrong: int | None = None
@@ -133,6 +136,8 @@ class Contents:
                 contents.size += len(text)
             else:
                 wrong = number
+            if contents.channel is None and text[: len(_HEADER)] != _HEADER[: len(text)]:
+                raise DamagedIndex("that is no index of a recording")
         return contents
 
     def add(self, entry: Entry) -> None:

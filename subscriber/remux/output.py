@@ -13,7 +13,7 @@ from anyio import to_thread
 from subscriber.remux.joiner import Joiner, require_av
 from subscriber.segment import Segment
 from subscriber.sinks import check_path
-from trickle.errors import TrickleError
+from trickle.errors import InvalidInput, TrickleError
 from trickle.position import Position
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024
@@ -38,6 +38,10 @@ class RemuxOutput:
     def __init__(self, path: Path, note: Callable[[str], None]) -> None:
         require_av()
         check_path(path)
+        if path.exists() and not path.is_file():
+            raise InvalidInput(
+                f"cannot write a media file to {path}: it is no file; use --raw for the bytes as they come"
+            )
         self._joiner = Joiner(path, note)
         self._note = note
         self._spool: SpooledTemporaryFile[bytes] | None = None
@@ -78,7 +82,8 @@ class RemuxOutput:
         except TrickleError as failure:
             if not isinstance(exc_info[1], TrickleError):
                 raise
-            self._note(str(failure))  # what came first is what ended the run
+            if str(failure) != str(exc_info[1]):  # a full disk is full again
+                self._note(str(failure))  # what came first is what ended the run
 
     def _add(self, whole: bool) -> None:
         spool, segment = self._spool, self._segment

@@ -16,6 +16,7 @@ from subscriber.events import Totals
 from subscriber.job import Request
 from subscriber.verdicts import OnLag
 from tests.subscriber.test_transport import unused_port
+from trickle.errors import InvalidInput
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
 
@@ -36,6 +37,8 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--keep", "20 parsecs"], 2, "not a size"),
         (["subscribe", NOWHERE, "--keep", "0"], 2, "at least one segment"),
+        (["subscribe", NOWHERE, "-o", "out.ts", "--keep", "5"], 2, "only a folder can be kept small"),
+        (["subscribe", NOWHERE, "-o", ""], 2, "an empty name"),
         (["subscribe"], 2, "URL"),
         (["channels", "host"], 1, "it must begin with http:// or https://"),
         (["channels", NOWHERE], 1, "Connection refused"),
@@ -69,6 +72,14 @@ def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) ->
         runnable(subscribe)(NOWHERE)
 
 
+@pytest.mark.parametrize("option", ["-o-", "--json"])
+def test_a_closed_standard_output_is_a_plain_error(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ``tricklecast subscribe URL >&-``."""
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(InvalidInput, match="stdout is closed"):
+        runnable(subscribe)(NOWHERE, **({"as_json": True} if option == "--json" else {"output": "-"}))
+
+
 def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """There, standard output is the default."""
     seen: list[Request] = []
@@ -80,12 +91,14 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subscriber.job.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
-    arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--keep", "500", "--raw"]
+    arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--raw"]
     assert CliRunner().invoke(app, [NOWHERE, *arguments]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect"]).exit_code == 0
+    assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "500"]).exit_code == 0
     assert seen == [
-        Request(NOWHERE, "-", "-3", 300, 2, OnLag.EARLIEST, raw=True, keep=Keep(segments=500)),
+        Request(NOWHERE, "-", "-3", 300, 2, OnLag.EARLIEST, raw=True),
         Request(NOWHERE, "x/", reconnect=True, keep=Keep(bytes=20_000_000_000)),
+        Request(NOWHERE, "x/", keep=Keep(segments=500)),
     ]
 
 

@@ -179,3 +179,49 @@ class TestPipes:
 
         monkeypatch.setattr(os, "write", fail)
         run(main)
+
+
+class TestNamedPipes:
+    def test_a_reader_is_waited_for(self, tmp_path: Path) -> None:
+        """And what it is given is the same; when it goes, that is a normal end."""
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+
+        async def main() -> None:
+            async with open_sink(str(path)) as sink, anyio.create_task_group() as group:
+                group.start_soon(sink.write, b"data")
+                await anyio.wait_all_tasks_blocked()
+                reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                await anyio.wait_readable(reader)
+                assert os.read(reader, 100) == b"data"
+                os.close(reader)
+                with pytest.raises(SinkClosed):
+                    await sink.write(b"more")
+
+        run(main)
+
+    def test_one_that_nobody_reads_can_be_left(self, tmp_path: Path) -> None:
+        """Ctrl-C ends a command that waits for its reader."""
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+
+        async def main() -> None:
+            with anyio.move_on_after(0.02) as scope:
+                async with open_sink(str(path)) as sink:
+                    await sink.write(b"data")
+            assert scope.cancelled_caught
+
+        run(main)
+
+    def test_one_that_is_gone_is_said_so(self, tmp_path: Path) -> None:
+        """By its name."""
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+
+        async def main() -> None:
+            sink = open_sink(str(path))
+            path.unlink()
+            with pytest.raises(SinkFailed, match=f"cannot write to {path}: No such file"):
+                await sink.write(b"data")
+
+        run(main)

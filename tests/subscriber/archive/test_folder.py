@@ -164,12 +164,47 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 
 def test_a_folder_holds_one_channel(tmp_path: Path) -> None:
     """Two channels in one index would be told apart by nobody; the refused one leaves no lock behind."""
-    with opened(tmp_path):
-        pass
+    with opened(tmp_path) as folder:
+        put(folder, Sent(0, b"zero"))
     with pytest.raises(InvalidInput, match="recording of channel 'cam', not of 'other'"):
         Folder(tmp_path, "other").open()
     with opened(tmp_path):
         pass
+
+
+def test_a_run_that_got_nothing_binds_the_folder_to_no_channel(tmp_path: Path) -> None:
+    """The name of its channel may have been a slip of the pen."""
+    with opened(tmp_path, channel="cma"):
+        pass
+    with opened(tmp_path, channel="cam") as folder:
+        put(folder, Sent(0, b"zero"))
+    lines = [json.loads(text) for text in (tmp_path / INDEX).read_text().splitlines()]
+    assert [line.get("channel") for line in lines] == ["cam", None]
+    with pytest.raises(InvalidInput, match="recording of channel 'cam'"):
+        Folder(tmp_path, "cma").open()
+
+
+@pytest.mark.parametrize("text", ['{"foo": 1}\n', '{"foo": 1}', '{"v": 1, "kind": "note"}\n', "seq,file\n", "\n"])
+def test_the_index_of_something_else_is_left_alone(tmp_path: Path, text: str) -> None:
+    """However little of it there is: it is not taken for a line that a crash has torn."""
+    (tmp_path / INDEX).write_text(text)
+    (tmp_path / PART).write_text("precious, too")
+    with pytest.raises(DamagedIndex, match="no index of a recording"):
+        Folder(tmp_path, "cam").open()
+    assert (tmp_path / INDEX).read_text() == text
+    assert (tmp_path / PART).exists()
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    """A recording is not mixed with them, and replaces none: they may be those of one whose index was lost."""
+    (tmp_path / "life1").mkdir()
+    (tmp_path / ".DS_Store").touch()
+    with pytest.raises(InvalidInput, match=r"holds other files \(life1, "):
+        Folder(tmp_path, "cam").open()
+    assert not (tmp_path / INDEX).exists()
+    (tmp_path / "life1").rename(tmp_path / "lost+found")
+    with opened(tmp_path) as folder:  # what every file system may have at its root
+        put(folder, Sent(0, b"zero"))
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
