@@ -26,12 +26,12 @@ Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from publisher.numbering import Numbering
 from publisher.verdicts import (
+    NUMBER,
     Advance,
     Answered,
     Closed,
@@ -44,6 +44,7 @@ from publisher.verdicts import (
     Stop,
     Ticket,
     Verdict,
+    error_of,
 )
 from trickle import wire
 from trickle.backoff import Backoff, RetryBudget
@@ -82,8 +83,6 @@ MAX_RETRY_AFTER_S: Final = 300.0
 
 Start = int | Literal["resume", "reset"]
 
-_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-
 
 def parse_start(value: str | int) -> Start:
     """Read where to start: ``resume``, ``reset``, or a seq of 0 or above.
@@ -94,7 +93,7 @@ def parse_start(value: str | int) -> Start:
     match value:
         case "resume" | "reset":
             return value
-        case str() if _NUMBER.fullmatch(value):
+        case str() if NUMBER.fullmatch(value):
             return int(value)
         case int() if 0 <= value < 10**15:
             return value
@@ -146,6 +145,11 @@ class Plan:
         return self._numbering.next
 
     @property
+    def confirmed(self) -> int:
+        """The newest seq that the server has said it closed for this publisher; -1 if there is none."""
+        return self._numbering.confirmed
+
+    @property
     def owns_channel(self) -> bool:
         """Whether this publisher may end the channel: it found the server, and nobody said that it is another's."""
         match self.error:
@@ -165,7 +169,9 @@ class Plan:
         seq = self._numbering.take()
         reset, self._reset = self._reset, False
         self._keys += 1
-        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
+        numbering = self._numbering
+        key = f"{self._name}.{self._keys}"
+        return Ticket(seq, key, reset=reset, life=numbering.life, confirmed=numbering.confirmed)
 
     def may_open(self, seq: int) -> bool:
         """Whether a request for this seq may be made now; ask again after each segment's first byte or fate."""
@@ -192,17 +198,23 @@ class Plan:
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
         """What the first ``GET /{channel}/next`` brought; after ``Advance``, ``next_seq`` is known."""
         self._note(outcome)
-        if isinstance(outcome, Answered) and (head := _head(outcome)) is not None:
+        if isinstance(outcome, Answered) and (head := outcome.head) is not None:
             self._learn(outcome)
             self.uncertain = False
             self._numbering.place(head, header_int(outcome.headers, wire.EPOCH))
             return Advance()
-        return self._retry(outcome, _error(outcome, None))
+        return self._retry(outcome, error_of(outcome, None))
 
-    def on_located(self, outcome: Outcome, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
-        """What ``GET /{channel}/next`` brought, in so many seconds; after ``Advance``, segments may be sent again."""
+    def on_located(self, outcome: Outcome, since: int, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
+        """What ``GET /{channel}/next`` brought; after ``Advance``, segments may be sent again.
+
+        Args:
+            outcome: how it ended.
+            since: :attr:`confirmed` when the request was made.
+            lived_s: how many seconds ago that was.
+        """
         self._note(outcome)
-        error = _error(outcome, None)
+        error = error_of(outcome, None)
         match outcome:
             case Lost() | Answered(status=wire.Status.TOO_MANY_REQUESTS) | Answered(status=500 | 502 | 503 | 504):
                 return self._retry(outcome, error, lived_s=lived_s)
@@ -211,10 +223,10 @@ class Plan:
                     return self._stop(error)
             case Answered(status=wire.Status.NOT_FOUND):
                 self._numbering.begin_life()
-            case Answered() if (head := _head(outcome)) is not None:
+            case Answered() if (head := outcome.head) is not None:
                 self._learn(outcome)
                 epoch = header_int(outcome.headers, wire.EPOCH)
-                if why := self._numbering.judge(head, epoch, exact=epoch is not None):
+                if why := self._numbering.judge(head, since, epoch, exact=epoch is not None):
                     return self._stop(Superseded(None, seq=self._numbering.newest, detail=why, latest=head))
             case _:
                 self.keeps_keys = False  # a server without this route; what it says to segments will do
@@ -227,14 +239,14 @@ class Plan:
         gone = (wire.Status.OK, wire.Status.BAD_REQUEST, wire.Status.NOT_FOUND)
         if isinstance(outcome, Answered) and outcome.status in gone:
             return Advance()
-        return self._retry(outcome, _error(outcome, None))
+        return self._retry(outcome, error_of(outcome, None))
 
     def before_retry(self, ticket: Ticket) -> Ticket | Advance:
         """The time has come to send a segment again: with this ticket, unless its bytes could be doubled."""
         exposed = ticket.exposed and ticket.life == self._numbering.life
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
-        return replace(ticket, exposed=exposed, life=self._numbering.life)
+        return replace(ticket, exposed=exposed, life=self._numbering.life, confirmed=self._numbering.confirmed)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Verdict:
         """What ``POST /{channel}/{seq}`` came to.
@@ -245,7 +257,7 @@ class Plan:
             progress: how far the segment had come.
         """
         self._note(outcome)
-        error = _error(outcome, ticket.seq)
+        error = error_of(outcome, ticket.seq)
         match error:
             case None:
                 assert isinstance(outcome, Answered)
@@ -287,7 +299,7 @@ class Plan:
         """470: nothing of this request was stored, and the server says where its head is."""
         if error.latest is None or error.latest < 0:
             return self._stop(error)
-        if why := self._numbering.judge(error.latest):
+        if why := self._judge(ticket, error.latest):
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
         if not progress.held:
             return self._drop(ticket, error)
@@ -299,13 +311,16 @@ class Plan:
     def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Verdict:
         """409: closed, or another publisher's. It may be our own doing if it, or a later one, had been begun here."""
         ours = ticket.exposed or ticket.seq < self._numbering.newest
-        why = None if error.latest is None else self._numbering.judge(error.latest)
+        why = None if error.latest is None else self._judge(ticket, error.latest)
         if not ours or error.latest is None or why:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
         self._numbering.settle(ticket.seq, closed=True)
         if ticket.exposed or not progress.held:
             return Advance(error=error)
         return self._resync(ticket, ticket.seq + 1, error, progress)
+
+    def _judge(self, ticket: Ticket, head: int) -> str | None:
+        return self._numbering.judge(head, ticket.confirmed if ticket.life == self._numbering.life else -1)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
         if (delay_s := self._pay(error, progress.lived_s)) is None:
@@ -371,28 +386,6 @@ class Plan:
     def _stop(self, error: TrickleError) -> Stop:
         self.error = error
         return Stop(error)
-
-
-def _head(answer: Answered) -> int | None:
-    """The position that an answer of ``GET /{channel}/next`` gives; ``None`` if it gives none."""
-    # An ended channel stays readable for a while. What is published now begins the next life of its name.
-    if answer.status == wire.Status.NOT_FOUND or (answer.status == wire.Status.OK and answer.headers.get(wire.CLOSED)):
-        return 0
-    if answer.status != wire.Status.OK:
-        return None
-    head = header_int(answer.headers, wire.LATEST)
-    if head is None and _NUMBER.fullmatch(answer.detail):
-        head = int(answer.detail)
-    return head if head is not None and head >= 0 else None
-
-
-def _error(outcome: Outcome, seq: int | None) -> TrickleError | None:
-    """The error that an outcome stands for; ``None`` for a 200 that is not the end of the channel."""
-    if isinstance(outcome, Lost):
-        return outcome.error
-    if outcome.status == wire.Status.OK and not outcome.headers.get(wire.CLOSED):
-        return None
-    return error_for(outcome.status, outcome.headers, seq=seq, detail=outcome.detail)
 
 
 def _may_retry(error: TrickleError) -> bool:

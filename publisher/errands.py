@@ -51,9 +51,9 @@ class Errands:
                 await anyio.sleep_until(self._ask_at)
                 attempt += 1
                 self.asked += 1
-                begun_at = anyio.current_time()
+                since, begun_at = self._plan.confirmed, anyio.current_time()
                 outcome = await self._exchanges.next(attempt)
-                verdict = self._plan.on_located(outcome, anyio.current_time() - begun_at)
+                verdict = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)
                 match verdict:
                     case Advance() | Stop():
                         self._changed()

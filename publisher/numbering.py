@@ -90,11 +90,13 @@ class Numbering:
             self.confirmed = max(self.confirmed, seq)
             self._head = max(self._head, seq + 1)
 
-    def judge(self, head: int, epoch: int | None = None, *, exact: bool = True) -> str | None:
+    def judge(self, head: int, since: int, epoch: int | None = None, *, exact: bool = True) -> str | None:
         """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
 
         Args:
             head, epoch: what it says.
+            since: what was ``confirmed`` when it was asked. Its answer may have been overtaken by those that have
+                confirmed more, on other connections.
             exact: it is a server whose head never goes back.
 
         A head of 0 is an empty channel, for whose numbering nobody but this publisher can be responsible: it goes on
@@ -102,15 +104,15 @@ class Numbering:
         """
         older, self._epoch = self._epoch, epoch or self._epoch
         if head == 0 or self.newest < 0:
-            if head == 0 and self.confirmed >= 0:
+            if head == 0 and since >= 0:
                 self.begin_life()
             return None
         if older is not None and epoch is not None and epoch > older:
             return f"the channel was ended and begun again, by somebody else (epoch {epoch}, not {older})"
         if head > self.newest + 1:
             return f"the head is {head}, and nothing was published here beyond {self.newest}"
-        if head <= self.confirmed - (0 if exact else BACKWARDS):
-            return f"the head is {head}, and {self.confirmed} was published here: it is another's channel by now"
+        if head <= since - (0 if exact else BACKWARDS):
+            return f"the head is {head}, and {since} was published here before: it is another's channel by now"
         self._head = max(self._head, head)
         return None
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
-from trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError
+from trickle import wire
+from trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for, header_int
+
+NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
+"""A seq as people and servers write it."""
 
 
 class Closed(Enum):
@@ -52,6 +58,7 @@ class Ticket:
         reset: the request says ``Lp-Trickle-Reset``.
         exposed: the server may have bytes of it, or its end, from an earlier attempt.
         life: which life of the server it was made for, as far as lives could be told apart.
+        confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
     """
 
     seq: int
@@ -60,6 +67,7 @@ class Ticket:
     reset: bool = False
     exposed: bool = False
     life: int = 0
+    confirmed: int = -1
 
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
@@ -113,6 +121,19 @@ class Answered:
     headers: Mapping[str, str]
     detail: str = ""
 
+    @property
+    def head(self) -> int | None:
+        """The position that an answer of ``GET /{channel}/next`` gives; ``None`` if it gives none."""
+        # An ended channel stays readable for a while. What is published now begins the next life of its name.
+        if self.status == wire.Status.NOT_FOUND or (self.status == wire.Status.OK and self.headers.get(wire.CLOSED)):
+            return 0
+        if self.status != wire.Status.OK:
+            return None
+        head = header_int(self.headers, wire.LATEST)
+        if head is None and NUMBER.fullmatch(self.detail):
+            head = int(self.detail)
+        return head if head is not None and head >= 0 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -128,6 +149,15 @@ class Lost:
 
 
 Outcome = Answered | Lost
+
+
+def error_of(outcome: Outcome, seq: int | None) -> TrickleError | None:
+    """The error that an outcome stands for; ``None`` for a 200 that is not the end of the channel."""
+    if isinstance(outcome, Lost):
+        return outcome.error
+    if outcome.status == wire.Status.OK and not outcome.headers.get(wire.CLOSED):
+        return None
+    return error_for(outcome.status, outcome.headers, seq=seq, detail=outcome.detail)
 
 
 @dataclass(frozen=True, slots=True)

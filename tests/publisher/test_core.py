@@ -89,7 +89,7 @@ def started(
 def located(plan: Plan, reply: Outcome | None = None) -> Advance | RetryAfter | Stop:
     """The answer to the question for the position; without one, what is expected."""
     assert plan.uncertain
-    return plan.on_located(reply or answer(200, Latest=plan._numbering.confirmed + 1, Epoch=1))
+    return plan.on_located(reply or answer(200, Latest=plan.confirmed + 1, Epoch=1), plan.confirmed)
 
 
 @pytest.mark.parametrize(("text", "start"), [("resume", "resume"), ("reset", "reset"), ("17", 17), (0, 0)])
@@ -294,6 +294,32 @@ def test_470_to_bytes_that_are_gone_loses_the_segment() -> None:
     assert isinstance(verdict.error, errors.SegmentMissing)
 
 
+def test_a_refusal_may_be_overtaken_by_later_confirmations() -> None:
+    """Connections differ in speed: a head that is behind by now was right when the request was answered."""
+    plan, slow = started()
+    plan.bind(slow)
+    plan.begin(slow)
+    quick = [take(plan) for _ in range(3)]
+    for ticket in quick:
+        assert isinstance(plan.on_post(ticket, answer(200, Size=10), WHOLE), Advance)
+    assert plan.confirmed == 9
+    assert plan.on_post(slow, answer(409, Latest=8), HALF) == Resync(0.25, 10)
+    plan, slow = started()
+    late = take(plan)
+    assert isinstance(plan.on_post(late, answer(200, Size=10), WHOLE), Advance)
+    assert plan.on_post(slow, answer(470, Latest=6), HALF) == RetryAfter(0.25)
+
+
+def test_a_request_of_an_earlier_life_proves_nothing_about_this_one() -> None:
+    """The server was restarted meanwhile, and its head may be anywhere below what was confirmed before."""
+    plan, slow = started()
+    plan.bind(slow)
+    plan.begin(slow)
+    plan.on_post(take(plan), lost(), IDLE)
+    assert located(plan, answer(404)) == Advance()
+    assert plan.on_post(slow, answer(470, Latest=2), HALF) == RetryAfter(0.5)
+
+
 @pytest.mark.parametrize("reply", [answer(409), answer(409, Latest=7), answer(409, Latest=9)])
 def test_409_to_a_segment_that_was_not_begun_stops(reply: Answered) -> None:
     """Somebody else has written it, or is about to."""
@@ -422,7 +448,7 @@ def test_a_server_that_starts_again_is_waited_for() -> None:
         while isinstance(verdict, RetryAfter):
             delays.append(verdict.delay_s)
             waited_s += verdict.delay_s
-            verdict = plan.on_located(lost(connected=False), 0.0)
+            verdict = plan.on_located(lost(connected=False), 5)
         assert isinstance(verdict, Stop)
         assert isinstance(verdict.error, errors.ConnectionLost)
         assert waited_s >= OUTAGE_S
@@ -434,9 +460,9 @@ def test_slow_failures_are_a_part_of_the_outage() -> None:
     """A host that lets every connection run into its limit is not waited for longer than one that refuses them."""
     plan, _ = started(budget=RetryBudget(reserve=0))
     plan.uncertain = True
-    assert isinstance(plan.on_located(lost(connected=False), 10.0), RetryAfter)
-    assert isinstance(plan.on_located(lost(connected=False), 10.0), RetryAfter)
-    assert isinstance(plan.on_located(lost(connected=False), 10.0), Stop)
+    assert isinstance(plan.on_located(lost(connected=False), 5, 10.0), RetryAfter)
+    assert isinstance(plan.on_located(lost(connected=False), 5, 10.0), RetryAfter)
+    assert isinstance(plan.on_located(lost(connected=False), 5, 10.0), Stop)
 
 
 @pytest.mark.parametrize("reply", [answer(503), answer(429)])
@@ -458,7 +484,7 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
     plan.on_post(ticket, lost(), HALF)
     assert located(plan, reply) == Advance()
     again = plan.before_retry(ticket.again(exposed=True))
-    assert again == Ticket(6, ticket.key, attempt=2, life=1)
+    assert again == Ticket(6, ticket.key, attempt=2, life=1, confirmed=-1)
     assert plan.take().seq == 7
 
 
@@ -473,7 +499,7 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
 def test_another_publishers_channel_is_left_alone(reply: Answered, why: str) -> None:
     """A head too far, too low, or of a later life: nothing is put between another's segments."""
     plan, ticket = started()
-    plan._numbering.judge(6, 1)
+    plan._numbering.judge(6, 5, 1)
     plan.bind(ticket)
     plan.on_post(ticket, lost(), HALF)
     verdict = located(plan, reply)

@@ -114,7 +114,7 @@ class Publishing(RuleBasedStateMachine):
     @rule(outcome=garbage | losses, lived_s=lives)
     def ask_for_the_position(self, outcome: Outcome, lived_s: float) -> None:
         self.requests += 1
-        verdict = self.plan.on_located(outcome, lived_s)
+        verdict = self.plan.on_located(outcome, self.plan.confirmed, lived_s)
         if isinstance(verdict, RetryAfter):
             self._wait(verdict.delay_s, outcome, lived_s)
         elif isinstance(verdict, Stop):
