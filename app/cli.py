@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from collections.abc import Callable
@@ -120,3 +121,9 @@ def main() -> None:
         # Whoever read our output has gone; there is nobody to tell. Keep the interpreter from trying again at exit.
         sys.stdout = None
         sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        sys.stdout = None  # where a report did not fit, perhaps: as above
+        sys.stderr.write(f"tricklecast: {error.strerror}\n")
+        sys.exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -140,6 +141,14 @@ def test_a_closed_pipe_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
     """`tricklecast ... | head` is no error to talk about; the exit code is that of SIGPIPE."""
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     assert run_main(monkeypatch, BrokenPipeError()) == 141
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in ``tricklecast check URL > report``; what else a system refuses is a bug, and shows where."""
+    assert run_main(monkeypatch, OSError(errno.ENOSPC, "No space left on device")) == 1
+    assert capsys.readouterr().err == "tricklecast: No space left on device\n"
+    with pytest.raises(OSError, match="odd"):
+        run_main(monkeypatch, OSError(errno.EINVAL, "odd"))
 
 
 def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
