@@ -35,8 +35,7 @@ class Channel:
         segments: by seq: kept, open and waiting ones.
         window: the closed ones among them, kept for catching up.
         ended: whether the channel is over; drain_until: when its name is then forgotten.
-        active_at: when something was last published.
-        readers, bytes_in, bytes_out: for statistics.
+        active_at: when something was last published; readers, bytes_in, bytes_out: for statistics.
     """
 
     def __init__(
@@ -95,8 +94,7 @@ class Channel:
             seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
         segment = self.segments.get(seq)
         if segment is not None:
-            waiting = segment.state is State.WAITING
-            return Wait(self, segment, head) if waiting else Serve(self, segment, head)
+            return (Wait if segment.state is State.WAITING else Serve)(self, segment, head)
         if self.ended:
             return Ended(self, seq, head) if seq >= head else Gone(self, seq, head, self.earliest)
         if seq == head or (head == 0 and seq == 1):
@@ -117,8 +115,7 @@ class Channel:
 
     def release(self, segment: Segment) -> None:
         """Forget a waiting segment for which nobody waits any more."""
-        wanted = segment.writer or segment.cursors or segment.deadline  # when it was overtaken, and is skipped
-        if self._waiting.get(segment.seq) is segment and not wanted:
+        if self._waiting.get(segment.seq) is segment and not segment.is_wanted and segment.deadline is None:
             self._discard(segment)
 
     # Writing.
@@ -157,8 +154,7 @@ class Channel:
             if seq < self.floor:
                 return Refusal(Why.CLOSED, self, seq)
             if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
-                near = seq <= self.next_seq + 1 + self._limits.overtaking_segments
-                return Refusal(Why.AHEAD, self, seq, overtaking=near)
+                return Refusal(Why.AHEAD, self, seq, overtaking=seq <= self.next_seq + self._limits.overtaking_segments)
         elif segment.is_finished_by(key):
             return AlreadyStored(self, segment)
         elif segment.closed or not segment.admits(key, attempt):
@@ -252,6 +248,9 @@ class Channel:
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""
         for segment in self._deadlines.due(now):
+            if segment.state is State.WAITING and not segment.is_wanted:
+                self._discard(segment)
+                continue
             self._preempt(segment, Verdict.CLOSED_BY_OTHER)
             self._close(segment, Event.SKIP if segment.state is State.WAITING else Event.TRUNCATE, now)
         self._settle(self.window.evict(now))
@@ -347,10 +346,11 @@ class Channel:
         """The one place that moves the head (section 1): never down. What it passes by is skipped."""
         if seq > self.next_seq + 1:
             self.floor = max(self.floor, seq)
+        elif seq > self.next_seq and self.next_seq not in self.segments and self._limits.overtaking_grace_s:
+            self._create(self.next_seq)
         self.next_seq = max(self.next_seq, seq + 1)
         for segment in [segment for segment in self._waiting.values() if segment.seq < self.next_seq]:
-            may_be_late = segment.seq >= self.floor
-            if not self._deadlines.spare(segment, self._limits, now, may_be_late=may_be_late) and not segment.closed:
+            if not (self._deadlines.spare(segment, self.floor, self._limits, now) or segment.closed):
                 self._close(segment, Event.SKIP, now)
 
     def _close(self, segment: Segment, event: Event, now: float) -> None:

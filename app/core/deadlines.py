@@ -45,15 +45,18 @@ class Deadlines:
             self.clear(segment)
             self.set(segment, now + timeout)
 
-    def spare(self, segment: Segment, limits: Limits, now: float, *, may_be_late: bool) -> bool:
-        """A later seq has begun: set when this one, without a byte, is skipped; ``False`` if that is at once.
+    def spare(self, segment: Segment, floor: int, limits: Limits, now: float) -> bool:
+        """A later seq has begun: set when this one is skipped; ``False`` if that is at once.
 
         Args:
-            may_be_late: its publisher's request may still be on its way, if it is not there yet.
+            segment: without a byte.
+            floor: at or above it, a publisher's request may still be on its way.
+            limits: have the graces.
+            now: the time.
         """
         grace_s = limits.skip_grace_s
         if segment.writer is None:
-            grace_s = limits.overtaking_grace_s if may_be_late else 0.0
+            grace_s = limits.overtaking_grace_s if segment.seq >= floor else 0.0
             if not grace_s:
                 return False
         self.set(segment, now + grace_s)

@@ -22,8 +22,9 @@ class Limits:
         readers: readers at a time, waiting ones included.
         publisher_grace_s: how long a segment whose publisher disconnected stays open for it to resume.
         skip_grace_s: how long a preconnected writer that was overtaken by a later seq may still begin.
-        overtaking_segments, overtaking_grace_s: how many segments may overtake one whose request is still on its
-            way, and how long that one is waited for.
+        overtaking_segments: how far beyond the head a POST may lie that has only overtaken others, as happens where
+            a client sends without waiting for answers; one that falls silent for 0.1 s at 500 segments/s needs 50.
+        overtaking_grace_s: how long one that was overtaken may take to arrive.
         first_byte_timeout_s: how long a preconnect may wait for its first byte (``None``: for ever).
         channel_drain_s: how long an ended channel's segments stay readable.
         idle_timeout_s: a channel to which nothing was published for so long ends.
@@ -39,7 +40,7 @@ class Limits:
     readers: int = 50_000
     publisher_grace_s: float = 5.0
     skip_grace_s: float = 2.0
-    overtaking_segments: int = 8
+    overtaking_segments: int = 64
     overtaking_grace_s: float = 0.2
     first_byte_timeout_s: float | None = None
     channel_drain_s: float = 10.0

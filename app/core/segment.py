@@ -150,6 +150,11 @@ class Segment:
         return f"<Segment {self.seq} {self.state} {self.size} B>"
 
     @property
+    def is_wanted(self) -> bool:
+        """Whether somebody writes it, or waits for it."""
+        return self.writer is not None or bool(self.cursors)
+
+    @property
     def complete(self) -> bool:
         """Whether it closed as its publisher wanted, with bytes."""
         return self.state is State.COMPLETE

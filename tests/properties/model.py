@@ -244,7 +244,7 @@ class World:
                 assert life is not None
                 assert refusal.seq is not None
                 assert refusal.seq > life.head + 1 > 1
-                near = refusal.seq <= life.head + 1 + self.limits.overtaking_segments
+                near = refusal.seq <= life.head + self.limits.overtaking_segments
                 assert refusal.overtaking == near, "only what is close to the head may have overtaken others"
                 assert not reset
             case Why.CLOSED:

@@ -104,7 +104,7 @@ MUTANTS: Final = (
         "event is Event.SKIP or self._woken.append(segment)",
     ),
     Mutant("end-does-not-wake-the-waiting", Channel, "end", "self._woken.append(segment)", "pass"),
-    Mutant("overtaken-is-not-skipped", Channel, "_advance", "not segment.closed:", "False:"),
+    Mutant("overtaken-is-not-skipped", Channel, "_advance", "or segment.closed", "or True"),
     Mutant(
         "overtaken-writer-has-no-deadline",
         Deadlines,
@@ -112,7 +112,9 @@ MUTANTS: Final = (
         "self.set(segment, now + grace_s)",
         "pass",
     ),
-    Mutant("first-leaver-takes-the-segment-along", Channel, "release", "segment.cursors or ", ""),
+    Mutant(
+        "first-leaver-takes-the-segment-along", Channel, "release", "not segment.is_wanted", "segment.writer is None"
+    ),
     Mutant(
         "closed-segment-keeps-its-cursors",
         Segment,

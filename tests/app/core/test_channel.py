@@ -111,7 +111,7 @@ def test_what_left_the_window_is_gone() -> None:
 
 def test_a_hole_is_gone_until_its_writer_comes() -> None:
     """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
-    bench = Bench()
+    bench = Bench(overtaking_grace_s=0.0)
     bench.publish(1)
     assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1)
     bench.reserve(0)
@@ -596,10 +596,33 @@ def test_what_does_not_come_is_skipped() -> None:
     watcher, leaver = bench.wait(0), bench.wait(0)
     bench.open(1, now=1.0)
     bench.channel.detach(leaver, leaver.segment)
+    bench.channel.expire(1.2)
+    assert (bench.states, watcher.saw_close) == ({0: "skipped", 1: "open"}, True)
+
+
+def test_what_nobody_waits_for_any_more_is_forgotten() -> None:
+    """After the grace; whoever comes with it even later may still publish it."""
+    bench = Bench(overtaking_grace_s=0.2)
+    watcher = bench.wait(0)
+    bench.open(1, now=1.0)
     bench.channel.detach(watcher, watcher.segment)
     assert bench.states == {0: "waiting", 1: "open"}
     bench.channel.expire(1.2)
-    assert bench.states == {0: "skipped", 1: "open"}
+    assert bench.states == {1: "open"}
+    assert bench.reserve(0, now=9.0).segment.seq == 0
+
+
+def test_who_asks_for_what_was_overtaken_waits_a_moment() -> None:
+    """Its publisher may only be late: the reader gets the bytes, or moves on after the grace."""
+    bench = Bench(overtaking_grace_s=0.2)
+    bench.publish(0)
+    bench.open(2, now=1.0)
+    watcher = bench.wait(1)
+    bench.channel.append(bench.reserve(1, now=1.1), [b"late"], 1.1)
+    assert content(watcher.segment) == b"late"
+    strict = Bench(overtaking_grace_s=0.0)
+    strict.open(1)
+    assert strict.states == {1: "open"}
 
 
 def test_what_was_jumped_over_is_skipped_at_once() -> None:
@@ -611,12 +634,12 @@ def test_what_was_jumped_over_is_skipped_at_once() -> None:
 
 
 def test_only_what_is_close_may_have_overtaken() -> None:
-    """A refused seq is marked if as many as may overtake lie between it and what would be granted."""
+    """A refused seq is marked if no more than may overtake lie between it and the head."""
     bench = Bench(overtaking_segments=8)
     bench.publish(0)
-    answers = {seq: bench.ask(seq) for seq in (3, 10, 11)}
+    answers = {seq: bench.ask(seq) for seq in (3, 9, 10)}
     marked = [seq for seq, answer in answers.items() if isinstance(answer, Refusal) and answer.overtaking]
-    assert marked == [3, 10]
+    assert marked == [3, 9]
 
 
 def test_an_overtaken_preconnect_that_breaks_is_skipped() -> None:

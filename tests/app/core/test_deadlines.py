@@ -83,12 +83,12 @@ def test_what_is_overtaken_is_spared() -> None:
     limits, strict = Limits(skip_grace_s=2.0, overtaking_grace_s=0.5), Limits(overtaking_grace_s=0.0)
     deadlines, _ = make()
     segment = Segment(4)
-    assert not deadlines.spare(segment, limits, 10.0, may_be_late=False)
-    assert not deadlines.spare(segment, strict, 10.0, may_be_late=True)
+    assert not deadlines.spare(segment, 5, limits, 10.0)
+    assert not deadlines.spare(segment, 4, strict, 10.0)
     assert segment.deadline is None
-    assert deadlines.spare(segment, limits, 10.0, may_be_late=True)
+    assert deadlines.spare(segment, 4, limits, 10.0)
     assert segment.deadline == 10.5
     preconnected = Segment(5)
     preconnected.writer = cast(Writer, object())
-    assert deadlines.spare(preconnected, limits, 10.0, may_be_late=False)
+    assert deadlines.spare(preconnected, 9, limits, 10.0)
     assert preconnected.deadline == 12.0

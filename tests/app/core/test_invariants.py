@@ -120,8 +120,8 @@ def _unscheduled(registry: Registry) -> None:
 def _late(registry: Registry) -> None:
     when = channel(registry).scheduled_at
     assert when is not None
-    channel(registry).scheduled_at = when + 1
-    registry._deadlines.append((when + 1, 10**6, channel(registry)))
+    channel(registry).scheduled_at = when + 100
+    registry._deadlines.append((when + 100, 10**6, channel(registry)))
 
 
 def _untold(registry: Registry) -> None:
