@@ -61,13 +61,9 @@ class Cursor:
         self._refresh_s = refresh_s
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
-        self._failures = 0
-        self._hold = False
+        self._failures = self._head = 0
+        self._hold = self._met = self._joined = self._lost = False
         self._epoch: int | None = None
-        self._met = False
-        self._joined = False
-        self._lost = False
-        self._head = 0
         self._stand(start if isinstance(start, Start) else Start.parse(start))
 
     def _stand(self, start: Start) -> None:
@@ -232,7 +228,7 @@ class Cursor:
         epoch = answer.natural(wire.EPOCH)
         reborn = epoch is not None and self._epoch is not None and epoch != self._epoch
         if reborn and self._follows and (self._on_lag is OnLag.FAIL or (self._on_lag is OnLag.EARLIEST and seq > 0)):
-            return self._reborn(seq, epoch, answer, rng)
+            return self._reborn(seq, answer, rng)
         delay_s = self._delay(None, rng) if self._hold else 0.0
         verdict = Advance(
             seq,
@@ -264,9 +260,10 @@ class Cursor:
         expected = self._expected if self._before is None or seq < self._before else self._before
         return 0 if expected is None else max(0, seq - expected)
 
-    def _reborn(self, seq: int, epoch: int | None, answer: Answer, rng: Random) -> Verdict:
+    def _reborn(self, seq: int, answer: Answer, rng: Random) -> Verdict:
         """The wanted segment is gone with the life that it belonged to; the one of that number is another one."""
-        detail = f"the channel has another life: epoch {epoch} instead of {self._epoch}"
+        epoch = answer.natural(wire.EPOCH)
+        detail = "the channel has another life" + f": epoch {epoch} instead of {self._epoch}" * (epoch != self._epoch)
         error = SegmentMissing(None, seq=seq, detail=detail, latest=answer.natural(wire.LATEST))
         if self._on_lag is OnLag.FAIL:
             return Stop(error)
@@ -278,15 +275,18 @@ class Cursor:
         return Resync(self._go_to(0), retry.delay_s, error)
 
     def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
-        latest = answer.natural(wire.LATEST)
+        latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is not None and self._is_followed(answer, latest):
             return self._begun(answer, rng)
+        if latest and asked is not None and self._follows and answer.is_of_another_life(self._epoch, asked):
+            is_missed = answer.status != wire.Status.OK and self._on_lag is OnLag.EARLIEST
+            return End(latest) if is_missed or self._on_lag is OnLag.LIVE else self._reborn(asked, answer, rng)
         if not self._joined and self._wait_s > 0:
             verdict = self._missing(answer.error(self._asked), now, rng)
             return verdict if isinstance(verdict, RetryAfter) else End()
         head = max(latest or 0, self._head)
         # The reference server ends a channel with an answer for the segment that was asked for: that one is not missed.
-        is_own = answer.natural(wire.SEQ) == self._asked == head - 1
+        is_own = answer.natural(wire.SEQ) == asked == head - 1
         return End(max(0, self._missed(head) - is_own))
 
     def _is_followed(self, answer: Answer, latest: int) -> bool:

@@ -88,6 +88,19 @@ class Answer:
         """The channel has ended (docs/reference/protocol.md, section 5)."""
         return wire.CLOSED in self.headers
 
+    def is_of_another_life(self, epoch: int | None, seq: int) -> bool:
+        """Whether this is not the life of the channel in which ``seq`` was next.
+
+        A server that does not tell epochs may let its head go back for a moment, so that this is no sign with it.
+
+        Args:
+            epoch: that life's, if it is known.
+            seq: one more than what that life has had.
+        """
+        told, latest = self.natural(wire.EPOCH), self.natural(wire.LATEST)
+        is_other = epoch is not None and told != epoch
+        return told is not None and (is_other or (latest is not None and latest < seq))
+
     @property
     def retry_after_s(self) -> float | None:
         """How long the server wants not to be asked, in seconds."""

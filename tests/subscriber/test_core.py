@@ -306,6 +306,43 @@ class TestResuming:
         """Servers that tell none have none."""
         assert not Driver("128").read(128, epoch=4).restarted
 
+    @pytest.mark.parametrize(
+        "told", [{"latest": 1, "epoch": 4}, {"latest": 1, "epoch": 3}, {"latest": 128, "epoch": 4}]
+    )
+    def test_another_life_that_has_ended_too_is_no_quiet_end(self, told: dict[str, int]) -> None:
+        """Read from its beginning, an error, or missed as a whole: as ``on_lag`` has it."""
+        told |= {"seq": 128, "content_length": 0}
+        earliest = Driver("128@3", on_lag=OnLag.EARLIEST)
+        verdict = resync(earliest.answer(200, closed="terminated", **told))
+        assert verdict.seq == 0
+        assert verdict.delay_s >= MIN_PAUSE_S
+        assert earliest.read(0, epoch=told["epoch"]) == Advance(0, epoch=told["epoch"], restarted=True)
+        assert Driver("128@3").answer(200, closed="terminated", **told) == End(told["latest"])
+        error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, closed="terminated", **told))
+        assert isinstance(error, SegmentMissing)
+        assert error.detail.startswith("the channel has another life")
+
+    @pytest.mark.parametrize(
+        ("start", "told"),
+        [
+            ("128@3", {"latest": 128, "epoch": 3}),
+            ("128@3", {"latest": 0, "epoch": 4}),
+            ("128@3", {"latest": 1}),
+            ("128@3", {"epoch": 4}),
+            (128, {"latest": 1, "epoch": 4}),
+        ],
+        ids=["the same life", "nothing in it", "no epoch", "no head", "a number"],
+    )
+    def test_an_end_that_tells_of_no_other_life_is_the_end(self, start: int | str, told: dict[str, int]) -> None:
+        """Also on a server without epochs, whose head may go back for a moment: nothing is read twice."""
+        driver = Driver(start, on_lag=OnLag.EARLIEST)
+        assert driver.answer(200, seq=128, content_length=0, closed="terminated", **told) == End()
+
+    def test_another_life_that_is_forgotten_is_not_asked_for(self) -> None:
+        """Its name is not known any more; only how much there was."""
+        driver = Driver("128@3", on_lag=OnLag.EARLIEST)
+        assert driver.answer(404, latest=5, epoch=4, closed="terminated") == End(5)
+
 
 class TestSeeking:
     def seek(self, driver: Driver, start: int | str, **options: Any) -> float:

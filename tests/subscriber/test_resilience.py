@@ -25,7 +25,7 @@ from subscriber.connection import connect as really_connect
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
-from trickle.errors import ConnectionLost
+from trickle.errors import ConnectionLost, SegmentMissing
 from trickle.records import AccessRecord, Op, Reason
 
 T = TypeVar("T")
@@ -199,6 +199,26 @@ class TestStarts:
                         segment = await anext(subscriber)
                         assert (segment.position, segment.restarted) == (Position(seq, 2), True)
                         assert not (await anext(subscriber)).restarted
+
+        run(main)
+
+    def test_a_new_life_that_has_ended_too_is_told_to_who_resumes(self, url: str) -> None:
+        """Also if it was so short that the wanted seq lies beyond its end; it can be read while it drains."""
+
+        async def main() -> None:
+            async with httpx.AsyncClient() as http:
+                await publish(http, url, 0, b"old")
+                await http.delete(url)
+                await publish(http, url, 0, b"new")
+                await http.delete(url)
+            reader = Subscriber(url, start="4@1", on_lag="earliest")
+            got = [(segment.position, segment.restarted, await segment.read()) async for segment in reader]
+            assert got == [(Position(0, 2), True, b"new")]
+            live = Subscriber(url, start="4@1")
+            assert [segment.seq async for segment in live] == []
+            assert live.missed_at_end == 1
+            with pytest.raises(SegmentMissing, match="another life: epoch 2 instead of 1"):
+                await _read_all(Subscriber(url, start="4@1", on_lag="fail"))
 
         run(main)
 
