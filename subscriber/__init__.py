@@ -11,8 +11,10 @@ from subscriber.archive.index import DamagedIndex, Entry
 from subscriber.archive.record import Recording, read_index, record
 from subscriber.client import Subscriber
 from subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
+from subscriber.remux.source import NotMedia
 from subscriber.runtime import Runtime
 from subscriber.segment import Segment
+from subscriber.sinks import SinkFailed
 from subscriber.start import AnyStart
 from subscriber.statistics import Statistics
 from subscriber.transport import TrailerTransport
@@ -27,11 +29,13 @@ __all__ = [
     "Entry",
     "Message",
     "Messages",
+    "NotMedia",
     "OnLag",
     "Position",
     "Recording",
     "Runtime",
     "Segment",
+    "SinkFailed",
     "Statistics",
     "Subscriber",
     "TrailerTransport",

@@ -6,6 +6,9 @@ import json
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final, TypeAlias
 
+import subscriber
+from trickle import errors
+
 VERSION: Final = 1
 
 
@@ -84,7 +87,7 @@ class Reconnecting:
     """The subscription failed and is begun again.
 
     Attributes:
-        error, message: the type of the error, and what it says.
+        error, message: the error's :func:`name_of`, and what it says.
         start: where it goes on. delay_s: after so many seconds.
     """
 
@@ -146,7 +149,7 @@ class Failed:
     """The run is over because of an error.
 
     Attributes:
-        error, message: the type of the error, and what it says.
+        error, message: the error's :func:`name_of`, and what it says.
         resume: where another run would go on, if that is known. totals: all of it.
     """
 
@@ -158,6 +161,15 @@ class Failed:
 
 
 Event: TypeAlias = Started | SegmentRead | Gap | Retry | Reconnecting | Note | Ended | Failed
+
+
+def name_of(error: errors.TrickleError) -> str:
+    """What scripts know an error by: its type, or the nearest one that ``subscriber`` or ``trickle.errors`` has."""
+    return next(kind.__name__ for kind in type(error).__mro__ if _is_public(kind))
+
+
+def _is_public(kind: type) -> bool:
+    return any(getattr(module, kind.__name__, None) is kind for module in (errors, subscriber))
 
 
 def as_line(event: Event, time: float) -> bytes:

@@ -13,7 +13,19 @@ import anyio
 
 from subscriber.archive.keep import Keep
 from subscriber.client import Subscriber
-from subscriber.events import Ended, Event, Failed, Gap, Note, Reconnecting, Retry, SegmentRead, Started, Totals
+from subscriber.events import (
+    Ended,
+    Event,
+    Failed,
+    Gap,
+    Note,
+    Reconnecting,
+    Retry,
+    SegmentRead,
+    Started,
+    Totals,
+    name_of,
+)
 from subscriber.outputs import open_output
 from subscriber.progress import Progress
 from subscriber.reporting import People, Programs, Reporter
@@ -112,7 +124,7 @@ class _Run:
         except TrickleError as error:
             error.resume = self._output.position or error.resume or self._resume()
             totals = self._progress.totals()
-            await self._last(Failed(type(error).__name__, str(error), _text(error.resume), totals))
+            await self._last(Failed(name_of(error), str(error), _text(error.resume), totals))
             raise
         except anyio.get_cancelled_exc_class():
             await self._last(Ended("signal", _text(self._resume()), self._progress.totals()))
@@ -173,7 +185,7 @@ class _Run:
                 failures += 1
                 delay_s = RECONNECT.delay(failures, self._rng, floor_s=RECONNECT.base_s)
                 self._progress.state = "reconnecting"
-                await self._reporter.tell(Reconnecting(type(error).__name__, str(error), str(start), delay_s))
+                await self._reporter.tell(Reconnecting(name_of(error), str(error), str(start), delay_s))
             await anyio.sleep(delay_s)
 
     async def _take(self, segment: Segment) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import subscriber
 from subscriber.archive.index import Entry
 from subscriber.events import (
     Ended,
@@ -22,7 +23,12 @@ from subscriber.events import (
     Started,
     Totals,
     as_line,
+    name_of,
 )
+from subscriber.remux.container import NothingToWrite
+from subscriber.sinks import SinkClosed
+from subscriber.verdicts import Gone
+from trickle import errors
 
 DOCS = Path(__file__).parents[2] / "docs" / "reference"
 KINDS: list[type[Event]] = [Started, SegmentRead, Gap, Retry, Reconnecting, Note, Ended, Failed]
@@ -45,6 +51,24 @@ def test_a_line_is_the_event_with_its_time() -> None:
         "requests": 0,
     }
     assert as_line(Note("Ü\n"), 0.0).count(b"\n") == 1
+
+
+def kinds(kind: type[errors.TrickleError]) -> set[type[errors.TrickleError]]:
+    """That type of error and all below it that the subscriber has to do with."""
+    here = {kind} if kind.__module__.startswith(("subscriber.", "trickle.")) else set()
+    return here.union(*(kinds(below) for below in kind.__subclasses__()))
+
+
+def test_errors_have_names_that_can_be_imported() -> None:
+    """Private types are named by a public one; those that scripts can tell apart have a name of their own."""
+    named = {kind: name_of(kind.__new__(kind)) for kind in kinds(errors.TrickleError)}
+    assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
+    assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
+        Gone: "ConnectionLost",
+        # Neither of these comes out of a run.
+        SinkClosed: "TrickleError",
+        NothingToWrite: "TrickleError",
+    }
 
 
 @pytest.mark.parametrize("kind", [*KINDS, Totals, Entry], ids=lambda kind: kind.__name__)
