@@ -169,9 +169,7 @@ class Plan:
         seq = self._numbering.take()
         reset, self._reset = self._reset, False
         self._keys += 1
-        numbering = self._numbering
-        key = f"{self._name}.{self._keys}"
-        return Ticket(seq, key, reset=reset, life=numbering.life, confirmed=numbering.confirmed)
+        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
 
     def may_open(self, seq: int) -> bool:
         """Whether a request for this seq may be made now; ask again after each segment's first byte or fate."""
@@ -241,12 +239,14 @@ class Plan:
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
-    def before_retry(self, ticket: Ticket) -> Ticket | Advance:
-        """The time has come to send a segment again: with this ticket, unless its bytes could be doubled."""
-        exposed = ticket.exposed and ticket.life == self._numbering.life
+    def before_request(self, ticket: Ticket) -> Ticket | Advance:
+        """The time has come to send a segment: with this ticket, unless its bytes could be doubled."""
+        numbering = self._numbering
+        exposed = ticket.exposed and ticket.life == numbering.life
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
-        return replace(ticket, exposed=exposed, life=self._numbering.life, confirmed=self._numbering.confirmed)
+        reset = ticket.reset or numbering.leaps(ticket.seq)
+        return replace(ticket, exposed=exposed, reset=reset, life=numbering.life, confirmed=numbering.confirmed)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Verdict:
         """What ``POST /{channel}/{seq}`` came to.

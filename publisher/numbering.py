@@ -64,6 +64,11 @@ class Numbering:
         """Whether a request for this seq can be made now: the server takes none further ahead of its head."""
         return seq <= max(self._head, self._flowed) + 1
 
+    def leaps(self, seq: int) -> bool:
+        """Whether all before this seq are done with, and the server may not know it: it may never have heard of some
+        that were given up here, and would wait for them before it takes this one."""
+        return 0 <= self._head < seq - 1 and seq <= min(self._unsettled, default=seq)
+
     def bind(self, seq: int) -> None:
         """There is something to send as this seq."""
         self.newest = max(self.newest, seq)

@@ -214,12 +214,11 @@ class Posts:
                 await self.errands.locate()
             else:
                 await self.flights.changed()
-        if post.ticket.attempt > 1:
-            ticket = self._plan.before_retry(post.ticket)
-            if isinstance(ticket, Advance):
-                self._conclude(post, ticket)
-                return False
-            post.ticket = ticket
+        ticket = self._plan.before_request(post.ticket)
+        if isinstance(ticket, Advance):
+            self._conclude(post, ticket)
+            return False
+        post.ticket = ticket
         self.open_ahead()
         return True
 

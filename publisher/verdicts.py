@@ -55,7 +55,7 @@ class Ticket:
         seq: which one.
         key: its ``Idempotency-Key``, the same for all of its attempts.
         attempt: 1 for the first request, 2 for its first retry, ...
-        reset: the request says ``Lp-Trickle-Reset``.
+        reset: the request says ``Lp-Trickle-Reset``: everything before it is over.
         exposed: the server may have bytes of it, or its end, from an earlier attempt.
         life: which life of the server it was made for, as far as lives could be told apart.
         confirmed: the newest seq that the server had confirmed by then; -1 if there was none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 
 import httpx
@@ -68,9 +69,16 @@ def lost(connected: bool = True) -> Lost:
     return Lost(errors.ConnectionLost(detail="gone"), connected)
 
 
+def opened(plan: Plan) -> Ticket:
+    """A ticket for a request that is made at once."""
+    ticket = plan.before_request(plan.take())
+    assert isinstance(ticket, Ticket)
+    return ticket
+
+
 def take(plan: Plan) -> Ticket:
     """A ticket for something that is sent at once."""
-    ticket = plan.take()
+    ticket = opened(plan)
     plan.bind(ticket)
     plan.begin(ticket)
     return ticket
@@ -83,7 +91,7 @@ def started(
     plan = Plan(seq, rng=rng or TopRandom(), budget=budget)
     assert plan.on_post(take(plan), answer(200, Size=10), WHOLE) == Advance(Receipt(seq, 10, 10, Closed.COMPLETE))
     plan.keeps_keys = keeps_keys
-    return plan, plan.take()
+    return plan, opened(plan)
 
 
 def located(plan: Plan, reply: Outcome | None = None) -> Advance | RetryAfter | Stop:
@@ -220,7 +228,7 @@ def test_a_segment_whose_answer_was_lost_is_found_stored() -> None:
     plan, ticket = started()
     assert plan.on_post(ticket, lost(), WHOLE) == RetryAfter(0.25, exposed=True)
     located(plan)
-    again = plan.before_retry(ticket.again(exposed=True))
+    again = plan.before_request(ticket.again(exposed=True))
     assert isinstance(again, Ticket)
     verdict = plan.on_post(again, answer(200, Size=10), Progress(handed=10, over=True))
     assert verdict == Advance(Receipt(6, 10, 10, Closed.COMPLETE, attempts=2))
@@ -292,6 +300,23 @@ def test_470_to_bytes_that_are_gone_loses_the_segment() -> None:
     verdict = plan.on_post(take(plan), answer(470, Latest=3), GONE)
     assert isinstance(verdict, Advance)
     assert isinstance(verdict.error, errors.SegmentMissing)
+
+
+def test_numbers_that_were_given_up_are_leapt_over() -> None:
+    """The server may never have heard of them, and would wait for them; it is told once nothing else lies between."""
+    plan, ticket = started()
+    others = [take(plan) for _ in range(3)]
+    plan.bind(ticket)
+    assert plan.on_post(others[2], answer(470, Latest=6), HALF) == RetryAfter(0.25)
+    plan.give_up(ticket)
+    plan.give_up(others[0])
+    assert plan.before_request(others[2].again()) == replace(others[2], attempt=2, confirmed=5)
+    assert plan.before_request(others[1]) == replace(others[1], reset=True, confirmed=5)
+    plan.give_up(others[1])
+    assert plan.before_request(others[2].again()) == replace(others[2], attempt=2, reset=True, confirmed=5)
+    unknown = Plan(8, rng=TopRandom())
+    unknown.give_up(take(unknown))
+    assert unknown.before_request(take(unknown)) == Ticket(9, ".2")
 
 
 def test_a_refusal_may_be_overtaken_by_later_confirmations() -> None:
@@ -436,7 +461,7 @@ def test_the_position_is_asked_for_after_a_lost_connection() -> None:
     assert plan.on_post(ahead, lost(connected=False), IDLE) == RetryAfter(0.25)
     assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
     assert not plan.uncertain
-    assert plan.before_retry(ticket.again(exposed=True)) == ticket.again(exposed=True)
+    assert plan.before_request(ticket.again(exposed=True)) == ticket.again(exposed=True)
 
 
 def test_a_server_that_starts_again_is_waited_for() -> None:
@@ -483,7 +508,7 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
     plan.bind(ticket)
     plan.on_post(ticket, lost(), HALF)
     assert located(plan, reply) == Advance()
-    again = plan.before_retry(ticket.again(exposed=True))
+    again = plan.before_request(ticket.again(exposed=True))
     assert again == Ticket(6, ticket.key, attempt=2, life=1, confirmed=-1)
     assert plan.take().seq == 7
 
@@ -535,7 +560,7 @@ def test_what_a_server_could_double_is_not_sent_again() -> None:
     plan, ticket = started(keeps_keys=None)
     assert plan.on_post(ticket, answer(503), HALF) == RetryAfter(0.25, exposed=True)
     assert located(plan, answer(200, Latest=6)) == Advance()
-    refused = plan.before_retry(ticket.again(exposed=True))
+    refused = plan.before_request(ticket.again(exposed=True))
     assert isinstance(refused, Advance)
     assert isinstance(refused.error, errors.ConnectionLost)
     assert refused.drop
@@ -546,7 +571,7 @@ def test_what_a_server_could_double_is_not_sent_again() -> None:
     third = take(plan)
     assert plan.on_post(third, lost(connected=False), HALF) == RetryAfter(0.5)
     located(plan, answer(200, Latest=6))
-    assert plan.before_retry(third.again()) == third.again()
+    assert plan.before_request(third.again()) == third.again()
     assert plan.error is None
 
 

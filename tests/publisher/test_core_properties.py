@@ -141,7 +141,7 @@ class Publishing(RuleBasedStateMachine):
             if self.plan.error is not None:
                 self._finish(request)
                 continue
-            ticket = self.plan.before_retry(request.ticket)
+            ticket = self.plan.before_request(request.ticket)
             if isinstance(ticket, Advance):
                 assert isinstance(ticket.error, TrickleError)
                 self._finish(request)

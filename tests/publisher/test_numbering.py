@@ -37,6 +37,20 @@ def test_seqs_count_up() -> None:
     assert [fixed.may_open(seq) for seq in (9, 10)] == [True, False]
 
 
+def test_a_seq_leaps_over_those_that_were_given_up() -> None:
+    """One more than the server may know of can be told from its place; and an unknown head is not leapt from."""
+    numbering = published(4)
+    for seq in (5, 6, 7):
+        numbering.bind(numbering.take())
+        assert not numbering.leaps(seq)
+    numbering.settle(5, closed=False)
+    assert [numbering.leaps(seq) for seq in (6, 7)] == [False, False]
+    numbering.settle(6, closed=False)
+    assert numbering.leaps(7)
+    numbering.begin_life()
+    assert not numbering.leaps(7)
+
+
 @pytest.mark.parametrize(
     ("head", "epoch", "why"),
     [

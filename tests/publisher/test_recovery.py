@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,6 +129,30 @@ def test_a_cut_off_segment_does_not_keep_its_readers_waiting(server: LocalServer
             response = await get(server, "fail", 0)
             assert response.content == b"part"
             await pub.publish(b"whole")
+
+    run(main())
+
+
+def test_live_media_goes_on_after_an_outage_in_which_much_was_dropped(server: LocalServer) -> None:
+    """The server never heard of those numbers; it is told that they are over, and so are its readers."""
+
+    async def main() -> None:
+        async with proxy(server.port) as between, publisher(between.url("leap"), max_in_flight=2) as pub:
+            await pub.publish(b"before")
+            between.down = True
+            between.cut_all()
+            for _ in range(20):
+                async with pub.segment(wait=False) as lost:
+                    await lost.write(b"lost")
+            waiting = asyncio.ensure_future(get(server, "leap", 1))
+            between.down = False
+            receipt = await pub.publish(b"after")
+            statistics = pub.statistics()
+            assert receipt.seq == 21
+            assert (statistics.dropped + statistics.segments, statistics.lost, pub.error) == (22, 0, None)
+            assert statistics.dropped >= 18
+            assert (await get(server, "leap", 21)).content == b"after"
+            assert (await waiting).content == b""
 
     run(main())
 
