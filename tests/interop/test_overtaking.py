@@ -35,3 +35,26 @@ def test_a_burst_arrives_in_any_order(patient: Target, order: list[int]) -> None
     for seq in range(2, max(order) + 1):
         expect.segment(channel.get(seq), seq, b"message %d" % seq)
     assert channel.next_seq() == max(order) + 1
+
+
+def test_a_segment_that_was_overtaken_can_be_asked_for(patient: Target) -> None:
+    """A reader that comes between the later segment and the earlier one waits for it, instead of being sent on."""
+    channel = patient.channel()
+    channel.publish(0)
+    expect.status(channel.post(2, b"overtook"), 200)
+    reader = channel.waiting(1)
+    reader.silent()
+    expect.status(channel.post(1, b"overtaken"), 200)
+    expect.segment(reader.response(), 1, b"overtaken")
+    expect.segment(channel.get(2), 2, b"overtook")
+
+
+def test_a_segment_that_never_comes_is_not_waited_for_long() -> None:
+    """After the grace its reader gets the empty answer, and goes on with the next."""
+    with local_server(overtaking_grace_s=0.05) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0)
+        reader = channel.waiting(1)
+        expect.status(channel.post(2, b"next"), 200)
+        expect.segment(reader.response(), 1, b"")
+        expect.segment(channel.get(2), 2, b"next")
