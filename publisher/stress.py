@@ -108,8 +108,8 @@ class _Seat:
         begins_ns = self._start.ns + load.begins_ns(channel, ordinal)
         pieces = -(-load.size(channel, ordinal) // load.chunk_bytes)
         step_ns = load.every_s * 1e9 / pieces
-        digest, size, behind_ns, due_ns = hashlib.sha256(), 0, 0, begins_ns
-        with suppress(TrickleError):  # it is part of the segment's fate
+        digest, size, behind_ns, due_ns, error = hashlib.sha256(), 0, 0, begins_ns, ""
+        try:
             async with segment:
                 for number, chunk in enumerate(load.chunks(self._block, channel, ordinal)):
                     due_ns = await self._until(begins_ns + int(number * step_ns))
@@ -117,7 +117,9 @@ class _Seat:
                     await segment.write(chunk)
                     digest.update(chunk)
                     size += len(chunk)
-        return Sent(channel, ordinal, -1, size, digest.hexdigest(), min(begins_ns, due_ns), due_ns, behind_ns)
+        except TrickleError as failure:
+            error = str(failure)
+        return Sent(channel, ordinal, -1, size, digest.hexdigest(), min(begins_ns, due_ns), due_ns, behind_ns, error)
 
     async def _settle(self, segment: Segment, sent: Sent) -> None:
         """Report a segment when its fate is known."""
@@ -125,7 +127,7 @@ class _Seat:
         try:
             seq = (await segment.settled()).seq
         except TrickleError as failure:
-            error = str(failure)
+            error = sent.error or str(failure)
             with suppress(TrickleError):  # it never got as far as that
                 seq = segment.seq
         await self._desk.record(sent._replace(seq=seq, error=error))

@@ -9,22 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from secrets import randbelow, token_hex
 from typing import Annotated, TypeVar
-from urllib.parse import urlsplit
 
-import anyio
 import typer
 
 from app.stress.plan import STARTS, Plan, base_url, parse_sizes, segments_in
 from app.stress.report import as_document, console, print_report, progress
-from app.stress.runner import Run
+from app.stress.runner import Run, StressFailed
+from trickle import wire
 from trickle.amounts import parse_duration, parse_size
 from trickle.errors import ConnectionLost, InvalidInput
-from trickle.load import Load
+from trickle.load import CONTENT_TYPE, Load
 
 EXIT_FAULTS = 1
 
 CONNECT_S = 10.0
-"""How long the server may take to accept a first connection."""
+"""How long the server may take for each step of its first answer."""
 
 T = TypeVar("T")
 
@@ -77,7 +76,7 @@ async def stress(
     if ca_file is not None:
         _checked(_certificates, str(ca_file), "--ca-file")
     plan = Plan(base, token_hex(3), load, subscribers, processes, start, str(ca_file or ""))
-    await _reach(base)
+    await _reach(plan)
     await _run(plan, as_json=as_json)
 
 
@@ -101,15 +100,28 @@ def _show(run: Run, *, as_json: bool) -> None:
         print_report(console(), run)
 
 
-async def _reach(base: str) -> None:
-    parts = urlsplit(base)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+async def _reach(plan: Plan) -> None:
+    """Have the server create a channel and end it: whatever else answers there is found out in one line.
+
+    Raises:
+        ConnectionLost: nobody answers.
+        StressFailed: it is no trickle server, or lets nobody publish.
+    """
+    import httpx  # here, since --help is to be quick
+
+    url = f"{plan.base}/{plan.channel('probe')}"
+    verify = ssl.create_default_context(cafile=plan.ca_file) if plan.ca_file else True
     try:
-        with anyio.fail_after(CONNECT_S):
-            stream = await anyio.connect_tcp(parts.hostname or "", port)
-    except OSError as error:  # TimeoutError included
-        raise ConnectionLost(detail=f"{base} cannot be reached: {error or 'no answer'}") from None
-    await stream.aclose()
+        async with httpx.AsyncClient(verify=verify, timeout=CONNECT_S) as client:
+            answer = await client.post(url, headers={wire.EXPECT_CONTENT: CONTENT_TYPE})
+            if answer.is_success:
+                await client.delete(url)
+    except httpx.HTTPError as error:
+        raise ConnectionLost(detail=f"{plan.base} cannot be reached: {error or type(error).__name__}") from None
+    if not answer.is_success:
+        raise StressFailed(
+            f"{plan.base} creates no channels: HTTP {answer.status_code}. Is that a trickle server, and its base path?"
+        )
 
 
 def _checked(parse: Callable[[str], T], text: str, option: str) -> T:

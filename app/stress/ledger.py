@@ -98,7 +98,8 @@ class Ledger:
         self.published.wanted += 1
         self.behind.add(sent.behind_ns)
         if sent.error:
-            self.faults.add(Fault.UNPUBLISHED, f"segment {sent.seq} of {channel.name}: {sent.error}")
+            which = f"segment {sent.seq}" if sent.seq >= 0 else "a segment"
+            self.faults.add(Fault.UNPUBLISHED, f"{which} of {channel.name}: {sent.error}")
         else:
             self.published.segments += 1
             self.published.bytes += sent.size

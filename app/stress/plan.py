@@ -82,8 +82,8 @@ class Plan:
         """How long publishing takes, in seconds."""
         return self.load.segments * self.load.every_s
 
-    def channel(self, number: int) -> str:
-        """A channel's name."""
+    def channel(self, number: int | str) -> str:
+        """The name of a publisher's channel, or of another one that no other run has."""
         return f"stress-{self.run}-{number}"
 
     def publishers(self) -> list[Orders]:

@@ -55,7 +55,7 @@ def progress_line(run: Run) -> str:
     faults = sum(ledger.faults.counts.values())
     return (
         f"{run.phase}: {ledger.published.wanted} of {total} segments published, {ledger.received.segments} of"
-        f" {total * run.plan.subscribers} received, {faults} faults"
+        f" {total * run.plan.subscribers} received, {_count(faults, 'fault')}"
     )
 
 
@@ -102,8 +102,9 @@ def print_report(out: Console, run: Run) -> None:
     plan, ledger = run.plan, run.ledger
     load = plan.load
     early = ", interrupted" if run.interrupted else ""
+    publishers, subscribers = _count(load.channels, "publisher"), _count(plan.subscribers, "subscriber")
     out.print(
-        f"{load.channels} publishers, each with {plan.subscribers} subscribers on {plan.base},"
+        f"{publishers}, {'each ' if load.channels > 1 else ''}with {subscribers} on {plan.base},"
         f" {run.seconds:.1f} s{early} (seed {load.seed})",
         style="bold",
     )
@@ -115,7 +116,7 @@ def print_report(out: Console, run: Run) -> None:
 
 
 def _line(traffic: Traffic, seconds: float) -> str:
-    words = [f"{traffic.segments} of {traffic.wanted} segments", size(traffic.bytes)]
+    words = [f"{traffic.segments} of {_count(traffic.wanted, 'segment')}", size(traffic.bytes)]
     words += [f"{size(traffic.bytes / seconds)}/s"] if seconds else []
     words += [f"{traffic.counts[name]} {name}" for name in _ACTIVITY if traffic.counts.get(name)]
     return ", ".join(words)
@@ -131,6 +132,9 @@ def _print_latency(out: Console, run: Run) -> None:
     }
     for name, histogram in figures.items():
         q = histogram.quantiles()
+        if not q.samples:
+            out.print(f"{name:<11} no segment to tell by")
+            continue
         out.print(f"{name:<11} p50 {q.p50:.1f}  p95 {q.p95:.1f}  p99 {q.p99:.1f}  max {q.max:.1f} ms", end="  ")
         out.print(meaning[name], style="dim")
 
@@ -155,10 +159,14 @@ def _print_faults(out: Console, run: Run) -> None:
         )
     for fault in Fault:
         if number := faults.counts[fault]:
-            out.print(f"{number} {fault}", style="bold red", end=" ")
+            out.print(f"{fault}: {number}", style="bold red", end=" ")
             out.print(f"— {MEANING[fault]}")
             for where in faults.examples[fault]:
                 out.print(f"    {where}", style="dim")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun if number == 1 else noun + 's'}"
 
 
 def size(number: float) -> str:

@@ -78,6 +78,8 @@ class FaultyServer:
         _, _, name, *rest = path.split("/")
         channel = self._channels.setdefault(name, _Channel())
         match method, rest:
+            case "POST", []:
+                _reply(writer, 200, {})
             case "POST", [seq]:
                 body = await _body(reader)
                 if body:

@@ -12,6 +12,8 @@ import typer
 
 from app.cli import cli
 from app.stress.cli import stress
+from app.stress.runner import StressFailed
+from tests.support.local import local_server
 from trickle.errors import ConnectionLost
 
 
@@ -47,6 +49,12 @@ def test_a_server_that_is_not_there() -> None:
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(ConnectionLost, match="cannot be reached"):
             asyncio.run(stress(url))
+
+
+def test_a_server_that_is_no_trickle_server() -> None:
+    """One line says so; so it does where the base path is another."""
+    with local_server() as server, pytest.raises(StressFailed, match=r"/nonsense creates no channels: HTTP 404\. Is"):
+        asyncio.run(stress(f"http://127.0.0.1:{server.port}/nonsense"))
 
 
 def test_it_is_a_command() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -43,12 +44,25 @@ def told(run: Run) -> str:
 def test_a_report_names_faults_and_figures() -> None:
     """Both sides' sums, requests and retries, latencies, and each fault with its meaning and a place."""
     said = told(result(Health(0.2, 3.0, 0.0, 100)))
+    assert said.startswith("1 publisher, with 1 subscriber on http://host/trickle, 2.0 s")
     assert "published   2 of 2 segments, 40 B, 20 B/s" in said
     assert "received    1 of 2 segments, 20 B, 10 B/s, 5 requests, 1 retries" in said
     assert "first byte  p50 4.0" in said
-    assert "1 missing — stored by the server and not delivered; the subscriber reported a gap" in said
+    assert "missing: 1 — stored by the server and not delivered; the subscriber reported a gap" in said
     assert "segment 1, subscriber 0 of stress-x-0" in said
     assert "BOTTLENECK" not in said
+
+
+def test_a_report_of_nothing_has_no_latencies() -> None:
+    """Nor a place for a segment that never got a seq; a line of zeros would look like the quickest server there is."""
+    load = replace(LOAD, channels=2)
+    run = Run(Plan("http://host/trickle", "x", load, subscribers=2))
+    run.ledger.add(Sent(0, 0, -1, 0, "", 0, 0, 0, "no such channel"))
+    run.ledger.close()
+    said = told(run)
+    assert said.startswith("2 publishers, each with 2 subscribers")
+    assert "first byte  no segment to tell by" in said
+    assert "    a segment of stress-x-0: no such channel" in said
 
 
 def test_a_report_says_when_the_tool_was_the_bottleneck() -> None:
@@ -87,7 +101,7 @@ def test_the_document_has_every_kind_of_fault() -> None:
 def test_progress_is_shown_on_a_terminal_only() -> None:
     """A line that says how far it is; nothing in a file."""
     run = result(Health(0.2, 3.0, 0.0, 100))
-    assert progress_line(run) == "starting: 2 of 2 segments published, 1 of 2 received, 1 faults"
+    assert progress_line(run) == "starting: 2 of 2 segments published, 1 of 2 received, 1 fault"
     for terminal in (False, True):
         out = io.StringIO()
         with progress(Console(file=out, force_terminal=terminal, width=100), run):
