@@ -177,7 +177,7 @@ def test_faults_are_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         run(main())
     assert left.value.exit_code == 1
     said = capsys.readouterr().out
-    assert "2 differing — delivered as whole, with other bytes than were published" in said
+    assert "differing: 2 — delivered as whole, with other bytes than were published" in said
     assert "segment 3, subscriber 0 of stress-" in said
 
 
