@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from subscriber.check.observations import Picture
+from subscriber.check.openings import opening
 from trickle import picture_clock
 
 if TYPE_CHECKING:
@@ -51,14 +52,28 @@ def first_picture(head: bytes, format_: str) -> Picture | None:
 def _first(container: InputContainer, stream: VideoStream) -> Picture:
     stream.codec_context.thread_count = 1
     begins: int | None = None
+    refreshes = False
     for number, packet in enumerate(container.demux(stream)):
         begins = packet.pts if begins is None else begins
+        refreshes = refreshes or (number == 0 and _recovers(bytes(packet), stream))
         # The last packet may be cut by the limit on what is kept; it never is the first picture's.
         for frame in packet.decode():
             return _picture(frame, begins, stream)
         if number >= MAX_PACKETS:
             break
-    return Picture(False, "no picture comes out of the decoder")
+    # Without an error, since the decoder holds pictures back until the last strip of them is fresh.
+    return Picture(False, "no picture comes out of the decoder", refreshes=refreshes)
+
+
+def _recovers(data: bytes, stream: VideoStream) -> bool:
+    """Whether that picture is where a decoder of H.264 may begin, be it without a whole picture (gradual refresh)."""
+    from av import Packet
+    from av.bitstream import BitStreamFilterContext
+
+    if stream.codec_context.name != "h264" or not data:
+        return False
+    start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
+    return any(opening("h264", bytes(packet)).key for packet in start_codes.filter(Packet(data)))
 
 
 def _picture(frame: VideoFrame, begins: int | None, stream: VideoStream) -> Picture:

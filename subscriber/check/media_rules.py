@@ -25,6 +25,9 @@ _DAMAGE: Final = (
 LATE_S: Final = 0.2
 """Leading pictures of an open group are left out by a decoder that joins there; they come after the first picture."""
 
+_LATE_MEANS: Final = "Whoever joins at such a segment waits for a whole picture: it is refreshed bit by bit."
+_LATE_CURE: Final = "A shorter refresh (x264: intra-refresh and keyint), or keyframes, if joining has to be quick."
+
 
 def _damage(study: Study, limits: Limits) -> Result:
     if not study.is_media:
@@ -117,20 +120,21 @@ def _begins_with_key(seen: Seen) -> bool | None:
 def _decodes(study: Study, limits: Limits) -> Result:
     if not study.is_media:
         return skip(NOT_MEDIA)
-    asked = [seen for seen in study.media if seen.picture is not None]
+    asked = {seen.seq: seen.picture for seen in study.media if seen.picture is not None}
     if not asked:
         return skip("no video was decoded" if study.run.has_decoder else 'needs PyAV: pip install "tricklecast[media]"')
-    failed = {seen.seq: seen.picture.error for seen in asked if seen.picture is not None and not seen.picture.decoded}
-    late = {
-        seen.seq: seen.picture.late_s for seen in asked if seen.picture is not None and seen.picture.late_s > LATE_S
-    }
+    failed = {seq: it.error for seq, it in asked.items() if not it.decoded and not it.refreshes}
+    late = {seq: it.late_s for seq, it in asked.items() if it.refreshes or it.late_s > LATE_S}
     values: dict[str, Value] = {"asked": len(asked), "failed": len(failed), "late": len(late)}
     if failed:
         figure = f"{len(failed)} of {len(asked)} do not: {next(iter(failed.values()))}"
         return Result(Verdict.FAIL, figure, values=values, segments=named(list(failed)))
     if late:
-        figure = f"{len(late)} of {len(asked)} show their first picture late, by up to {seconds(max(late.values()))}"
-        return Result(Verdict.WARN, figure, values=values, segments=named(list(late)))
+        by = max(late.values())
+        figure = f"{len(late)} of {len(asked)} show their first picture late, " + (
+            "after their end" if any(it.refreshes for it in asked.values()) else f"by up to {seconds(by)}"
+        )
+        return Result(Verdict.WARN, figure, _LATE_MEANS, _LATE_CURE, values, named(list(late)))
     return Result(Verdict.OK, f"first picture of {count(len(asked), 'segment')}", values=values)
 
 

@@ -19,6 +19,8 @@ class Picture:
         key: the decoder calls it a keyframe.
         width, height: of it, in pixels.
         clock_ms: the time that the test source's clock in it shows, in milliseconds since 1970.
+        refreshes: there is none yet, and nothing is wrong with that: pictures are refreshed bit by bit, over more
+            than this segment.
     """
 
     decoded: bool
@@ -28,6 +30,7 @@ class Picture:
     width: int = 0
     height: int = 0
     clock_ms: int | None = None
+    refreshes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

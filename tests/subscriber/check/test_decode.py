@@ -96,6 +96,30 @@ def test_what_does_not_decode_is_told_with_the_reason(tmp_path: Path) -> None:
     assert first_picture(sound, "mpegts") is None
 
 
+@pytest.mark.parametrize("format_", ["mpegts", "mp4"])
+def test_a_picture_that_is_refreshed_bit_by_bit_is_no_damage(tmp_path: Path, format_: str) -> None:
+    """Where that takes as long as a segment, none of them shows a picture alone: a warning, with the reason."""
+    path = tmp_path / ("refreshed.ts" if format_ == "mpegts" else "refreshed.mp4")  # with parameters in it, or before
+    with av.open(str(path), "w") as container:
+        options = {"x264-params": "intra-refresh=1:keyint=12:bframes=3:b-adapt=0", "preset": "ultrafast"}
+        stream = container.add_stream("libx264", rate=25, options=options)
+        assert isinstance(stream, VideoStream)
+        stream.width, stream.height, stream.pix_fmt = 320, 64, "yuv420p"
+        for number in range(48):
+            frame = VideoFrame(320, 64, "yuv420p")
+            for plane in frame.planes:
+                plane.update(bytes((number * at) & 0xFF for at in range(plane.buffer_size)))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    segments = cut(path, format_=format_)[1:]
+    seen = seen_of(segments, content_type="video/mp2t" if format_ == "mpegts" else "video/mp4", decode=True)
+    assert [one.picture is not None and one.picture.refreshes for one in seen] == [True] * len(seen)
+    finding = judged(seen).finding("decodes")
+    assert finding.verdict is Verdict.WARN
+    assert finding.figure.endswith("show their first picture late, after their end")
+    assert "bit by bit" in finding.means
+
+
 def test_pictures_of_more_than_eight_bits_are_read(tmp_path: Path) -> None:
     """They are converted, and a picture without a clock shows no time."""
     path = tmp_path / "deep.mp4"
