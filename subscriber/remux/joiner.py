@@ -21,6 +21,8 @@ WAIT_SEGMENTS: Final = 3
 """A file says at its beginning what streams it has. One that the first segments announce without enough of it to know
 its parameters (a sound that has not begun) is waited for so long, and then left out."""
 
+_RAW: Final = " (--raw, or another ending, takes any bytes)"
+
 _Packets: TypeAlias = "list[tuple[Slot, Packet[Stream], Times]]"
 
 
@@ -107,7 +109,7 @@ class Joiner:
             self._say(f"{name} is left out: {error}")
             return
         if self._unreadable is None:
-            self._unreadable = NotMedia(f"{name} is no media that can be put into a {self._path.suffix} file: {error}")
+            self._unreadable = NotMedia(f"{name} is no media that can be put into a {self._path.suffix} file: {error}{_RAW}")
             return
         raise self._unreadable
 
@@ -116,8 +118,8 @@ class Joiner:
         while self._waiting:
             part, follows = self._waiting[0]
             if self._file is not None and not _fits(self._file, part):
-                self._say(f"the media changes: it goes on in another file than {self._file.path}")
                 self._end()
+                self._say(f"the media changes: it goes on in {self._next_path()}")
             if self._file is None:
                 self._open(last=last)
             if self._file is None:

@@ -47,6 +47,7 @@ class Timeline:
         self._shift: int | None = None
         self._last: dict[int, int] = {}
         self._ends: dict[int, int] = {}
+        self._shown: dict[int, int] = {}
 
     def place(self, packets: Sequence[Times], *, wraps: bool) -> list[Times]:
         """The times of a segment's packets in the file.
@@ -75,7 +76,11 @@ class Timeline:
             self._shift -= turns * WRAP
             jump -= turns * WRAP
         if not -MAX_OVERLAP <= jump <= MAX_PAUSE:
-            self._shift = max(self._ends[stream] - starts[stream] for stream in common)
+            # Behind what is decoded and behind what is shown: a cut leaves pictures whose predecessors never came.
+            shown = {stream: min(packet.pts for packet in packets if packet.stream == stream) for stream in common}
+            self._shift = max(
+                max(self._ends[stream] - starts[stream], self._shown[stream] - shown[stream]) for stream in common
+            )
 
     def _stamp(self, packet: Times) -> Times:
         assert self._shift is not None
@@ -86,4 +91,6 @@ class Timeline:
         duration = packet.duration or (0 if last is None else dts - last)
         self._last[packet.stream] = dts
         self._ends[packet.stream] = dts + duration
-        return Times(packet.stream, dts, max(pts, dts), packet.duration)
+        pts = max(pts, dts)
+        self._shown[packet.stream] = max(self._shown.get(packet.stream, pts), pts + duration)
+        return Times(packet.stream, dts, pts, packet.duration)

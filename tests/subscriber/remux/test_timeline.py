@@ -59,6 +59,14 @@ def test_a_clock_that_was_set_is_closed_up() -> None:
         assert after[25].dts == end
 
 
+def test_pictures_before_and_after_a_cut_are_shown_in_order() -> None:
+    """A cut leaves a picture that is shown late, without those before it; what another publisher sends comes behind."""
+    cut = [Times(0, 0, 2 * FRAME, FRAME), Times(0, FRAME, 6 * FRAME, FRAME)]
+    before, after = placed(cut, segment(-CLOCK_HZ, frames=3), wraps=False)
+    assert after[0].pts == before[1].pts + FRAME
+    assert [times.dts - after[0].dts for times in after] == [0, FRAME, 2 * FRAME]
+
+
 def test_a_wrap_of_33_bits_is_no_jump() -> None:
     """Nor is a second one."""
     before, after, again = placed(
