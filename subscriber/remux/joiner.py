@@ -109,7 +109,9 @@ class Joiner:
             self._say(f"{name} is left out: {error}")
             return
         if self._unreadable is None:
-            self._unreadable = NotMedia(f"{name} is no media that can be put into a {self._path.suffix} file: {error}{_RAW}")
+            self._unreadable = NotMedia(
+                f"{name} is no media that can be put into a {self._path.suffix} file: {error}{_RAW}"
+            )
             return
         raise self._unreadable
 
