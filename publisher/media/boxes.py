@@ -93,6 +93,20 @@ def track_headers(init: bytes) -> list[TrackHeader]:
     return headers
 
 
+def display_matrix(file: bytes) -> tuple[int, ...]:
+    """How the picture of a file's first track is turned: a, b, c and d of its matrix (8.3.2), as 16.16 numbers.
+
+    Raises:
+        ValueError: there is no track.
+    """
+    for kind, track in boxes(_first(memoryview(init_segment(file)), b"moov")):
+        if kind == b"trak":
+            header = _first(track, b"tkhd")
+            parts = struct.unpack_from(">9i", header, 52 if header[0] == 1 else 40)
+            return parts[0], parts[1], parts[3], parts[4]
+    raise ValueError("no track")
+
+
 def boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     """The boxes side by side in ``data``, which libavformat wrote: whole, and with sizes of 32 bits."""
     at = 0

@@ -50,6 +50,9 @@ _FILTERS: Final = {
 }
 _ANNEX_B: Final = {"h264": "extract_extradata", "hevc": "extract_extradata"}
 _NEED_EXTRADATA: Final = frozenset({"h264", "hevc", "av1", "mpeg4", "aac", "opus", "flac", "alac"})
+_TAGS: Final = {"hevc": "hvc1"}
+"""What tracks are called where libavformat would choose another name: Apple's players take no ``hev1``."""
+
 _NEED_PACKET: Final = frozenset({"ac3", "eac3"})
 
 
@@ -58,6 +61,7 @@ class FragmentedMp4:
 
     name = "MP4"
     content_type = wire.MP4
+    turns = True
     carried = CARRIED
 
     def __init__(self) -> None:
@@ -216,6 +220,8 @@ class _InitSegment:
             copies = [muxer.add_stream_from_template(track.stream, opaque=True) for track in described]
             for track, copy in zip(described, copies, strict=True):
                 copy.codec_context.extradata = track.extradata or None
+                if tag := _TAGS.get(codec_name(track.stream)):
+                    copy.codec_context.codec_tag = tag
                 if language := track.stream.metadata.get("language"):
                     copy.metadata["language"] = language
             muxer.start_encoding()

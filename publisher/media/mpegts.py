@@ -55,6 +55,7 @@ class MpegTs:
 
     name = "MPEG-TS"
     content_type = wire.MPEG_TS
+    turns = False
     carried = CARRIED
 
     def __init__(self) -> None:

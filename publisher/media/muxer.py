@@ -64,6 +64,10 @@ class Container(Protocol):
         """Media type of its segments."""
 
     @property
+    def turns(self) -> bool:
+        """Whether it can say that a picture is to be turned."""
+
+    @property
     def carried(self) -> frozenset[str]:
         """Codecs that it can carry, by the names that libavcodec gives them."""
 

@@ -19,6 +19,7 @@ from publisher.media.muxer import Container, Times, codec_name
 from publisher.media.pace import Pace
 from publisher.media.source import MediaSource, reason
 from publisher.media.timestamps import CLOCK_HZ, Timeline, fill_first_dts
+from publisher.media.turning import Turn
 from publisher.steps import Chunk, Cut, Step
 from trickle.errors import InvalidInput
 
@@ -89,13 +90,15 @@ class Remuxer:
         carried = [stream for stream in source.streams if self._is_carried(stream)]
         others = [stream for stream in source.streams if stream not in carried]
         if not any(stream.type in ("video", "audio") for stream in carried):
-            source.close()
             codecs = ", ".join(sorted({codec_name(stream) for stream in others})) or "none at all"
-            raise InvalidInput(
-                f"{name} has no video or audio that {self._container.name} can carry ({codecs}); --transcode may help"
-            )
+            none = f"{name} has no video or audio that {self._container.name} can carry ({codecs})"
+            advice = _advice(others)
+            source.close()  # its streams are gone with it
+            raise InvalidInput(none + advice)
         for stream in others:
-            self._warn(f"left out: stream {stream.index} ({stream.type}, {codec_name(stream)})")
+            self._warn(f"left out: stream {stream.index} ({stream.type}, {codec_name(stream)}){_advice([stream])}")
+        if not self._container.turns and any(stream.type == "video" and Turn.of(stream).filters for stream in carried):
+            self._warn(f"the picture is to be turned, and {self._container.name} cannot say so: --transcode turns it")
         return carried
 
     def steps(self, source: MediaSource, name: str, *, live: bool = False) -> Iterator[Step]:
@@ -201,3 +204,11 @@ class _Segments:
 def _chunk(data: bytes) -> Iterator[Chunk]:
     if data:
         yield Chunk(data)
+
+
+def _advice(streams: list[Stream]) -> str:
+    """How streams that cannot be carried may be published after all, if they may."""
+    from av.stream import Disposition
+
+    moving = (stream for stream in streams if not stream.disposition & Disposition.attached_pic)
+    return "; --transcode may help" if any(stream.type in ("video", "audio") for stream in moving) else ""

@@ -21,6 +21,9 @@ _CLEARER: Final = {
     "Protocol not found": "PyAV was built without this protocol",
 }
 
+_NO_TIMESTAMPS: Final = 0x0080
+"""libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
+
 
 class MediaSource(Protocol):
     """Streams, and their packets as they come. Each is used once, in one thread."""
@@ -71,11 +74,16 @@ class ContainerSource:
         return self._container.duration is None
 
     def packets(self) -> Iterator[Packet[Stream]]:
-        """What the container holds, in its order."""
+        """What the container holds, in its order; what is no container but a bare stream, at its frame rate."""
+        counted = _has_no_times(self._container)
+        next_dts = 0
         for packet in self._container.demux():
-            if packet.size:  # an empty one at the end asks decoders for what they hold back
-                packet.opaque = time.time_ns() // 1000
-                yield packet
+            if not packet.size:  # at the end, it asks decoders for what they hold back
+                continue
+            if counted and packet.dts is None:
+                packet.dts, next_dts = next_dts, next_dts + (packet.duration or 1)
+            packet.opaque = time.time_ns() // 1000
+            yield packet
 
     def close(self) -> None:
         """Close the container."""
@@ -112,6 +120,11 @@ def open_media(
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
     return ContainerSource(container)
+
+
+def _has_no_times(container: InputContainer) -> bool:
+    """Whether it is nothing but the coded frames of one stream, as cameras without a muxer send them."""
+    return bool(container.format.flags & _NO_TIMESTAMPS)
 
 
 def reason(error: Exception) -> str:

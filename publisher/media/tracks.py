@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from publisher.media.coding import VideoShape
 from publisher.media.encode import AudioEncoder, VideoEncoder
+from publisher.media.turning import Turn, Turner
 
 if TYPE_CHECKING:
     from av import Packet
@@ -106,17 +107,19 @@ class Track(ABC):
 
 
 class VideoTrack(Track):
-    """A picture, brought to one size and format."""
+    """A picture, brought to one size and format, and upright."""
 
     encoder: VideoEncoder
 
     def __init__(
-        self, stream: VideoStream, encoder: VideoEncoder, shape: VideoShape, warn: Callable[[str], None]
+        self, stream: VideoStream, encoder: VideoEncoder, shape: VideoShape, turn: Turn, warn: Callable[[str], None]
     ) -> None:
         from av.video.reformatter import VideoReformatter
 
         super().__init__(stream, encoder, warn)
         self._shape = shape
+        self._size = (shape.height, shape.width) if turn.swaps_sides else (shape.width, shape.height)
+        self._turner = Turner(turn)
         self._last: Fraction | None = None
         self._reformatter = VideoReformatter()
 
@@ -127,14 +130,13 @@ class VideoTrack(Track):
             yield from self.encoder.restart()
         self._last = begin
         self._expected = begin + 1 / self._shape.rate
-        yield from self.encoder.encode(self._reformatted(frame))
+        yield from self.encoder.encode(self._turner.turned(self._reformatted(frame)))
 
     def _reformatted(self, frame: VideoFrame) -> VideoFrame:
         shape = self._shape
         return self._reformatter.reformat(
             frame,
-            shape.width,
-            shape.height,
+            *self._size,
             shape.pixel_format,
             dst_colorspace=_SWS_BT601 if frame.colorspace == RGB else None,
             dst_color_range=FULL_RANGE if shape.is_full_range else LIMITED_RANGE,

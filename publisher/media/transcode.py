@@ -15,6 +15,7 @@ from publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoSh
 from publisher.media.encode import Encoders
 from publisher.media.source import MediaSource
 from publisher.media.tracks import BT601, CLOCK, FULL_RANGE, LIMITED_RANGE, RGB, AudioTrack, Track, VideoTrack
+from publisher.media.turning import Turn
 from trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -138,9 +139,10 @@ class Transcoder:
         if not (stream.codec_context.width and stream.codec_context.height and stream.codec_context.pix_fmt):
             return None  # nothing of it has been seen
         options = self._options
-        shape = _shape(stream, options.height)
+        turn = Turn.of(stream)
+        shape = _shape(stream, options.height, turn)
         encoder = self._encoders.add_video(shape, VideoCoding(options.video_bitrate, options.gop, options.preset))
-        return VideoTrack(stream, encoder, shape, self._warn)
+        return VideoTrack(stream, encoder, shape, turn, self._warn)
 
     def _audio(self, stream: AudioStream) -> Track | None:
         context, options = stream.codec_context, self._options
@@ -153,7 +155,7 @@ class Transcoder:
         return AudioTrack(stream, self._encoders.add_audio(rate, layout, coding), self._warn)
 
 
-def _shape(stream: VideoStream, height: int | None) -> VideoShape:
+def _shape(stream: VideoStream, height: int | None, turn: Turn) -> VideoShape:
     """What the encoded picture is like."""
     context = stream.codec_context
     is_full = context.color_range == FULL_RANGE or (context.pix_fmt or "").startswith("yuvj")
@@ -162,14 +164,17 @@ def _shape(stream: VideoStream, height: int | None) -> VideoShape:
         colors = (FULL_RANGE, *colors[1:])
     if context.colorspace == RGB:
         is_full, colors = False, (LIMITED_RANGE, BT601, *colors[2:])
-    scaled = min(height or context.height, context.height)
+    full_width, full_height, aspect = context.width, context.height, stream.sample_aspect_ratio
+    if turn.swaps_sides:
+        full_width, full_height, aspect = full_height, full_width, 1 / aspect if aspect else None
+    scaled = min(height or full_height, full_height)
     rate = stream.guessed_rate or stream.average_rate or USUAL_RATE
     return VideoShape(
-        width=max(2, 2 * round(context.width * scaled / context.height / 2)),
+        width=max(2, 2 * round(full_width * scaled / full_height / 2)),
         height=max(2, 2 * round(scaled / 2)),
         rate=rate if 0 < rate <= MAX_RATE else USUAL_RATE,
         time_base=CLOCK,
         is_full_range=is_full,
-        pixel_aspect=stream.sample_aspect_ratio or None,
+        pixel_aspect=aspect or None,
         colors=colors,
     )

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from publisher.media.boxes import Sample, TrackHeader, boxes, fragment, init_segment, length_prefixed, track_headers
+from publisher.media.boxes import (
+    Sample,
+    TrackHeader,
+    boxes,
+    display_matrix,
+    fragment,
+    init_segment,
+    length_prefixed,
+    track_headers,
+)
 
 
 def box(kind: bytes, body: bytes = b"") -> bytes:
@@ -60,6 +69,16 @@ def test_tracks_are_read() -> None:
 
     init = box(b"ftyp") + box(b"moov", box(b"mvhd") + track(0, 1, 90_000) + track(1, 2, 48_000) + box(b"mvex"))
     assert track_headers(init) == [TrackHeader(1, 90_000), TrackHeader(2, 48_000)]
+
+
+def test_a_display_matrix_is_read() -> None:
+    """That of the first track, in both versions of the box; without a track there is none."""
+    for version in (0, 1):
+        matrix = b"".join(number.to_bytes(4, signed=True) for number in (1, -2, 0, 3, 4, 0, 0, 0, 9))
+        header = box(b"tkhd", bytes([version]) + bytes(51 if version else 39) + matrix + bytes(8))
+        assert display_matrix(box(b"moov", box(b"mvhd") + box(b"trak", header))) == (1, -2, 3, 4)
+    with pytest.raises(ValueError, match="no track"):
+        display_matrix(box(b"moov", box(b"mvhd")))
 
 
 def test_start_codes_become_lengths() -> None:

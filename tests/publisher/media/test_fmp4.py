@@ -59,6 +59,15 @@ def test_a_track_that_only_its_packets_describe_is_waited_for(tmp_path: Path) ->
     assert len(decode(data, "mp4").hashes["video"]) == 10
 
 
+def test_hevc_has_the_name_that_every_player_takes(tmp_path: Path) -> None:
+    """Whatever it was called, and where no container gave it a name."""
+    for name in ("clip.mp4", "clip.ts"):
+        streams, packets = read(make_clip(tmp_path / name, video="libx265", audio=None))
+        data = FragmentedMp4().muxer(streams, streams[0]).add(packets[0], times(packets[0]))
+        assert b"hvc1" in init_of(data)
+        assert b"hev1" not in init_of(data)
+
+
 def test_a_track_that_does_not_come_is_not_waited_for_long(tmp_path: Path) -> None:
     """After a second the segment begins without it; the next one has it."""
     streams, packets = read(make_clip(tmp_path / "clip.mkv", audio="ac3"))

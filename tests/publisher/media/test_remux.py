@@ -250,12 +250,25 @@ def test_a_source_joined_in_the_middle_begins_with_a_keyframe(tmp_path: Path, ki
     assert decoded.hashes["video"] == decode(tmp_path / "clip.ts").hashes["video"][-FRAME_RATE:]
 
 
+@BOTH
+def test_bare_pictures_come_at_their_frame_rate(tmp_path: Path, kind: ContainerKind) -> None:
+    """A camera without a muxer sends nothing but frames; those say how many a second."""
+    streams = av.open(str(make_clip(tmp_path / "clip.ts")), "r")
+    bare = b"".join(bytes(packet) for packet in streams.demux(video=0) if packet.size)
+    source = open_media(io.BytesIO(bare), "it", format="h264")
+    segments = joined(list(Remuxer(kind.make(), warn=print).steps(source, "it")))
+    assert len(segments) == 3
+    decoded = decode(b"".join(segments), FORMATS[kind])
+    assert decoded.hashes["video"] == decode(tmp_path / "clip.ts").hashes["video"]
+    assert decoded.times["video"][-1] - decoded.times["video"][0] == pytest.approx(74 / 25, abs=0.1)
+
+
 def test_streams_that_cannot_be_carried_are_named(tmp_path: Path) -> None:
     """They are left out with a warning, the others published."""
     warnings: list[str] = []
     path = make_clip(tmp_path / "pcm.mkv", audio="pcm_s16le")
     steps = list(Remuxer(ContainerKind.MPEGTS.make(), warn=warnings.append).steps(open_media(str(path), "it"), "it"))
-    assert warnings == ["left out: stream 1 (audio, pcm_s16le)"]
+    assert warnings == ["left out: stream 1 (audio, pcm_s16le); --transcode may help"]
     assert set(decode(b"".join(joined(steps)), "mpegts").hashes) == {"video"}
 
 
