@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,7 +13,7 @@ import anyio
 from publisher.client import CLOSE_S, Publisher
 from publisher.core import Start
 from publisher.feed import Feed, Totals
-from publisher.raw import Splitter, read_steps
+from publisher.raw import Splitter, read_steps, standard_input
 from publisher.status import Status
 from publisher.steps import Step
 from publisher.worker import IsStopped, Source, stepping
@@ -58,7 +57,7 @@ class Raw:
         """
         name = self.path or "standard input"
         try:
-            descriptor = sys.stdin.fileno() if self.path is None else os.open(self.path, os.O_RDONLY)
+            descriptor = standard_input() if self.path is None else os.open(self.path, os.O_RDONLY)
             os.read(descriptor, 0)  # a directory can be opened, but not read
         except OSError as error:
             raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
@@ -138,25 +137,31 @@ class Job:
             TrickleError: it could not be read, or not be published.
         """
         status = Status(self.url)
-        # The source is opened first: what cannot be read creates no channel.
-        async with (
-            stepping(self._source(status)) as steps,
-            self._publisher() as publisher,
-        ):
-            feed = Feed(publisher, steps, drops=self.what.drops, warn=status.say)
-            try:
-                with status.live(feed.totals, publisher.statistics):
-                    await feed.run()
-            except anyio.get_cancelled_exc_class():
-                status.say(status.summary(feed.totals, publisher.statistics(), "interrupted"))
-                raise
-            finally:
-                if self.keep:
-                    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
-                        await publisher.detach()
-        how = "the channel is still open" if self.keep else "the channel is ended"
-        status.say(status.summary(feed.totals, publisher.statistics(), how))
+        publisher = self._publisher()
+        feed: Feed | None = None
+        how = "broken off"
+        try:
+            # The source is opened first: what cannot be read creates no channel.
+            async with stepping(self._source(status)) as steps, publisher:
+                feed = Feed(publisher, steps, drops=self.what.drops, warn=status.say)
+                await self._run(feed, publisher, status)
+            how = "the channel is still open" if self.keep else "the channel is ended"
+        except anyio.get_cancelled_exc_class():
+            how = "interrupted"
+            raise
+        finally:
+            if feed is not None:
+                status.say(status.summary(feed.totals, publisher.statistics(), how))
         return feed.totals
+
+    async def _run(self, feed: Feed, publisher: Publisher, status: Status) -> None:
+        try:
+            with status.live(feed.totals, publisher.statistics):
+                await feed.run()
+        finally:
+            if self.keep:
+                with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
+                    await publisher.detach()
 
     def _publisher(self) -> Publisher:
         return Publisher(

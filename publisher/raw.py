@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -132,6 +133,17 @@ def parse_by(text: str) -> Splitter:
     except InvalidInput as error:
         raise InvalidInput(f"{wrong}: {error}") from error
     raise InvalidInput(wrong)
+
+
+def standard_input() -> int:
+    """The descriptor of standard input.
+
+    Raises:
+        InvalidInput: the program was started without one.
+    """
+    if sys.stdin is None:
+        raise InvalidInput("cannot read standard input: it is closed")
+    return sys.stdin.fileno()
 
 
 def read_steps(

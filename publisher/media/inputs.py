@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
 from publisher.media.source import MediaSource, open_media
-from publisher.raw import StoppableReader
+from publisher.raw import StoppableReader, standard_input
 
 STDIN: Final = "-"
 
@@ -151,7 +150,7 @@ class Input:
         return TestSource(options if self.realtime else replace(options, speed=None), is_stopped=is_stopped)
 
     def _pipe(self, is_stopped: Callable[[], bool]) -> MediaSource:
-        descriptor = sys.stdin.fileno()
+        descriptor = standard_input()
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, which can be sought in
             return open_media(f"/dev/fd/{descriptor}", self.name, options=self.options)
         return open_media(StoppableReader(descriptor, is_stopped), self.name, options=self.options)

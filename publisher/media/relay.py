@@ -176,16 +176,21 @@ class Relay:
         if self._lost_at is None or lived_s >= LIVED_S:
             self._failures, self._lost_at = 0, now
         limit_s = self._options.reconnect_for_s
-        self._report.say(f"{broke or f'{self._input.name} ended'}; trying for {limit_s:g} s to open it again")
+        self._report.say(self._lost(broke, limit_s))
         try:
             return self._try_until(self._lost_at + limit_s)
         except InvalidInput as error:
-            if broke is None:  # it ended, and nothing follows: that was all
+            if broke is None or self._input.listens:  # it ended, and nothing follows: that was all
                 self._report.say(f"{self._input.name} did not come back within {limit_s:g} s")
                 return None
             raise InvalidInput(f"{self._input.name} did not come back within {limit_s:g} s: {error}") from error
         finally:
             self._report.source("")
+
+    def _lost(self, broke: SourceBroke | None, limit_s: float) -> str:
+        if self._input.listens:  # senders that stop and senders that break look the same: RTMP is cut in both cases
+            return f"nobody sends to {self._input.name} any more; waiting {limit_s:g} s for somebody to come back"
+        return f"{broke or f'{self._input.name} ended'}; trying for {limit_s:g} s to open it again"
 
     def _try_until(self, deadline: float) -> Opened | None:
         lost_at = time.monotonic()

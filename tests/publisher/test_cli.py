@@ -231,7 +231,9 @@ def test_the_end_of_the_channel_from_outside_is_an_error(server: RunningServer) 
         process.stdin.write(b"y\nz\n")
         process.stdin.flush()
         assert process.wait(WITHIN_S) == 1
-        assert process.stderr.read() == b"tricklecast: the channel has ended\n"
+        summary, error = process.stderr.read().splitlines()
+        assert summary.endswith(b"; broken off")
+        assert error == b"tricklecast: the channel has ended"
 
 
 def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, str]]:
@@ -284,6 +286,15 @@ def test_an_error_is_one_line_on_standard_error(server: RunningServer, tmp_path:
     done = publish(f"{server.base}/bad", tmp_path / "missing.mp4")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"tricklecast: cannot read {tmp_path / 'missing.mp4'}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--raw"]])
+def test_without_a_standard_input_nothing_is_read_from_it(server: RunningServer, arguments: list[str]) -> None:
+    """Services may be started without one."""
+    command = [sys.executable, "-m", "app", "publish", f"{server.base}/bad", "-", *arguments]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    done = subprocess.run(closed, capture_output=True, timeout=WITHIN_S, check=False)
+    assert (done.returncode, done.stderr) == (1, b"tricklecast: cannot read standard input: it is closed\n")
 
 
 def test_over_tls(certificate: Path) -> None:
