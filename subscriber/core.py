@@ -283,7 +283,7 @@ class Cursor:
             return End(latest) if is_missed or self._on_lag is OnLag.LIVE else self._reborn(asked, answer, rng)
         if not self._joined and self._wait_s > 0:
             verdict = self._missing(answer.error(self._asked), now, rng)
-            return verdict if isinstance(verdict, RetryAfter) else End()
+            return verdict if isinstance(verdict, RetryAfter) else End(self._missed(max(latest or 0, self._head)))
         head = max(latest or 0, self._head)
         # The reference server ends a channel with an answer for the segment that was asked for: that one is not missed.
         is_own = answer.natural(wire.SEQ) == asked == head - 1
@@ -326,17 +326,17 @@ class Cursor:
         if self._on_lag is OnLag.FAIL and not self._unnamed:
             return Stop(error)
         if latest > asked >= 0:
-            return self._forward(asked, latest, earliest, error, rng)
+            return self._forward(asked, latest, answer, error, rng)
         return self._back(latest, earliest, answer, error, rng)
 
-    def _forward(self, asked: int, latest: int, earliest: int | None, error: TrickleError, rng: Random) -> Verdict:
+    def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
+        earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
         from_earliest = self._unnamed or self._on_lag is OnLag.EARLIEST
         oldest = max(0, latest - REFERENCE_WINDOW) if earliest is None and from_earliest else earliest or 0
-        live_edge = latest - 1
-        # A hole in a window that still holds what is older: the publisher left one out, and the next may be there.
-        # A second time in a row it is no small hole, and the way out of it is that of everybody else.
-        is_hole = earliest is not None and earliest <= asked and self._failures == 0
-        wanted = oldest if from_earliest or is_hole else live_edge
+        # A hole in a window that still holds what is older: the publisher left some out. The server knows how many; if
+        # it does not tell, one is tried, but not twice in a row: the way out of a large hole is that of everybody else.
+        is_hole = earliest is not None and earliest <= asked and (following is not None or self._failures == 0)
+        wanted = max(oldest, following or 0) if from_earliest or is_hole else latest - 1
         if self._before is not None and max(asked, oldest) <= self._before <= latest:
             # A restarted server, whose publisher went on with its numbering: here is what was wanted before.
             wanted = self._before

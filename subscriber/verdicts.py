@@ -18,7 +18,7 @@ from trickle.errors import ConnectionLost, TrickleError, error_for, header_int, 
 DETAIL_CHARS: Final = 200
 """How much of an error's body is kept for people: a line, not a page of HTML."""
 
-_INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
+_INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
 _TEXTS: Final = (wire.CLOSED, wire.TRUNCATED)
 _INTEGER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 

@@ -27,6 +27,7 @@ SEQ_CURRENT: Final = -2
 SEQ: Final = "Lp-Trickle-Seq"
 LATEST: Final = "Lp-Trickle-Latest"
 EARLIEST: Final = "Lp-Trickle-Earliest"
+NEXT: Final = "Lp-Trickle-Next"
 SIZE: Final = "Lp-Trickle-Size"
 EPOCH: Final = "Lp-Trickle-Epoch"
 CLOSED: Final = "Lp-Trickle-Closed"
@@ -44,7 +45,7 @@ TRACEPARENT: Final = "traceparent"
 TERMINATED: Final = "terminated"
 """The one value of ``Lp-Trickle-Closed``: the channel has ended."""
 
-EXPOSED_HEADERS: Final = (SEQ, LATEST, EARLIEST, SIZE, EPOCH, CLOSED, TRUNCATED, RETRY_AFTER)
+EXPOSED_HEADERS: Final = (SEQ, LATEST, EARLIEST, NEXT, SIZE, EPOCH, CLOSED, TRUNCATED, RETRY_AFTER)
 """What a browser script may read (CORS)."""
 
 ALLOWED_REQUEST_HEADERS: Final = (

@@ -95,11 +95,11 @@ class Channel:
         segment = self.segments.get(seq)
         if segment is not None:
             return (Wait if segment.state is State.WAITING else Serve)(self, segment, head)
-        if self.ended:
-            return Ended(self, seq, head) if seq >= head else Gone(self, seq, head, self.earliest)
-        if seq == head or (head == 0 and seq == 1):
+        if seq < head:
+            return Gone(self, seq, head, self.earliest, min((at for at in self.segments if at > seq), default=head))
+        if not self.ended and (seq == head or (head == 0 and seq == 1)):
             return Wait(self, self._create(seq), head)
-        return (Ahead if seq > head else Gone)(self, seq, head, self.earliest)
+        return Ended(self, seq, head) if self.ended else Ahead(self, seq, head, self.earliest)
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader in; if the segment is not closed, wake it whenever there is more."""

@@ -24,9 +24,10 @@ STALE_DEADLINES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A channel was here: its last epoch, and when it is forgotten that it has ended."""
+    """A channel was here: its last epoch and head, and when it is forgotten that it has ended."""
 
     epoch: int
+    head: int
     until: float
 
 
@@ -255,13 +256,15 @@ class Registry:
         """The drain is over: the name is free again."""
         channel.forget()
         del self.channels[channel.name]
-        self._tombstones[channel.name] = Tombstone(channel.epoch, now + self.limits.tombstone_s)
+        self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)
 
     def _missing(self, name: str) -> Refusal:
         channel = self.channels.get(name)
-        return Refusal(Why.NOT_FOUND, channel, recently_ended=channel is not None or name in self._tombstones)
+        if channel is not None or (tombstone := self._tombstones.get(name)) is None:
+            return Refusal(Why.NOT_FOUND, channel, recently_ended=channel is not None)
+        return Refusal(Why.NOT_FOUND, recently_ended=True, epoch=tombstone.epoch, head=tombstone.head)
 
     def _expire_channel(self, channel: Channel, now: float) -> None:
         if channel.drain_until is not None and channel.drain_until <= now:

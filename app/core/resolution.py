@@ -46,12 +46,17 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The channel exists, but this seq is no longer (or never was) in its window."""
+    """The channel exists, but this seq is no longer (or never was) in its window.
+
+    Attributes:
+        following: the oldest seq beyond it that can be read or waited for.
+    """
 
     channel: Channel
     seq: int
     head: int
     earliest: int
+    following: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class Refusal:
         channel: the channel as far as there is one.
         seq: the seq in question, resolved, if there is one.
         recently_ended: the channel existed not long ago, so that the client may be told that it is over.
+        epoch, head: of a channel that has ended and is forgotten: its last life, and how far that came.
         limit: which limit, for :attr:`Why.LIMIT`.
         overtaking: of :attr:`Why.AHEAD`: so close to the head that the requests between may only be late.
     """
@@ -101,6 +107,8 @@ class Refusal:
     channel: Channel | None = None
     seq: int | None = None
     recently_ended: bool = False
+    epoch: int = 0
+    head: int = 0
     limit: str = ""
     overtaking: bool = False
 

@@ -54,12 +54,12 @@ def read_reply(resolution: Resolution, route: Route, jitter: Jitter) -> Reply | 
             segment = resolution.segment
             return empty_reply(resolution.channel, segment) if segment.closed and not segment.size else resolution
         case Ahead(_, seq, head, earliest) | Gone(_, seq, head, earliest):
-            reason = Reason.AHEAD if isinstance(resolution, Ahead) else Reason.GONE
             asked = seq if route.seq is None else route.seq
+            following = ((wire.NEXT, resolution.following),) if isinstance(resolution, Gone) else ()
             return Reply(
                 Status.SEQ_MISSING,
-                reason,
-                ((wire.LATEST, head), (wire.SEQ, asked), (wire.EARLIEST, earliest)),
+                Reason.GONE if following else Reason.AHEAD,
+                ((wire.LATEST, head), (wire.SEQ, asked), (wire.EARLIEST, earliest), *following),
                 b"Entry not found",
                 retry_after_s=jitter(*SEQ_RETRY_S),
             )
@@ -146,13 +146,14 @@ def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
     """What a refused request is answered. A refused publisher's connection closes: its body is not read."""
     publishing = route.op is Op.PUBLISH
     channel = refusal.channel
-    latest = channel.next_seq if channel else 0
+    latest = channel.next_seq if channel else refusal.head
     match refusal.why:
         case Why.NOT_FOUND if route.op is Op.DELETE:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, body=b"Invalid stream")
         case Why.NOT_FOUND | Why.ENDED:
-            eos = refusal.recently_ended
-            return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"Stream not found", close=publishing, eos=eos)
+            eos, body = refusal.recently_ended, b"Stream not found"
+            headers = ((wire.LATEST, latest), (wire.EPOCH, channel.epoch if channel else refusal.epoch)) if eos else ()
+            return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, headers, body, close=publishing, eos=eos)
         case Why.AHEAD:
             headers = ((wire.LATEST, latest), (wire.SEQ, refusal.seq or 0))
             return Reply(Status.SEQ_MISSING, Reason.AHEAD, headers, b"Segment is ahead of the channel", close=True)

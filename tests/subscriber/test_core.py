@@ -343,6 +343,14 @@ class TestResuming:
         driver = Driver("128@3", on_lag=OnLag.EARLIEST)
         assert driver.answer(404, latest=5, epoch=4, closed="terminated") == End(5)
 
+    @pytest.mark.parametrize("start", ["14@1", 14])
+    def test_what_ended_while_the_next_life_was_waited_for_is_missed(self, start: int | str) -> None:
+        """Whoever comes back too late, and waits in vain, is told how much there was."""
+        driver = Driver(start, wait_for_channel_s=3)
+        retry(driver.answer(404, latest=97, epoch=1, closed="terminated"))
+        driver.now += 3
+        assert driver.answer(404, closed="terminated") == End(83)
+
 
 class TestSeeking:
     def seek(self, driver: Driver, start: int | str, **options: Any) -> float:
@@ -575,6 +583,25 @@ class TestMissing:
         driver = Driver(5)
         assert resync(driver.answer(470, latest=20, earliest=1)) == Resync(6, 0.0, resync_error(5, 20, 1))
         assert driver.read(6) == Advance(6, gap=1)
+
+    @pytest.mark.parametrize("on_lag", [OnLag.LIVE, OnLag.EARLIEST])
+    def test_a_hole_whose_end_is_known_costs_one_request(self, on_lag: OnLag) -> None:
+        """A publisher that dropped much is followed to where it went on, however large the hole."""
+        driver = Driver(5, on_lag=on_lag, budget=RetryBudget(0, 0))
+        assert resync(driver.answer(470, latest=900, earliest=1, next=700)).seq == 700
+        assert driver.read(700) == Advance(700, gap=695)
+
+    def test_a_window_that_has_moved_on_is_no_hole(self) -> None:
+        """Who lags goes to the live edge, as it was wished for."""
+        assert resync(Driver(5).answer(470, latest=900, earliest=700, next=700)).seq == 899
+
+    def test_a_hole_that_is_found_late_is_left_too(self) -> None:
+        """After other failures it takes a pause, as every step does."""
+        driver = Driver(5)
+        retry(driver.answer(503))
+        verdict = resync(driver.answer(470, latest=900, earliest=1, next=700))
+        assert verdict.seq == 700
+        assert verdict.delay_s >= MIN_PAUSE_S
 
     def test_a_wide_hole_leads_to_the_live_edge(self) -> None:
         """A publisher that resumed far ahead is not followed step by step."""

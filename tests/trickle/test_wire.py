@@ -67,6 +67,7 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
         wire.SEQ,
         wire.LATEST,
         wire.EARLIEST,
+        wire.NEXT,
         wire.SIZE,
         wire.EPOCH,
         wire.CLOSED,

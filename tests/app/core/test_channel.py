@@ -106,14 +106,24 @@ def test_what_left_the_window_is_gone() -> None:
     bench = Bench(window_segments=2)
     for seq in range(4):
         bench.publish(seq)
-    assert bench.channel.resolve(1) == Gone(bench.channel, 1, 4, 2)
+    assert bench.channel.resolve(1) == Gone(bench.channel, 1, 4, 2, 2)
+
+
+def test_a_reader_is_told_where_a_hole_ends() -> None:
+    """While older segments are kept, the oldest one says nothing about that."""
+    bench = Bench()
+    bench.publish(0)
+    bench.publish(20, reset=True)
+    assert bench.channel.resolve(3) == Gone(bench.channel, 3, 21, 0, 20)
+    bench.channel.end(EndReason.DELETED, 0.0)
+    assert bench.channel.resolve(3) == Gone(bench.channel, 3, 21, 0, 20)
 
 
 def test_a_hole_is_gone_until_its_writer_comes() -> None:
     """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
     bench = Bench(overtaking_grace_s=0.0)
     bench.publish(1)
-    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1)
+    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1, 1)
     bench.reserve(0)
     assert bench.wait(0).segment.seq == 0
 
@@ -867,7 +877,7 @@ def test_what_is_kept_stays_readable_during_the_drain() -> None:
     assert content(bench.serve(1)) == content(bench.serve(-2)) == b"abc"
     assert bench.channel.resolve(-1) == bench.channel.resolve(2) == Ended(bench.channel, 2, 2)
     assert bench.channel.resolve(9) == Ended(bench.channel, 9, 2)
-    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1)
+    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1, 1)
 
 
 def test_an_ended_channel_that_was_never_written_has_nothing() -> None:

@@ -137,7 +137,7 @@ def _forgotten(registry: Registry) -> None:
 
 
 def _buried(registry: Registry) -> None:
-    registry._tombstones.update(a=Tombstone(1, 9.0), b=Tombstone(1, 9.0))
+    registry._tombstones.update(a=Tombstone(1, 0, 9.0), b=Tombstone(1, 0, 9.0))
 
 
 FAULTS: Final[dict[str, Callable[[Registry], object]]] = {

@@ -206,7 +206,8 @@ def test_an_ended_channel_is_readable_for_its_drain() -> None:
     assert registry.find("c") is channel
     assert registry.live("c") is None
     registry.expire(15.0)
-    assert registry.resolve("c", 0) == registry.find("c") == Refusal(Why.NOT_FOUND, recently_ended=True)
+    forgotten = Refusal(Why.NOT_FOUND, recently_ended=True, epoch=1, head=1)
+    assert registry.resolve("c", 0) == registry.find("c") == forgotten
     assert registry.budget.used == 0
     registry.expire(300.0)
     assert registry.next_deadline() == 315.0
@@ -236,7 +237,7 @@ def test_without_a_drain_the_name_is_forgotten_at_once() -> None:
     registry.end("c", 0.0)
     assert watcher.saw_close
     assert registry.channels == {}
-    assert registry.resolve("c", 0) == Refusal(Why.NOT_FOUND, recently_ended=True)
+    assert registry.resolve("c", 0) == Refusal(Why.NOT_FOUND, recently_ended=True, epoch=1, head=1)
     check_registry(registry)
 
 

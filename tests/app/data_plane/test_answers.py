@@ -105,13 +105,14 @@ def test_an_empty_segment_of_an_ended_channel_says_closed(channel: Channel) -> N
     assert empty_reply(channel, segment(event=Event.TERMINATE)).eos
 
 
-@pytest.mark.parametrize(("kind", "reason"), [(Ahead, "ahead"), (Gone, "gone")])
-def test_a_missing_segment_is_470(channel: Channel, kind: type[Ahead | Gone], reason: str) -> None:
-    """470 with the head, the oldest kept, the seq as asked for, and a wait."""
-    reply = read_reply(kind(channel, 9, 3, 1), Route(Op.READ, "c", -7), jitter)
+def test_a_missing_segment_is_470(channel: Channel) -> None:
+    """470 with the head, the oldest kept, the seq as asked for, and a wait; one below the head also with the next."""
+    reply = read_reply(Ahead(channel, 9, 3, 1), Route(Op.READ, "c", -7), jitter)
     headers = (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", -7), ("Lp-Trickle-Earliest", 1))
-    assert reply == Reply(470, reason, headers, b"Entry not found", retry_after_s=2)
-    reply = read_reply(kind(channel, 9, 3, 1), Route(Op.READ, "c"), jitter)
+    assert reply == Reply(470, "ahead", headers, b"Entry not found", retry_after_s=2)
+    reply = read_reply(Gone(channel, 0, 3, 1, 2), Route(Op.READ, "c", -7), jitter)
+    assert reply == Reply(470, "gone", (*headers, ("Lp-Trickle-Next", 2)), b"Entry not found", retry_after_s=2)
+    reply = read_reply(Ahead(channel, 9, 3, 1), Route(Op.READ, "c"), jitter)
     assert isinstance(reply, Reply)
     assert ("Lp-Trickle-Seq", 9) in reply.headers
 
@@ -207,8 +208,11 @@ def test_every_refusal_has_its_answer(
 
 
 def test_the_recently_ended_are_told(channel: Channel) -> None:
-    """404 for a channel that was there not long ago carries Closed."""
-    assert refusal_reply(Refusal(Why.NOT_FOUND, recently_ended=True), READ, jitter).eos
+    """404 for a channel that was there not long ago carries Closed, and how far it came: a late reader counts by it."""
+    forgotten = refusal_reply(Refusal(Why.NOT_FOUND, recently_ended=True, epoch=4, head=9), READ, jitter)
+    assert (forgotten.eos, forgotten.headers) == (True, (("Lp-Trickle-Latest", 9), ("Lp-Trickle-Epoch", 4)))
+    draining = refusal_reply(Refusal(Why.ENDED, channel, 5, recently_ended=True), READ, jitter)
+    assert (draining.eos, draining.headers) == (True, (("Lp-Trickle-Latest", channel.next_seq), EPOCH))
     assert read_reply(Refusal(Why.NOT_FOUND), READ, jitter) == refusal_reply(Refusal(Why.NOT_FOUND), READ, jitter)
 
 
