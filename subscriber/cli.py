@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from subscriber.certificates import CaFile, trusted
 from trickle.errors import InvalidInput, TrickleError
 
 if TYPE_CHECKING:
     from subscriber.archive.keep import Keep
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 LOSS_EXIT_CODE = 3
@@ -80,6 +82,7 @@ async def subscribe(
             help=f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed or not whole (loss); or never.",
         ),
     ] = "never",
+    ca_file: CaFile = None,
 ) -> None:
     """Receive a channel, all its segments, until it ends.
 
@@ -111,6 +114,7 @@ async def subscribe(
         reconnect,
         raw,
         limit,
+        _checked("--ca-file", trusted, ca_file),
     )
     on_stderr = request.output == "-"
     reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
@@ -128,11 +132,14 @@ async def subscribe(
 async def channels(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what the server says as JSON.")] = False,
+    ca_file: CaFile = None,
 ) -> None:
     """List the channels of a server."""
     from subscriber.listing import fetch_channels, print_channels
+    from subscriber.transport import TrailerTransport
 
-    print_channels(await fetch_channels(url), as_json=as_json)
+    transport = TrailerTransport(_checked("--ca-file", trusted, ca_file))
+    print_channels(await fetch_channels(url, transport), as_json=as_json)
 
 
 def _target(output: str | None, *, as_json: bool) -> str | None:
@@ -158,7 +165,7 @@ def _keep(text: str | None) -> Keep:
     return _checked("--keep", lambda amount: Keep(bytes=parse_size(amount)), text)
 
 
-def _checked(option: str, parse: Callable[[str], T], text: str, allowed: str = "") -> T:
+def _checked(option: str, parse: Callable[[S], T], text: S, allowed: str = "") -> T:
     """The option's value.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from subscriber.progress import Progress
 from subscriber.reporting import People, Programs, Reporter
 from subscriber.segment import Segment
 from subscriber.sinks import SinkClosed, descriptor_sink
+from subscriber.transport import TrailerTransport
 from subscriber.verdicts import OnLag
 from trickle.backoff import Backoff
 from trickle.errors import BrokenByPeer, TrickleError
@@ -71,6 +73,7 @@ class Request:
         reconnect: whether to begin again after an error, for as long as it takes.
         raw: bytes as they come, whatever the output's name.
         keep: how much a folder may hold.
+        tls: what https servers are checked against; ``None``: the system's authorities.
     """
 
     url: str
@@ -82,6 +85,7 @@ class Request:
     reconnect: bool = False
     raw: bool = False
     keep: Keep = field(default_factory=Keep)
+    tls: ssl.SSLContext | None = None
 
 
 async def run(request: Request, reporter: Reporter | None = None, rng: Random | None = None) -> Totals:
@@ -167,6 +171,7 @@ class _Run:
                 start=start,
                 on_lag=self._request.on_lag,
                 wait_for_channel_s=self._request.wait_s,
+                transport=TrailerTransport(self._request.tls),
             )
             self._progress.subscribed(subscriber)
             try:

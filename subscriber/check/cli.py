@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from subscriber.certificates import CaFile, trusted
 from subscriber.start import Start
 from trickle.amounts import parse_duration
 from trickle.errors import InvalidInput
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from subscriber.check.judge import Judgement
     from subscriber.check.probe import Probe
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 EXIT_NOT_FINE: Final = 1
@@ -51,6 +53,7 @@ async def check(
     decode: Annotated[bool, typer.Option(help="Decode the first picture of segments, if PyAV is there.")] = True,
     strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all segments.")] = False,
+    ca_file: CaFile = None,
 ) -> None:
     """Judge a live channel: subscribe for a while, and say what is wrong with it.
 
@@ -77,7 +80,7 @@ async def check(
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    probe = Probe(Order(url, start, for_s, wait_s, decode))
+    probe = Probe(Order(url, start, for_s, wait_s, decode, _checked("--ca-file", trusted, ca_file)))
     try:
         with _progress(probe, for_s):
             await probe.look()
@@ -90,7 +93,7 @@ async def check(
         raise typer.Exit(EXIT_NOT_FINE)
 
 
-def _checked(option: str, parse: Callable[[str], T], text: str) -> T:
+def _checked(option: str, parse: Callable[[S], T], text: S) -> T:
     try:
         return parse(text)
     except InvalidInput as error:

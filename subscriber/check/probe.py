@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +44,7 @@ class Order:
         for_s: how long to look, in seconds.
         wait_s: how long to wait for a channel that is not there yet, in seconds.
         decode: pictures are decoded, if PyAV is there.
+        tls: what https servers are checked against; ``None``: the system's authorities.
     """
 
     url: str
@@ -50,6 +52,7 @@ class Order:
     for_s: float = 30.0
     wait_s: float = 0.0
     decode: bool = True
+    tls: ssl.SSLContext | None = None
 
 
 class Probe:
@@ -70,7 +73,7 @@ class Probe:
         self.size = 0
         self._order = order
         self._unix_us = unix_us
-        self._client = httpx.AsyncClient(transport=TrailerTransport())
+        self._client = httpx.AsyncClient(transport=TrailerTransport(order.tls))
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import ssl
+from pathlib import Path
 
+import httpx
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -11,11 +14,14 @@ from typer.testing import CliRunner
 from app.cli import main
 from app.running import runnable
 from subscriber.archive.keep import Keep
+from subscriber.check.cli import check
 from subscriber.cli import channels, subscribe
 from subscriber.events import Totals
 from subscriber.job import Request
 from subscriber.verdicts import OnLag
 from tests.subscriber.test_transport import unused_port
+from tests.support.certificates import make_certificate
+from tests.support.local import local_server
 from trickle.errors import InvalidInput
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
@@ -39,6 +45,13 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--keep", "0"], 2, "at least one segment"),
         (["subscribe", NOWHERE, "-o", "out.ts", "--keep", "5"], 2, "only a folder can be kept small"),
         (["subscribe", NOWHERE, "-o", ""], 2, "an empty name"),
+        (["subscribe", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates from /dev/null"),
+        (
+            ["channels", NOWHERE, "--ca-file", "/no/such/file"],
+            2,
+            "/no/such/file: No such file",
+        ),
+        (["check", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates"),
         (["subscribe"], 2, "URL"),
         (["channels", "host"], 1, "it must begin with http:// or https://"),
         (["channels", NOWHERE], 1, "Connection refused"),
@@ -148,7 +161,7 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     """With the URL and the format that were asked for."""
     said: list[object] = []
 
-    async def fetch_channels(url: str) -> dict[str, object]:
+    async def fetch_channels(url: str, transport: object) -> dict[str, object]:
         return {"url": url}
 
     monkeypatch.setattr("subscriber.listing.fetch_channels", fetch_channels)
@@ -157,11 +170,47 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     assert said == [({"url": NOWHERE}, True)]
 
 
+def test_a_certificate_of_ones_own_is_trusted(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """By each command; a server that has another one is not."""
+    certificate, key = make_certificate(tmp_path)
+    app = typer.Typer()
+    for command in (subscribe, check, channels):
+        app.command(command.__name__)(runnable(command))
+    with local_server(tls_cert=certificate, tls_key=key) as server:
+        base = f"https://127.0.0.1:{server.port}"
+        url = f"{base}/trickle/cam"
+        trust = ssl.create_default_context(cafile=certificate)
+        with httpx.Client(verify=trust) as client:
+            client.post(f"{url}/0", content=b"data").raise_for_status()
+        for arguments in (
+            ["subscribe", url, "-o", str(tmp_path / "out"), "--start", "0", "--for", "0.1s"],
+            ["check", url, "--start", "0", "--for", "0.1s"],
+            ["channels", base],
+        ):
+            ran = CliRunner().invoke(app, [*arguments, "--ca-file", str(certificate)])
+            assert ran.exit_code == 0, (arguments, ran.output)
+            ran = CliRunner().invoke(app, arguments)
+            assert "certificate verify failed" in str(ran.exception), (arguments, ran.output)
+    assert (tmp_path / "out").read_bytes() == b"data"
+
+
 def test_help_names_every_option() -> None:
     """Each with a sentence."""
     app = typer.Typer()
     app.command("subscribe")(runnable(subscribe))
     app.command("channels")(runnable(channels))
     text = CliRunner().invoke(app, ["subscribe", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
-    for option in ("output", "start", "for", "wait", "on-lag", "reconnect", "keep", "raw", "json", "fail-on"):
+    for option in (
+        "output",
+        "start",
+        "for",
+        "wait",
+        "on-lag",
+        "reconnect",
+        "keep",
+        "raw",
+        "json",
+        "fail-on",
+        "ca-file",
+    ):
         assert f"--{option}" in text
