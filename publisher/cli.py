@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from publisher.media.transcode import TranscodeOptions
 
 T = TypeVar("T")
+
+_OF_MEDIA: Final = (
+    *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reconnect", "loop"),
+    *("video_bitrate", "gop", "preset", "height", "audio_codec", "audio_bitrate"),
+)
+"""Parameters that plain bytes have no use for."""
 
 
 async def publish(
@@ -64,10 +71,12 @@ async def publish(
     ffmpeg ... -f mpegts - | tricklecast publish $URL -
     my-program | tricklecast publish $URL - --raw --by line
     """
+    values = dict(locals())
     ChannelURL.parse(url)
     from publisher.job import Job, Media
 
     if raw:
+        _refuse_media(values)
         what: Raw | Media = _raw(source, by)
     else:
         if by is not None:
@@ -85,11 +94,13 @@ async def publish(
         )
         media = _media(container, realtime, min_segment, segment, encoding, reconnect, reconnect_for, loop)
         what = Media(source, _pairs(input_option or []), media)
+        if media.plays != 1 and not what.repeats:
+            raise typer.BadParameter(f"only a file can be played again, and {source} is none", param_hint="--loop")
     job = Job(
         url=url,
         what=what,
-        start=_checked(parse_start, start),
-        content_type=content_type or what.content_type,
+        start=_checked(parse_start, start, "--start"),
+        content_type=_checked(_header_value, content_type, "--content-type") or what.content_type,
         keep=keep,
         verify=True if ca_file is None else _context(ca_file),
     )
@@ -98,10 +109,18 @@ async def publish(
         raise typer.Exit(1)
 
 
+def _refuse_media(values: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(publish).parameters
+    for name in _OF_MEDIA:
+        if values[name] != parameters[name].default:
+            flag = f"--{'no-' if values[name] is False else ''}{name.replace('_', '-')}"
+            raise typer.BadParameter("it is for media, and --raw publishes plain bytes", param_hint=flag)
+
+
 def _raw(source: str, by: str | None) -> Raw:
     from publisher.job import STDIN, Raw
 
-    return Raw(None if source == STDIN else source, _checked(parse_by, by or options.DEFAULT_BY))
+    return Raw(None if source == STDIN else source, _checked(parse_by, by or options.DEFAULT_BY, "--by"))
 
 
 def _media(
@@ -120,11 +139,13 @@ def _media(
 
     return MediaOptions(
         container=ContainerKind(container),
-        cutting=Cutting(_checked(parse_duration, min_segment), _checked(parse_duration, segment)),
+        cutting=Cutting(
+            _checked(parse_duration, min_segment, "--min-segment"), _checked(parse_duration, segment, "--segment")
+        ),
         realtime=realtime,
         transcode=encoding,
         reconnect=reconnect,
-        reconnect_for_s=_checked(parse_duration, reconnect_for),
+        reconnect_for_s=_checked(parse_duration, reconnect_for, "--reconnect-for"),
         plays=_plays(loop),
     )
 
@@ -147,7 +168,10 @@ def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None
         return None
     if values.get("preset", PRESETS[0]) not in PRESETS:
         raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
-    checked = {name: _checked(parsers.get(name, lambda value: value), value) for name, value in values.items()}
+    checked = {
+        name: _checked(parsers.get(name, lambda value: value), value, f"--{name.replace('_', '-')}")
+        for name, value in values.items()
+    }
     return TranscodeOptions(**checked)
 
 
@@ -161,16 +185,22 @@ def _plays(loop: str) -> int | None:
 
 def _pairs(texts: list[str]) -> dict[str, str]:
     for text in texts:
-        if "=" not in text:
+        if text.find("=") < 1:
             raise typer.BadParameter(f"--input-option is KEY=VALUE, not {text!r}")
     return {key: value for key, _, value in (text.partition("=") for text in texts)}
 
 
-def _checked(parse: Callable[[Any], T], text: Any) -> T:
+def _header_value(text: str | None) -> str | None:
+    if text is not None and not (text.isascii() and text.isprintable()):
+        raise InvalidInput(f"a media type is printable ASCII, not {text!r}")
+    return text
+
+
+def _checked(parse: Callable[[Any], T], text: Any, option: str) -> T:
     try:
         return parse(text)
     except InvalidInput as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _context(ca_file: Path) -> ssl.SSLContext:

@@ -97,6 +97,13 @@ class Media:
         """Whether it may not be held up, so that segments are dropped where the network is too slow."""
         return self.options.realtime
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it can be played again."""
+        from publisher.media.inputs import Input, Kind
+
+        return Input.parse(self.source).kind is Kind.FILE
+
     def open(self, status: Status, is_stopped: IsStopped) -> Iterator[Step]:
         """Open it; its steps.
 

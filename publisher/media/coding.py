@@ -20,6 +20,9 @@ PRESETS: Final = (
     "slower",
     "veryslow",
 )
+MAX_BITRATE: Final = (1 << 31) - 1
+"""In bits per second: what libavcodec's limits can hold."""
+
 QUALITY: Final = 23
 """x264's constant rate factor where no bitrate is wanted: its default."""
 
@@ -88,12 +91,18 @@ class VideoCoding:
         gop_s: from keyframe to keyframe, in seconds.
         preset: one of :data:`PRESETS`: the slower, the better.
         threads: how many encode one picture; 0: one per processor.
+
+    Raises:
+        InvalidInput: the bitrate is beyond :data:`MAX_BITRATE`.
     """
 
     bitrate: int | None
     gop_s: float
     preset: str
     threads: int = 0
+
+    def __post_init__(self) -> None:
+        _check_bitrate(self.bitrate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,18 @@ class AudioCoding:
     Attributes:
         codec: AAC or Opus.
         bitrate: bits per second.
+
+    Raises:
+        InvalidInput: the bitrate is beyond :data:`MAX_BITRATE`.
     """
 
     codec: AudioCodec
     bitrate: int
+
+    def __post_init__(self) -> None:
+        _check_bitrate(self.bitrate)
+
+
+def _check_bitrate(bitrate: int | None) -> None:
+    if bitrate is not None and bitrate > MAX_BITRATE:
+        raise InvalidInput(f"no encoder takes {bitrate} bit/s")

@@ -52,6 +52,7 @@ class Encoders:
             raise InvalidInput('encoding media needs PyAV: pip install "tricklecast[media]"') from error
         # Streams exist in containers only. This one discards everything, and is given nothing.
         self._container: OutputContainer = av.open(os.devnull, mode="w", format="null")
+        self._encoders: list[VideoEncoder | AudioEncoder] = []
 
     def add_video(self, shape: VideoShape, coding: VideoCoding) -> VideoEncoder:
         """One more picture.
@@ -60,7 +61,9 @@ class Encoders:
             InvalidInput: this build of PyAV has no encoder for it.
         """
         _require(VIDEO_ENCODER)
-        return VideoEncoder(self._container, shape, coding)
+        encoder = VideoEncoder(self._container, shape, coding)
+        self._encoders.append(encoder)
+        return encoder
 
     def add_audio(self, rate: int, layout: str, coding: AudioCoding) -> AudioEncoder:
         """One more sound.
@@ -74,10 +77,18 @@ class Encoders:
             InvalidInput: this build of PyAV has no encoder for it.
         """
         _require(coding.codec.value)
-        return AudioEncoder(self._container, rate, layout, coding)
+        encoder = AudioEncoder(self._container, rate, layout, coding)
+        self._encoders.append(encoder)
+        return encoder
 
     def open(self) -> None:
-        """Open all of them; from then on their streams are complete."""
+        """Open all of them; from then on their streams are complete.
+
+        Raises:
+            InvalidInput: an encoder does not take its settings.
+        """
+        for encoder in self._encoders:
+            encoder.open()
         self._container.start_encoding()
 
     def close(self) -> None:
@@ -98,6 +109,16 @@ class VideoEncoder:
         self.stream: VideoStream = container.add_stream(VIDEO_ENCODER, rate=shape.rate)
         self._context = self._configured(self.stream.codec_context)
         self._next_keyframe: Fraction | None = None
+
+    def open(self) -> None:
+        """Open it; called by :meth:`Encoders.open`.
+
+        Raises:
+            InvalidInput: it does not take its settings.
+        """
+        shape, coding = self._shape, self._coding
+        quality = "" if coding.bitrate is None else f" at {coding.bitrate} bit/s"
+        _open(self._context, f"a picture of {shape.width}x{shape.height}, {float(shape.rate):g} a second{quality}")
 
     def encode(self, frame: VideoFrame) -> Iterator[Packet[Stream]]:
         """Encode one picture.
@@ -176,6 +197,14 @@ class AudioEncoder:
         self._input: tuple[str, str, int] | None = None
         self._graph: Graph | None = None
 
+    def open(self) -> None:
+        """Open it; called by :meth:`Encoders.open`.
+
+        Raises:
+            InvalidInput: it does not take its settings.
+        """
+        _open(self._context, f"{self._layout} sound of {self._rate} Hz at {self._coding.bitrate} bit/s")
+
     def encode(self, frame: AudioFrame) -> Iterator[Packet[Stream]]:
         """Encode a piece of sound.
 
@@ -249,6 +278,15 @@ def _require(encoder: str) -> None:
 
     if encoder not in codecs_available:
         raise InvalidInput(f"this build of PyAV has no encoder {encoder}")
+
+
+def _open(context: VideoCodecContext | AudioCodecContext, what: str) -> None:
+    from av.error import FFmpegError
+
+    try:
+        context.open(strict=False)
+    except (FFmpegError, OverflowError) as error:
+        raise InvalidInput(f"the encoder {context.codec.name} does not take {what}") from error
 
 
 def _belonging(packets: Iterable[Packet[Any]], stream: Stream) -> Iterator[Packet[Stream]]:
