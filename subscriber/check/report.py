@@ -111,6 +111,8 @@ def print_report(url: str, judgement: Judgement, console: Console) -> None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in judgement.findings:
+        if not run.seen and finding.verdict is not Verdict.FAIL:
+            continue  # of nothing, nothing can be told
         table.add_row(
             Text(_WORDS[finding.verdict], _STYLES[finding.verdict]),
             Text(finding.title),

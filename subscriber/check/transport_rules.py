@@ -45,6 +45,9 @@ def _received(study: Study, limits: Limits) -> Result:
     values: dict[str, Value] = {"segments": len(study.seen), "bytes": received}
     if study.run.ended is Ended.ERROR:
         return Result(Verdict.FAIL, study.run.error, "The subscription broke off.", "See the message.", values)
+    if not study.seen and study.run.ended is Ended.CHANNEL:
+        cure = "Publish to it again, and have the check wait for it (--wait)."
+        return Result(Verdict.FAIL, "no segment", "The channel has ended.", cure, values)
     if not study.seen:
         cure = "Is it being published to? Look longer (--for), or begin with what is there (--start current)."
         return Result(Verdict.FAIL, "no segment", "Nothing arrived in that time.", cure, values)

@@ -430,6 +430,7 @@ def test_what_arrives(good: list[bytes]) -> None:
     assert troubles(judged(seen, missed_at_end=2)) == {"gaps": "fail"}
     assert troubles(judged(seen, ended=Ended.ERROR, error="connection lost")) == {"received": "fail"}
     assert judged([]).finding("received").figure == "no segment"
+    assert "--wait" in judged([], ended=Ended.CHANNEL).finding("received").cure
     back = (Head(1, 0.001, 9, 8), Head(2, 0.001, 4, 8), Head(3, 0.001, 5, 8))
     assert troubles(judged(seen, heads=back)) == {"head": "fail"}
     behind = tuple(Head(at, 0.001, 10 + 2 * at, 5 + at) for at in range(9))

@@ -211,6 +211,12 @@ def test_the_report_for_people(segments: list[bytes]) -> None:
     assert "the publisher left numbers out" in " ".join(text.split())
     assert "not fine, after" in text
     assert "\x1b" not in text
+    nothing = report_of(judged([])).splitlines()
+    assert [line.split()[0] for line in nothing if not line.startswith(" ")] == [
+        "http://host/trickle/cam",
+        "FAIL",
+        "not",
+    ]
 
 
 def test_the_report_for_programs(segments: list[bytes]) -> None:
