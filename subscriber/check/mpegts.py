@@ -76,6 +76,7 @@ class MpegtsReader:
         self._faults: Counter[Fault] = Counter()
         self._met: set[int] = set()
         self._repeated: set[int] = set()
+        self._payloads: dict[int, bytes] = {}
         self._sections: dict[int, Sections] = {}
         self._tracks: dict[int, Elementary] = {}
         self._has_pat = self._has_tables = False
@@ -144,14 +145,17 @@ class MpegtsReader:
         if discontinuity:
             # A counter may jump where its packet says so (2.4.3.5).
             self._multiplex.counters.pop(pid, None)
-        if packet[3] & 0x10 and self._counts_up(pid, packet[3] & 0x0F):
+        payload = packet[start:]
+        if packet[3] & 0x10 and self._counts_up(pid, packet[3] & 0x0F, payload):
             if packet[3] & 0xC0:
                 self._faults[Fault.SCRAMBLED] += 1
             else:
-                self._payload(pid, packet[start:], bool(packet[1] & 0x40))
+                self._payload(pid, payload, bool(packet[1] & 0x40))
 
-    def _counts_up(self, pid: int, counter: int) -> bool:
-        """Whether the packet is a new one; a packet may be sent twice (2.4.3.3)."""
+    def _counts_up(self, pid: int, counter: int, payload: bytes) -> bool:
+        """Whether the packet is a new one; a packet may be sent twice (2.4.3.3), with the same payload."""
+        before = self._payloads.get(pid)
+        self._payloads[pid] = payload
         last = self._multiplex.counters.get(pid)
         self._multiplex.counters[pid] = counter
         is_first = pid not in self._met
@@ -159,7 +163,7 @@ class MpegtsReader:
         if last is None or counter == (last + 1) & 0x0F:
             self._repeated.discard(pid)
             return True
-        if counter == last and not is_first and pid not in self._repeated:
+        if counter == last and payload == before and pid not in self._repeated:
             self._repeated.add(pid)
             return False
         self._faults[Fault.LOST_AT_SEAM if is_first else Fault.LOST_INSIDE] += 1

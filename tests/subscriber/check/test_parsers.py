@@ -109,6 +109,13 @@ def test_a_packet_may_come_twice() -> None:
     assert media.faults == {Fault.LOST_INSIDE: 1}
 
 
+def test_another_packet_with_the_same_counter_is_no_repetition() -> None:
+    """Fifteen packets are lost, or thirty-one: what comes then has the last counter, but other bytes."""
+    (media,) = read(TABLES + frames(1000) + frames(4600))
+    assert media.faults == {Fault.LOST_INSIDE: 1}
+    assert media.tracks[0].samples == 2
+
+
 def test_packets_without_payload_do_not_count() -> None:
     """A clock or a producer time between two frames leaves the counter as it is."""
     clock = packet(0x101, 0, b"", adaptation=b"\0")
