@@ -14,6 +14,7 @@ from publisher.statistics import Statistics
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 RATE_S: Final = 5.0
 """Over how many seconds the bitrate is taken: longer than a usual segment, so that it does not swing with each."""
@@ -41,7 +42,7 @@ class Status:
         """One line that stays. A standard error that nobody reads any more is no reason to stop publishing."""
         if self._console.is_terminal:
             self._console.print(message, markup=False)
-        else:  # not through rich, which ends the process at a broken pipe
+        elif sys.stderr is not None:  # not through rich, which ends the process at a broken pipe
             with suppress(OSError):
                 sys.stderr.write(f"{message}\n")
                 sys.stderr.flush()
@@ -58,21 +59,37 @@ class Status:
             return
         from rich.live import Live
 
-        line = _Line(lambda: self.line(totals, statistics()))
+        line = _Line(lambda: self.line(totals, statistics(), self._console.width))
         with Live(line, console=self._console, refresh_per_second=_REFRESH_HZ, transient=True):
             yield
 
-    def line(self, totals: Totals, statistics: Statistics) -> str:
-        """The state in one line."""
+    def line(self, totals: Totals, statistics: Statistics, width: int | None = None) -> str:
+        """The state in one line. Where it does not fit into ``width`` columns, what matters least is left out first."""
         now = time.monotonic()
         seq = "waiting" if totals.seq is None else f"segment {totals.seq}"
-        rate = self._rate.per_second(now, totals.bytes) * 8 / 1e6
-        parts = [self._url, seq, _size(totals.bytes), f"{rate:.2f} Mbit/s", f"{statistics.in_flight} in flight"]
+        rate = f"{self._rate.per_second(now, totals.bytes) * 8 / 1e6:.2f} Mbit/s"
+        size, elapsed = _size(totals.bytes), f"{now - self._begun_at:.0f} s"
         counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
-        parts += [f"{name} {count}" for name, count in counts.items() if count]
+        troubles = [f"{name} {count}" for name, count in counts.items() if count]
         if self._source:
-            parts.append(self._source)
-        return "  ".join([*parts, f"{now - self._begun_at:.0f} s"])
+            troubles.append(self._source)
+        state = [rate, f"{statistics.in_flight} in flight", *troubles]
+        channel = self._url.rpartition("/")[2]
+        lines = (
+            "  ".join(parts)
+            for parts in (
+                [self._url, seq, size, *state, elapsed],
+                [channel, seq, size, *state, elapsed],
+                [seq, size, *state, elapsed],
+                [seq, *state, elapsed],
+                [seq, *state],
+                [seq, rate, *troubles],
+            )
+        )
+        line = next(lines)
+        while width is not None and len(line) > width and (shorter := next(lines, None)) is not None:
+            line = shorter
+        return line
 
     def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
         """What was published, and how it ended."""
@@ -107,8 +124,10 @@ class _Line:
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
 
-    def __rich__(self) -> str:
-        return self._text()
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(self._text(), no_wrap=True, overflow="ellipsis")
 
 
 def _count(count: int, one: str, many: str = "") -> str:

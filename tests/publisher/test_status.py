@@ -56,6 +56,30 @@ def test_the_line_says_what_is_going_on() -> None:
     assert "reconnecting" not in status.line(Totals(), Statistics())
 
 
+def test_a_narrow_terminal_has_what_matters_most() -> None:
+    """The address is shortened first, then left out; troubles stay."""
+    status = Status("http://localhost:2939/trickle/cam")
+    totals, statistics = Totals(bytes=1 << 20, seq=12, lost=1), Statistics(in_flight=1)
+    full = status.line(totals, statistics)
+    assert status.line(totals, statistics, len(full)) == full
+    assert status.line(totals, statistics, len(full) - 1).startswith("cam  segment 12  1.0 MiB")
+    for width in (31, 40, 45, 50, 60):
+        line = status.line(totals, statistics, width)
+        assert line.startswith("segment 12")
+        assert "lost 1" in line
+        assert len(line) <= width
+    assert status.line(totals, statistics, 10) == "segment 12  0.00 Mbit/s  lost 1"
+
+
+def test_a_channel_may_be_called_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks like markup of the terminal library is shown as it is."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    with Status("http://h/[bold]c[/red]").live(Totals(), Statistics):
+        pass
+    assert "http://h/[bold]c[/red]" in stream.getvalue()
+
+
 def test_the_bitrate_is_that_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was faster or slower before does not count."""
     now = 100.0
@@ -86,3 +110,9 @@ def test_nobody_listening_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) 
     status = Status("http://h/c")
     status.say("one")
     status.say("two")
+
+
+def test_without_a_standard_error_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services may be started without one."""
+    monkeypatch.setattr(sys, "stderr", None)
+    Status("http://h/c").say("one")
