@@ -1,5 +1,19 @@
-"""`python -m app` is `tricklecast`."""
+"""The way in: `tricklecast`, and `python -m app`."""
 
-from app.cli import main
+from __future__ import annotations
 
-main()
+import sys
+
+
+def main() -> None:
+    """Run the command line. A Ctrl-C that comes while modules are still being loaded ends it, too, without a trace."""
+    try:
+        from app.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -168,3 +168,17 @@ def test_python_m_app_is_the_same_command() -> None:
     command = [sys.executable, "-m", "app", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert result.stdout == f"tricklecast {__version__}\n"
+
+
+def test_an_early_ctrl_c_leaves_no_trace() -> None:
+    """While modules are being loaded there is nothing to clean up, and nothing to say."""
+    code = (
+        "import sys\nfrom app.__main__ import main\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, *_):\n"
+        "        raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "main()"
+    )
+    done = python(code, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
