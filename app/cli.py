@@ -35,9 +35,9 @@ class Mount:
 COMMANDS: Final = {
     "serve": Mount("app.serve_cli", "serve", "Run a server."),
     "publish": Mount("publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."),
-    "subscribe": Mount("subscriber.cli", "subscribe", "Receive a channel into a file or a pipe."),
+    "subscribe": Mount("subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "check": Mount("subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."),
-    "channels": Mount("subscriber.cli", "channels", "List a server's channels."),
+    "channels": Mount("subscriber.command.cli", "channels", "List a server's channels."),
     "storms": Mount("analytics.cli", "storms", "Find retry storms in access logs."),
     "stress": Mount("app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
     "conformance": Mount("app.conformance.cli", "conformance", "Check a server against the wire protocol."),

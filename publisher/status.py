@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from publisher.feed import Totals
 from publisher.statistics import Statistics
+from trickle import words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +69,7 @@ class Status:
         now = time.monotonic()
         seq = "waiting" if totals.seq is None else f"segment {totals.seq}"
         rate = f"{self._rate.per_second(now, totals.bytes) * 8 / 1e6:.2f} Mbit/s"
-        size, elapsed = _size(totals.bytes), f"{now - self._begun_at:.0f} s"
+        size, elapsed = words.size(totals.bytes), f"{now - self._begun_at:.0f} s"
         counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
         troubles = [f"{name} {count}" for name, count in counts.items() if count]
         if self._source:
@@ -94,11 +95,13 @@ class Status:
     def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
         """What was published, and how it ended."""
         elapsed_s = time.monotonic() - self._begun_at
-        parts = [f"published {_count(totals.segments, 'segment')} ({_size(totals.bytes)}) in {elapsed_s:.1f} s"]
+        parts = [
+            f"published {words.count(totals.segments, 'segment')} ({words.size(totals.bytes)}) in {elapsed_s:.1f} s"
+        ]
         if totals.seq is not None:
             parts.append(f"the last one {totals.seq}")
         if statistics.retries:
-            parts.append(_count(statistics.retries, "retry", "retries"))
+            parts.append(words.count(statistics.retries, "retry", "retries"))
         counts = {"dropped": totals.dropped, "lost": totals.lost}
         parts += [f"{count} {name}" for name, count in counts.items() if count]
         return f"{', '.join(parts)}; {how}"
@@ -128,15 +131,3 @@ class _Line:
         from rich.text import Text
 
         return Text(self._text(), no_wrap=True, overflow="ellipsis")
-
-
-def _count(count: int, one: str, many: str = "") -> str:
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

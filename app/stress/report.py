@@ -12,6 +12,7 @@ from app.stress.faults import MEANING, Fault
 from app.stress.histogram import Quantiles
 from app.stress.ledger import Traffic
 from app.stress.runner import Run
+from trickle.words import count, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +56,7 @@ def progress_line(run: Run) -> str:
     faults = sum(ledger.faults.counts.values())
     return (
         f"{run.phase}: {ledger.published.wanted} of {total} segments published, {ledger.received.segments} of"
-        f" {total * run.plan.subscribers} received, {_count(faults, 'fault')}"
+        f" {total * run.plan.subscribers} received, {count(faults, 'fault')}"
     )
 
 
@@ -102,7 +103,7 @@ def print_report(out: Console, run: Run) -> None:
     plan, ledger = run.plan, run.ledger
     load = plan.load
     early = ", interrupted" if run.interrupted else ""
-    publishers, subscribers = _count(load.channels, "publisher"), _count(plan.subscribers, "subscriber")
+    publishers, subscribers = count(load.channels, "publisher"), count(plan.subscribers, "subscriber")
     out.print(
         f"{publishers}, {'each ' if load.channels > 1 else ''}with {subscribers} on {plan.base},"
         f" {run.seconds:.1f} s{early} (seed {load.seed})",
@@ -116,7 +117,7 @@ def print_report(out: Console, run: Run) -> None:
 
 
 def _line(traffic: Traffic, seconds: float) -> str:
-    words = [f"{traffic.segments} of {_count(traffic.wanted, 'segment')}", size(traffic.bytes)]
+    words = [f"{traffic.segments} of {count(traffic.wanted, 'segment')}", size(traffic.bytes)]
     words += [f"{size(traffic.bytes / seconds)}/s"] if seconds else []
     words += [f"{traffic.counts[name]} {name}" for name in _ACTIVITY if traffic.counts.get(name)]
     return ", ".join(words)
@@ -163,16 +164,3 @@ def _print_faults(out: Console, run: Run) -> None:
             out.print(f"— {MEANING[fault]}")
             for where in faults.examples[fault]:
                 out.print(f"    {where}", style="dim")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun if number == 1 else noun + 's'}"
-
-
-def size(number: float) -> str:
-    """Bytes for people, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"

@@ -119,7 +119,7 @@ def _progress(probe: Probe, for_s: float) -> Iterator[None]:
     from rich.live import Live
     from rich.text import Text
 
-    from subscriber.words import count, size
+    from trickle.words import count, size
 
     console, began = Console(stderr=True), time.monotonic()
     if not console.is_terminal:

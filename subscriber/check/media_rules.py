@@ -11,7 +11,7 @@ from subscriber.check.media import Container, Fault, Kind, Track
 from subscriber.check.observations import Seen
 from subscriber.check.study import Study
 from subscriber.check.timeline_rules import NOT_MEDIA, is_timed
-from subscriber.words import count
+from trickle.words import count
 
 _DAMAGE: Final = (
     Fault.SYNC_LOST,

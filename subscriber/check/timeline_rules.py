@@ -9,7 +9,7 @@ from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, name
 from subscriber.check.media import Kind, Track
 from subscriber.check.observations import Seen
 from subscriber.check.study import JUMP_S, Study, middle
-from subscriber.words import count
+from trickle.words import count
 
 NOT_MEDIA: Final = "not MPEG-TS or MP4"
 

@@ -21,7 +21,7 @@ from subscriber.check.findings import (
 from subscriber.check.media import Container
 from subscriber.check.observations import Ended
 from subscriber.check.study import Study
-from subscriber.words import count, rate, size
+from trickle.words import count, rate, size
 
 DECLARED: Final = {
     Container.MPEGTS: ("video/mp2t", "audio/mp2t", "video/mpeg"),

@@ -41,7 +41,7 @@ def test_a_terminal_has_a_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
             status.say("[a line that stays]")
         assert "[a line that stays]\n" in stream.getvalue()
         assert ("segment 7" in stream.getvalue()) is shown
-        assert ("2.9 MiB" in stream.getvalue()) is shown
+        assert ("3.0 MB" in stream.getvalue()) is shown
 
 
 def test_the_line_says_what_is_going_on() -> None:
@@ -50,7 +50,7 @@ def test_the_line_says_what_is_going_on() -> None:
     assert status.line(Totals(), Statistics()).startswith("http://h/c  waiting  0 B  0.00 Mbit/s  0 in flight  0 s")
     status.source("reconnecting, attempt 2")
     line = status.line(Totals(segments=1, bytes=5 << 30, lost=2, dropped=3, seq=4), Statistics(in_flight=1, retries=6))
-    assert "segment 4  5.0 GiB" in line
+    assert "segment 4  5.4 GB" in line
     assert line.endswith("1 in flight  retries 6  dropped 3  lost 2  reconnecting, attempt 2  0 s")
     status.source("")
     assert "reconnecting" not in status.line(Totals(), Statistics())
@@ -62,7 +62,7 @@ def test_a_narrow_terminal_has_what_matters_most() -> None:
     totals, statistics = Totals(bytes=1 << 20, seq=12, lost=1), Statistics(in_flight=1)
     full = status.line(totals, statistics)
     assert status.line(totals, statistics, len(full)) == full
-    assert status.line(totals, statistics, len(full) - 1).startswith("cam  segment 12  1.0 MiB")
+    assert status.line(totals, statistics, len(full) - 1).startswith("cam  segment 12  1.0 MB")
     for width in (31, 40, 45, 50, 60):
         line = status.line(totals, statistics, width)
         assert line.startswith("segment 12")
@@ -101,7 +101,7 @@ def test_the_summary_is_one_line() -> None:
     status = Status("http://h/c")
     assert status.summary(Totals(), Statistics(), "over") == "published 0 segments (0 B) in 0.0 s; over"
     one = status.summary(Totals(segments=1, bytes=2048, lost=3, dropped=2, seq=0), Statistics(retries=1), "over")
-    assert one == "published 1 segment (2.0 KiB) in 0.0 s, the last one 0, 1 retry, 2 dropped, 3 lost; over"
+    assert one == "published 1 segment (2.0 kB) in 0.0 s, the last one 0, 1 retry, 2 dropped, 3 lost; over"
 
 
 def test_nobody_listening_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:

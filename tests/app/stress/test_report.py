@@ -11,7 +11,7 @@ from rich.console import Console
 from app.stress.bottleneck import bottlenecks
 from app.stress.faults import Fault
 from app.stress.plan import Plan
-from app.stress.report import as_document, print_report, progress, progress_line, size
+from app.stress.report import as_document, print_report, progress, progress_line
 from app.stress.runner import Run, Worker
 from trickle.load import Load
 from trickle.stress import Health, Left, Orders, Received, Sent
@@ -107,9 +107,3 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
         with progress(Console(file=out, force_terminal=terminal, width=100), run):
             pass
         assert ("segments published" in out.getvalue()) is terminal
-
-
-@pytest.mark.parametrize(("number", "text"), [(999, "999 B"), (20_000, "20.0 kB"), (3e15, "3000.0 TB")])
-def test_sizes_are_for_people(number: float, text: str) -> None:
-    """In powers of 1000."""
-    assert size(number) == text

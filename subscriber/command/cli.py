@@ -91,8 +91,8 @@ async def subscribe(
     Exit codes: 0 the channel ended, or the time was over; 1 an error, which names the position to go on from; 2 wrong
     usage; 3 see --fail-on; 130 Ctrl-C; 143 SIGTERM. Whatever ends it, the files are in order.
     """
-    from subscriber.job import FailOn, Request, reports_on, run
-    from subscriber.outputs import is_folder
+    from subscriber.command.job import FailOn, Request, reports_on, run
+    from subscriber.command.outputs import is_folder
     from subscriber.sinks import standard_stream
     from subscriber.start import Start
     from subscriber.verdicts import OnLag
@@ -135,7 +135,7 @@ async def channels(
     ca_file: CaFile = None,
 ) -> None:
     """List the channels of a server."""
-    from subscriber.listing import fetch_channels, print_channels
+    from subscriber.command.listing import fetch_channels, print_channels
     from subscriber.transport import TrailerTransport
 
     transport = TrailerTransport(_checked("--ca-file", trusted, ca_file))

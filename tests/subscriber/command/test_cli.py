@@ -15,9 +15,9 @@ from app.cli import main
 from app.running import runnable
 from subscriber.archive.keep import Keep
 from subscriber.check.cli import check
-from subscriber.cli import channels, subscribe
-from subscriber.events import Totals
-from subscriber.job import Request
+from subscriber.command.cli import channels, subscribe
+from subscriber.command.events import Totals
+from subscriber.command.job import Request
 from subscriber.verdicts import OnLag
 from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
@@ -101,7 +101,7 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(request)
         return Totals()
 
-    monkeypatch.setattr("subscriber.job.run", run)
+    monkeypatch.setattr("subscriber.command.job.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
     arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--raw"]
@@ -132,7 +132,7 @@ def test_losses_can_be_failures(monkeypatch: pytest.MonkeyPatch, fail_on: str, t
     async def run(request: object, reporter: object) -> Totals:
         return totals
 
-    monkeypatch.setattr("subscriber.job.run", run)
+    monkeypatch.setattr("subscriber.command.job.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
     assert CliRunner().invoke(app, [NOWHERE, "--fail-on", fail_on]).exit_code == code
@@ -164,8 +164,10 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     async def fetch_channels(url: str, transport: object) -> dict[str, object]:
         return {"url": url}
 
-    monkeypatch.setattr("subscriber.listing.fetch_channels", fetch_channels)
-    monkeypatch.setattr("subscriber.listing.print_channels", lambda answer, as_json: said.append((answer, as_json)))
+    monkeypatch.setattr("subscriber.command.listing.fetch_channels", fetch_channels)
+    monkeypatch.setattr(
+        "subscriber.command.listing.print_channels", lambda answer, as_json: said.append((answer, as_json))
+    )
     runnable(channels)(NOWHERE, as_json=True)
     assert said == [({"url": NOWHERE}, True)]
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from subscriber.client import Subscriber
-from subscriber.events import Totals
+from subscriber.command.events import Totals
 from subscriber.statistics import Statistics
-from subscriber.words import count, rate, size
+from trickle.words import count, rate, size
 
 RATE_WINDOW_S: Final = 5.0
 """Bit rates are those of the last seconds: an average over hours shows no change."""

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from subscriber.archive.record import read_index
-from subscriber.events import Ended, Event, Failed, Gap, Reconnecting, Retry, SegmentRead, Started, Totals
-from subscriber.job import Request, reports_on
-from subscriber.job import run as run_job
-from subscriber.progress import Progress
-from subscriber.reporting import People
+from subscriber.command.events import Ended, Event, Failed, Gap, Reconnecting, Retry, SegmentRead, Started, Totals
+from subscriber.command.job import Request, reports_on
+from subscriber.command.job import run as run_job
+from subscriber.command.progress import Progress
+from subscriber.command.reporting import People
 from subscriber.sinks import SinkClosed
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.waiting import until
@@ -331,10 +331,10 @@ def test_a_reader_who_leaves_the_pipe_is_a_normal_end(monkeypatch: pytest.Monkey
 
         async def flush(self) -> None: ...
 
-    monkeypatch.setattr("subscriber.outputs.open_sink", lambda _: Gone())
+    monkeypatch.setattr("subscriber.command.outputs.open_sink", lambda _: Gone())
     events = heard(faulty, "-", start="0")
     assert events.of(Ended)[0].reason == "reader"
-    monkeypatch.setattr("subscriber.job.descriptor_sink", lambda _: Gone())
+    monkeypatch.setattr("subscriber.command.job.descriptor_sink", lambda _: Gone())
 
     async def main() -> None:
         async with fake(endless) as server:

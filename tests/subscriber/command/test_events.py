@@ -11,7 +11,7 @@ import pytest
 
 import subscriber
 from subscriber.archive.index import Entry
-from subscriber.events import (
+from subscriber.command.events import (
     Ended,
     Event,
     Failed,
@@ -30,7 +30,7 @@ from subscriber.sinks import SinkClosed
 from subscriber.verdicts import Gone
 from trickle import errors
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference"
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
 KINDS: list[type[Event]] = [Started, SegmentRead, Gap, Retry, Reconnecting, Note, Ended, Failed]
 
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from subscriber.transport import GarbageAnswer, TrailerTransport
 from subscriber.verdicts import first_line
-from subscriber.words import size
 from trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from trickle.paths import parse_server_url
+from trickle.words import size
 
 ROUTE: Final = "/api/v1/channels"
 TIMEOUT_S: Final = 10.0

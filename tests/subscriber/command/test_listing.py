@@ -11,7 +11,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from subscriber.listing import fetch_channels, print_channels
+from subscriber.command.listing import fetch_channels, print_channels
 from subscriber.transport import GarbageAnswer
 from trickle.errors import ConnectionLost, InvalidURL, Refused, RemoteProtocolError
 

@@ -8,10 +8,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from subscriber.events import Ended, Event, Failed, Gap, Note, Reconnecting, Retry, SegmentRead, Started, as_line
-from subscriber.progress import Progress, summary
+from subscriber.command.events import (
+    Ended,
+    Event,
+    Failed,
+    Gap,
+    Note,
+    Reconnecting,
+    Retry,
+    SegmentRead,
+    Started,
+    as_line,
+)
+from subscriber.command.progress import Progress, summary
 from subscriber.sinks import Sink
-from subscriber.words import count
+from trickle.words import count
 
 if TYPE_CHECKING:
     from rich.console import Console

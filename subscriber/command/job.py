@@ -14,7 +14,7 @@ import anyio
 
 from subscriber.archive.keep import Keep
 from subscriber.client import Subscriber
-from subscriber.events import (
+from subscriber.command.events import (
     Ended,
     Event,
     Failed,
@@ -27,9 +27,9 @@ from subscriber.events import (
     Totals,
     name_of,
 )
-from subscriber.outputs import open_output
-from subscriber.progress import Progress
-from subscriber.reporting import People, Programs, Reporter
+from subscriber.command.outputs import open_output
+from subscriber.command.progress import Progress
+from subscriber.command.reporting import People, Programs, Reporter
 from subscriber.segment import Segment
 from subscriber.sinks import SinkClosed, descriptor_sink
 from subscriber.transport import TrailerTransport
