@@ -1,0 +1,231 @@
+"""Our clients and our server in bad weather: what was confirmed arrives, byte by byte, or its loss is told.
+
+The weather is seeded, but connections race each other, so that no two runs are the same. The verdict is: it is about
+what must hold in every run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from app.testing import TestServer, server
+from publisher import Publisher
+from publisher import Segment as Written
+from subscriber import Position, Subscriber
+from subscriber.runtime import Runtime
+from tests.integration.weather import Weather, weather
+from tests.support.waiting import until
+from trickle.errors import BrokenByPeer, TrickleError
+
+SEED: Final = "storm 1"
+STORMY: Final = 14
+CALM: Final = 3
+"""Segments of each publisher: in the storm, and after it."""
+
+FAULTS_OF_PUBLISHER: Final = 16
+FAULTS_OF_SUBSCRIBER: Final = 5
+"""Few enough for the budget of retries, which then has to last."""
+
+LIMIT_S: Final = 90.0
+"""A run takes 5 s; this is for machines that stand still now and then."""
+
+OPTIONS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"preconnect": 0, "max_in_flight": 2},
+    {"preconnect": 2, "when_full": "wait"},
+    {"retain_bytes": 20_000},
+)
+
+
+class Short(Random):
+    """Dice that keep retries short."""
+
+    def uniform(self, a: float, b: float) -> float:
+        """The tenth of what it would have been."""
+        return super().uniform(a, b) / 10
+
+
+@dataclass
+class Channel:
+    """One channel: what its publisher and its subscribers know of it.
+
+    Attributes:
+        name: its name. options: of its publisher.
+        bodies: what was written, by seq, whatever became of it. confirmed: of which seqs there are receipts.
+        entered: how many segments there were.
+        calm: seqs that were published after the storm.
+        readers: what each subscriber had.
+    """
+
+    name: str
+    options: dict[str, Any]
+    bodies: dict[int, set[bytes]] = field(default_factory=dict)
+    confirmed: dict[int, bytes] = field(default_factory=dict)
+    entered: int = 0
+    calm: list[int] = field(default_factory=list)
+    readers: list[Reader] = field(default_factory=list)
+
+    async def publish(self, url: str, over: anyio.Event) -> None:
+        """Publish through a storm, and then once more in fine weather."""
+        rng = Random(f"{SEED} {self.name}")
+        async with Publisher(url, rng=Short(1), **self.options) as publisher:
+            async with anyio.create_task_group() as tasks:
+                for _ in range(STORMY):
+                    segment = publisher.segment(wait=False)
+                    tasks.start_soon(self._write, segment, rng.randbytes(rng.choice([10, 3000, 60_000])))
+                    await anyio.sleep(rng.uniform(0.05, 0.25))
+            await over.wait()
+            for _ in range(CALM):
+                receipt = await publisher.publish(body := rng.randbytes(1000))
+                self._confirm(receipt.seq, receipt.stored, body)
+                self.calm.append(receipt.seq)
+            statistics = publisher.statistics()
+            assert publisher.error is None
+            assert statistics.in_flight == 0
+            assert self.entered == STORMY
+            assert statistics.segments == len(self.confirmed)
+            assert statistics.segments + statistics.dropped + statistics.lost >= STORMY + CALM
+
+    async def _write(self, segment: Written, body: bytes) -> None:
+        third = len(body) // 3
+        try:
+            async with segment:
+                for part in (body[:third], body[third : 2 * third], body[2 * third :]):
+                    await segment.write(part)
+                    await anyio.sleep(0.02)
+            receipt = await segment.settled()
+            self._confirm(receipt.seq, receipt.stored, body)
+        except TrickleError:
+            self.bodies.setdefault(segment.seq, set()).add(body)
+        finally:
+            self.entered += 1
+
+    def _confirm(self, seq: int, stored: int | None, body: bytes) -> None:
+        assert seq not in self.confirmed, "a number is given once"
+        assert stored == len(body)
+        self.confirmed[seq] = body
+        self.bodies.setdefault(seq, set()).add(body)
+
+
+@dataclass
+class Reader:
+    """What one subscriber had of a channel.
+
+    Attributes:
+        whole: segments that came to their end. parts: those that did not, and said so.
+        told: seqs of which it was said that they are missed.
+        last: the newest seq. before: the newest one before the server died.
+    """
+
+    whole: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[int, bytes] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+    last: int = -1
+    before: int = -1
+
+    async def read(self, url: str) -> None:
+        """Read until the channel ends; whoever gives up says where to go on."""
+        start: int | Position = 0
+        while True:
+            options: dict[str, Any] = {"on_lag": "earliest", "wait_for_channel_s": 20, "stall_timeout_s": 5}
+            subscriber = Subscriber(url, start=start, runtime=Runtime(rng=Short(2)), **options)
+            try:
+                async with subscriber:
+                    await self._read(subscriber)
+            except BrokenByPeer as error:
+                start = error.resume or start
+                self.last = min(self.last, (start.seq if isinstance(start, Position) else start) - 1)
+                continue
+            self.told |= set(range(self.last + 1, self.last + 1 + subscriber.missed_at_end))
+            return
+
+    async def _read(self, subscriber: Subscriber) -> None:
+        async for segment in subscriber:
+            body = b"".join([chunk async for chunk in segment])
+            seq, first = segment.seq, segment.seq - segment.gap
+            if segment.restarted:  # the numbers may begin again; a publisher that goes on counts from here
+                self.before, self.last = max(self.before, self.last), min(self.last, first - 1)
+            assert seq > self.last, "nothing comes twice, and nothing too late"
+            assert segment.restarted or first in (self.last + 1, self.before + 1), "a gap is as large as it is said"
+            self.told |= set(range(self.last + 1, seq))
+            (self.whole if segment.complete else self.parts)[seq] = body
+            self.last = seq
+
+
+def judge(channel: Channel, reader: Reader) -> None:
+    """What must hold of every reader in any weather."""
+    for seq, body in reader.whole.items():
+        assert not body or body in channel.bodies[seq], f"segment {seq} is not what was written"
+    # What a server had only a part of when it died may get another number from its successor.
+    written = set[bytes]().union(*channel.bodies.values())
+    for seq, body in reader.parts.items():
+        assert any(one.startswith(body) for one in written), f"segment {seq} is no part of what was written"
+    silent = set(channel.confirmed) - set(reader.whole) - set(reader.parts) - reader.told
+    assert not silent, "what was confirmed arrives, or is said to be missed"
+    assert {seq: reader.whole.get(seq) for seq in channel.calm} == {seq: channel.confirmed[seq] for seq in channel.calm}
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[TestServer]:
+    """A server that keeps an ended channel long enough for whoever is late."""
+    with server(channel_drain_s=60) as running:
+        yield running
+
+
+async def storm(real: TestServer, skies: list[Weather], channels: list[Channel]) -> None:
+    """All connections break now and then, and the server dies once."""
+    rng = Random(SEED)
+    for round_ in range(4):
+        await anyio.sleep(0.4)
+        rng.choice(skies).strike()
+        if round_ == 1:
+            await anyio.to_thread.run_sync(real.kill)
+            await anyio.to_thread.run_sync(real.restart)
+    await until(lambda: all(channel.entered == STORMY for channel in channels))
+    for sky in skies:
+        sky.faults = 0
+
+
+def test_in_any_weather_nothing_is_lost_in_silence(real: TestServer) -> None:
+    """Resets, cuts, stalls, a dying server: each segment arrives as it was written, or its loss is told."""
+    complaints: list[Any] = []
+    channels = [Channel(f"storm{number}", options) for number, options in enumerate(OPTIONS)]
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        over = anyio.Event()
+        jobs: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        skies: list[Weather] = []
+        with anyio.fail_after(LIMIT_S):
+            async with AsyncExitStack() as stack:
+                for channel in channels:
+                    up = await stack.enter_async_context(weather(f"up {channel.name}", real.port, FAULTS_OF_PUBLISHER))
+                    down = await stack.enter_async_context(weather(channel.name, real.port, FAULTS_OF_SUBSCRIBER))
+                    skies += [up, down]
+                    urls = real.url(channel.name), down.url(channel.name)
+                    channel.readers = [Reader() for _ in urls]
+                    jobs += [partial(reader.read, url) for reader, url in zip(channel.readers, urls, strict=True)]
+                    jobs.append(partial(channel.publish, up.url(channel.name), over))
+                async with anyio.create_task_group() as tasks:
+                    for job in jobs:
+                        tasks.start_soon(job)
+                    await storm(real, skies, channels)
+                    over.set()
+            await until(lambda: len(asyncio.all_tasks()) == 1)
+
+    asyncio.run(main())
+    gc.collect()
+    assert complaints == []
+    for channel in channels:
+        for reader in channel.readers:
+            judge(channel, reader)

@@ -1,0 +1,181 @@
+"""A TCP proxy with bad weather: every connection may be reset, cut, held up or dribbled, as a seed has it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from socket import SO_LINGER, SOL_SOCKET
+from typing import Final
+
+
+class Fault(Enum):
+    """What happens to a connection."""
+
+    REFUSED = "refused"
+    """It is reset as soon as it is there."""
+
+    RESET = "reset"
+    """It is reset behind a byte, in one of its directions."""
+
+    ENDED = "ended"
+    """One direction ends behind a byte as if that were all."""
+
+    STALLED = "stalled"
+    """One direction stands still for a while, behind a byte."""
+
+    DRIBBLED = "dribbled"
+    """One direction goes byte by byte for a while."""
+
+
+Fate = tuple[Fault, int] | None
+"""A fault, and behind how many bytes of one direction; ``None``: there is none."""
+
+LIKELY: Final = 0.7
+"""How likely a fault is while there are some left."""
+
+PLACES: Final = (0, 1, 40, 300, 350, 420, 800, 5000, 30_000)
+"""Behind which byte it happens, more or less: in heads, in chunk sizes, in chunks, in later requests."""
+
+STALL_S: Final = 0.3
+DRIBBLED_BYTES: Final = 300
+
+
+@dataclass
+class Weather:
+    """A proxy to a server on this machine.
+
+    Attributes:
+        rng: decides.
+        upstream: the server's port.
+        faults: how many there will be; the weather is fine after that.
+        port: where it listens.
+        connections: how many there were.
+    """
+
+    rng: Random
+    upstream: int
+    faults: int
+    port: int = 0
+    connections: int = 0
+    _ends: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def url(self, channel: str) -> str:
+        """A channel of the server, through the proxy."""
+        return f"http://127.0.0.1:{self.port}/trickle/{channel}"
+
+    def strike(self) -> None:
+        """Reset all connections at once."""
+        for end in list(self._ends):
+            _reset(end)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection on, as far as its fault lets it."""
+        self.connections += 1
+        fate: Fate = None
+        if self.faults > 0 and self.rng.random() < LIKELY:
+            self.faults -= 1
+            fate = self.rng.choice(list(Fault)), self.rng.choice(PLACES) + self.rng.randrange(30)
+        fates: tuple[Fate, Fate] = (fate, None) if self.rng.random() < 0.5 else (None, fate)
+        self._ends.add(writer)
+        try:
+            if fate is None or fate[0] is not Fault.REFUSED:
+                await self._pass_on(reader, writer, *fates)
+        except OSError:
+            pass  # one end is gone, and so must be the other
+        finally:
+            self._ends.discard(writer)
+            _reset(writer)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: Fate, down: Fate) -> None:
+        source, target = await asyncio.open_connection("127.0.0.1", self.upstream)
+        self._ends.add(target)
+        pipes = [asyncio.ensure_future(_pipe(reader, target, up)), asyncio.ensure_future(_pipe(source, writer, down))]
+        try:
+            await asyncio.gather(*pipes)
+        finally:
+            for pipe in pipes:
+                pipe.cancel()
+            await asyncio.gather(*pipes, return_exceptions=True)
+            self._ends.discard(target)
+            _reset(target)
+
+
+async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter, fate: Fate) -> None:
+    """Copy one direction; what happens to it happens once."""
+    fault, left = fate or (None, 0)
+    while data := await source.read(65536):
+        if fault is not None and len(data) > left:
+            target.write(data[:left])
+            await target.drain()
+            data = await _befall(fault, data[left:], target)
+            fault = None
+        left -= len(data)
+        target.write(data)
+        await target.drain()
+    with contextlib.suppress(OSError):
+        target.write_eof()
+
+
+async def _befall(fault: Fault, data: bytes, target: asyncio.StreamWriter) -> bytes:
+    """Let a fault happen; returns what is then to be passed on of the data.
+
+    Raises:
+        ConnectionResetError: nothing is, ever.
+    """
+    match fault:
+        case Fault.STALLED:
+            await asyncio.sleep(STALL_S)
+        case Fault.DRIBBLED:
+            for at in range(min(DRIBBLED_BYTES, len(data))):
+                target.write(data[at : at + 1])
+                await target.drain()
+                await asyncio.sleep(0)
+            data = data[DRIBBLED_BYTES:]
+        case Fault.ENDED:
+            target.write_eof()
+            await asyncio.sleep(STALL_S)
+            raise ConnectionResetError
+        case _:
+            raise ConnectionResetError
+    return data
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0 and not writer.is_closing():
+        sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def weather(seed: str, upstream: int, faults: int) -> AsyncIterator[Weather]:
+    """Run a proxy until the block ends.
+
+    Args:
+        seed: decides what happens, together with the order of the connections.
+        upstream: the server's port.
+        faults: how many there will be.
+    """
+    made = Weather(Random(seed), upstream, faults)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        await made.serve(reader, writer)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    try:
+        yield made
+    finally:
+        server.close()
+        made.strike()
+        await asyncio.gather(*tasks, return_exceptions=True)
