@@ -181,9 +181,13 @@ class StoppableReader:
     Args:
         descriptor: open for reading; it is left open.
         is_stopped: asked while nothing can be read.
+
+    Attributes:
+        begun_at: when its first byte came, in seconds (monotonic); ``None`` before that.
     """
 
     def __init__(self, descriptor: int, is_stopped: Callable[[], bool]) -> None:
+        self.begun_at: float | None = None
         self._descriptor = descriptor
         self._is_stopped = is_stopped
 
@@ -191,5 +195,7 @@ class StoppableReader:
         """At most ``size`` bytes, as soon as there are any; none at the end."""
         while not self._is_stopped():
             if readable(self._descriptor, POLL_S):
+                if self.begun_at is None:
+                    self.begun_at = time.monotonic()
                 return os.read(self._descriptor, size)
         return b""

@@ -74,10 +74,13 @@ class Opened:
     Attributes:
         source: it.
         is_live: it comes at its own pace, and goes on while nobody reads.
+        begun_at: when its first byte came, in seconds (monotonic), if that is known: what was read to find out what it
+            is, is no reason to be that much behind it for ever.
     """
 
     source: MediaSource
     is_live: bool
+    begun_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class Input:
             case Kind.GENERATED:
                 return Opened(self._generated(is_stopped), is_live=True)
             case Kind.PIPE:
-                return Opened(self._pipe(is_stopped), is_live=False)
+                return self._pipe(is_stopped)
             case Kind.DEVICE:
                 format_, _, device = self.text.partition(":")
                 source = open_media(device, self.name, format=format_, options=self.options)
@@ -149,11 +152,14 @@ class Input:
         options = TestOptions.parse(self.text)
         return TestSource(options if self.realtime else replace(options, speed=None), is_stopped=is_stopped)
 
-    def _pipe(self, is_stopped: Callable[[], bool]) -> MediaSource:
+    def _pipe(self, is_stopped: Callable[[], bool]) -> Opened:
         descriptor = standard_input()
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, which can be sought in
-            return open_media(f"/dev/fd/{descriptor}", self.name, options=self.options)
-        return open_media(StoppableReader(descriptor, is_stopped), self.name, options=self.options)
+            source = open_media(f"/dev/fd/{descriptor}", self.name, options=self.options)
+            return Opened(source, is_live=False)
+        reader = StoppableReader(descriptor, is_stopped)
+        source = open_media(reader, self.name, options=self.options)
+        return Opened(source, is_live=False, begun_at=reader.begun_at)
 
     def _network(self, within_s: float | None) -> Opened:
         scheme = self._scheme

@@ -40,7 +40,7 @@ class SystemClock:
 
 
 class Pace:
-    """Maps media time onto the clock: from the moment of its creation, at a constant speed.
+    """Maps media time onto the clock: from a moment on, at a constant speed.
 
     What is late does not move what follows: a source that was held up catches up, so that it keeps its rate over hours.
 
@@ -48,16 +48,23 @@ class Pace:
         speed: seconds of media per second; ``None``: as fast as it goes.
         is_stopped: whether to give up waiting.
         clock: what the time is taken from.
+        begun_at: when the media begins, in the clock's seconds; ``None``: now.
     """
 
     def __init__(
-        self, speed: float | None, is_stopped: Callable[[], bool] = lambda: False, clock: Clock | None = None
+        self,
+        speed: float | None,
+        is_stopped: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+        *,
+        begun_at: float | None = None,
     ) -> None:
         self._speed = speed
         self._is_stopped = is_stopped
         self._clock = SystemClock() if clock is None else clock
-        self._begun_at = self._clock.monotonic()
-        self._begun_us = self._clock.unix_us()
+        now = self._clock.monotonic()
+        self._begun_at = now if begun_at is None else begun_at
+        self._begun_us = self._clock.unix_us() - round((now - self._begun_at) * 1e6)
 
     def wait(self, media_s: float) -> bool:
         """Wait until a media time is there.

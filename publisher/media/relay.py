@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 from typing import Final, Protocol
@@ -125,7 +125,7 @@ class Relay:
         opened = self._input.open(self._is_stopped, within_s=within_s)
         if self._options.transcode is None:
             return opened
-        return Opened(Transcoder(opened.source, self._options.transcode, warn=self._warn), opened.is_live)
+        return replace(opened, source=Transcoder(opened.source, self._options.transcode, warn=self._warn))
 
     def _steps(self, remuxer: Remuxer, opened: Opened | None) -> Iterator[Step]:
         played = 0
@@ -155,7 +155,7 @@ class Relay:
             self._options.container.make(),
             cutting=self._options.cutting,
             warn=self._warn,
-            pace=(lambda: Pace(1.0, self._is_stopped)) if paced else None,
+            pace=(lambda: Pace(1.0, self._is_stopped, begun_at=opened.begun_at)) if paced else None,
         )
 
     def _next(self, opened: Opened, broke: SourceBroke | None, lived_s: float, again: bool) -> Opened | None:

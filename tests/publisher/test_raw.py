@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -157,5 +158,11 @@ def test_a_reader_that_is_stopped_is_at_its_end(pipe: tuple[int, int], monkeypat
     os.write(write_end, b"data")
     answers = iter([False, False, False, True])
     reader = StoppableReader(read_end, lambda: next(answers))
+    assert reader.begun_at is None
+    before = time.monotonic()
     assert reader.read(100) == b"data"
+    begun_at = reader.begun_at
+    assert begun_at is not None
+    assert before <= begun_at <= time.monotonic()
     assert reader.read(100) == b""
+    assert reader.begun_at == begun_at

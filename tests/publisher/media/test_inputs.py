@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +70,28 @@ def test_a_file_is_not_live(tmp_path: Path) -> None:
         assert not opened.is_live
         assert len(opened.source.streams) == 2
         opened.source.close()
+
+
+def test_a_pipe_begins_with_its_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finding out what it carries takes a while; a live encoder goes on meanwhile."""
+    clip = make_clip(tmp_path / "clip.ts").read_bytes()
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end) as standard_input, os.fdopen(write_end, "wb") as encoder:
+        monkeypatch.setattr(sys, "stdin", standard_input)
+
+        def send() -> None:
+            encoder.write(clip)
+            encoder.close()
+
+        sending = threading.Thread(target=send)
+        before = time.monotonic()
+        sending.start()
+        opened = Input.parse("-").open(never)
+        assert opened.begun_at is not None
+        assert before <= opened.begun_at <= time.monotonic()
+        assert sum(packet.stream_index == 0 for packet in opened.source.packets()) == 75
+        opened.source.close()
+        sending.join()
 
 
 def test_a_device_is_live() -> None:

@@ -31,6 +31,17 @@ def test_what_is_late_does_not_move_what_follows() -> None:
     assert clock.now == pytest.approx(106)
 
 
+def test_media_may_have_begun_before() -> None:
+    """What is due already is not waited for, and the rest comes at its time."""
+    clock = FakeClock()
+    pace = Pace(1.0, clock=clock, begun_at=clock.now - 2)
+    assert pace.wait(1.9)
+    assert clock.slept == []
+    assert pace.unix_us(0.0) == clock.unix_us() - 2_000_000
+    assert pace.wait(3.0)
+    assert clock.now == pytest.approx(101)
+
+
 def test_without_speed_nothing_waits() -> None:
     """The wall clock then runs with the media, from the start."""
     clock = FakeClock()
