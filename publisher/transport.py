@@ -222,16 +222,21 @@ class _Exchange:
         try:
             async for chunk in chunks:
                 if chunk:
-                    await self._head_sent.wait()
+                    await self._wait_for_head()
                     self._body_begun = True
                     if not await self._send(h11.Data(data=chunk)):
                         return
-            await self._head_sent.wait()
+            await self._wait_for_head()
             self._body_over = True
             self._limit_wait()
             await self._send(h11.EndOfMessage())
         finally:
             await _close(chunks)
+
+    async def _wait_for_head(self) -> None:
+        """Wait until the head has left on the connection that there is when this returns: it may be replaced."""
+        while not self._head_sent.is_set():
+            await self._head_sent.wait()
 
     def _limit_wait(self) -> None:
         """Once the body is over, the answer is due within ``timeout.read``."""

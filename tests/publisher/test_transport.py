@@ -265,6 +265,46 @@ def test_the_body_continues_on_the_connection_that_replaced_a_stale_one() -> Non
     run(main())
 
 
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("steps", range(10))
+def test_a_chunk_that_meets_the_death_of_its_connection_is_sent_or_refused(steps: int, empty: bool) -> None:
+    """However the two race: it gets to the connection that comes instead, or the request fails; nobody waits for it."""
+
+    async def main() -> None:
+        dying = asyncio.Event()
+        sent: list[bytes] = []
+
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.writer.close()
+            dying.set()
+
+        async def fresh(peer: Peer) -> None:
+            await peer.head()
+            sent.extend(await peer.body())
+            await peer.answer(200)
+
+        async def body() -> AsyncIterator[bytes]:
+            await dying.wait()
+            for _ in range(steps):
+                await anyio.lowlevel.checkpoint()
+            if not empty:
+                yield b"chunk"
+
+        async with fake_server(stale, fresh) as server, client() as http:
+            await http.get(server.base)
+            try:
+                response = await http.post(server.base, content=body())
+            except httpx.ReadError:
+                assert len(server.peers) == 1
+            else:
+                assert (response.status_code, sent) == (200, [] if empty else [b"chunk"])
+
+    run(main())
+
+
 def test_a_fresh_connection_that_breaks_is_not_replaced() -> None:
     """A second attempt is for stale connections only; anything else is the caller's to decide."""
 
