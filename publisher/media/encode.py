@@ -283,10 +283,11 @@ def _require(encoder: str) -> None:
 def _open(context: VideoCodecContext | AudioCodecContext, what: str) -> None:
     from av.error import FFmpegError
 
+    name = context.codec.name  # it is gone when opening has failed
     try:
         context.open(strict=False)
     except (FFmpegError, OverflowError) as error:
-        raise InvalidInput(f"the encoder {context.codec.name} does not take {what}") from error
+        raise InvalidInput(f"the encoder {name} does not take {what}") from error
 
 
 def _belonging(packets: Iterable[Packet[Any]], stream: Stream) -> Iterator[Packet[Stream]]:
