@@ -322,8 +322,8 @@ def test_nothing_to_encode_is_an_error() -> None:
         warnings: list[str] = []
         with pytest.raises(InvalidInput, match="no video or audio"):
             transcoder(source, warnings)
-    kinds = ("video", "data", "video", "audio")
-    assert warnings == [f"left out: stream {index} ({kind})" for index, kind in enumerate(kinds)]
+    kinds = ((0, "video"), (3, "data"), (1, "video"), (2, "audio"))
+    assert warnings == [f"left out: stream {index} ({kind})" for index, kind in kinds]
     assert source.is_closed
 
 
