@@ -6,16 +6,18 @@ Bytes are written as they come and in order, never held back for later: what is 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import stat
 import sys
 from contextlib import suppress
+from io import BufferedWriter
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-import aiofiles
 import anyio
+from aiofiles.threadpool import wrap
 from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
 from trickle.errors import InvalidInput, TrickleError
@@ -117,13 +119,24 @@ class FileSink:
     async def write(self, data: bytes) -> None:
         try:
             if self._file is None:
-                self._file = await aiofiles.open(self._target, "wb", closefd=not isinstance(self._target, int))
+                self._file = await self._open()
             await self._file.write(data)
         except BrokenPipeError:
             raise SinkClosed("the reader of the output is gone") from None
         except OSError as error:
             raise self._failed(error) from error
         self.written += len(data)
+
+    async def _open(self) -> AsyncBufferedIOBase:
+        loop = asyncio.get_running_loop()
+        opening = loop.run_in_executor(None, _open, self._target)
+        try:
+            file: AsyncBufferedIOBase = wrap(await asyncio.shield(opening), loop=loop)
+            return file
+        except asyncio.CancelledError:
+            # The thread goes on: what it opens is nobody's.
+            opening.add_done_callback(_close)
+            raise
 
     async def flush(self) -> None:
         if self._file is not None:
@@ -215,3 +228,12 @@ def check_path(path: Path) -> None:
         raise InvalidInput(f"cannot write to {path}: its folder does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InvalidInput(f"cannot write to {path}: permission denied")
+
+
+def _open(target: Path | int) -> BufferedWriter:
+    return open(target, "wb", closefd=not isinstance(target, int))
+
+
+def _close(opening: asyncio.Future[BufferedWriter]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Iterator
+from io import BufferedWriter
 from pathlib import Path
 
 import anyio
@@ -13,6 +15,7 @@ import pytest
 
 from subscriber.sinks import FileSink, PipeSink, SinkClosed, SinkFailed, open_sink
 from tests.subscriber.fake import run
+from tests.support.waiting import until
 from trickle.errors import InvalidInput
 
 
@@ -42,6 +45,29 @@ class TestFiles:
 
         run(main)
         assert path.read_bytes() == b"onetwo"
+
+    def test_a_file_that_opens_too_late_is_closed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Who writes was cancelled while the disk took its time; nothing stays open."""
+        entered, go = threading.Event(), threading.Event()
+        opened: list[BufferedWriter] = []
+
+        def slow(target: Path) -> BufferedWriter:
+            entered.set()
+            go.wait()
+            opened.append(target.open("wb"))
+            return opened[0]
+
+        monkeypatch.setattr("subscriber.sinks._open", slow)
+
+        async def main() -> None:
+            async with FileSink(tmp_path / "out") as sink, anyio.create_task_group() as group:
+                group.start_soon(sink.write, b"late")
+                await anyio.to_thread.run_sync(entered.wait)
+                group.cancel_scope.cancel()
+            go.set()
+            await until(lambda: opened and opened[0].closed)
+
+        anyio.run(main)
 
     def test_a_flush_makes_a_segment_visible(self, tmp_path: Path) -> None:
         """Before the file is closed."""
