@@ -180,6 +180,16 @@ def test_a_cursor_may_remove_itself_at_the_end() -> None:
     assert [watcher.wakes for watcher in watchers] == [1, 1]
 
 
+def test_a_segment_is_wanted_by_its_writer_and_its_readers() -> None:
+    """By either of them; without both, nobody misses it."""
+    bench = Bench()
+    assert bench.reserve(0).segment.is_wanted
+    waited_for = bench.wait(1).segment
+    assert waited_for.is_wanted
+    waited_for.cursors.clear()
+    assert not waited_for.is_wanted
+
+
 def test_a_segment_shows_what_it_is() -> None:
     """A segment's text names its seq, state and size."""
     assert repr(reach(State.OPEN)) == "<Segment 7 open 3 B>"
