@@ -11,6 +11,7 @@ The server shows its head now and then. Four numbers say what it may be:
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from trickle.errors import LocalProtocolError
@@ -18,6 +19,11 @@ from trickle.errors import LocalProtocolError
 BACKWARDS: Final = 3
 """The reference server's head goes back when an older segment gets its first byte late: by less than what is usually
 in flight."""
+
+
+LOOSE: Final = 64
+"""So many of the segments that were given up may still arrive at a server: more than leave in the time that whatever
+stands between here and there can hold a request back."""
 
 
 class Numbering:
@@ -39,6 +45,7 @@ class Numbering:
         self._flowed = self._head = -1
         self._epoch: int | None = None
         self._unsettled: set[int] = set()
+        self._loose: deque[int] = deque(maxlen=LOOSE)
         if start is not None:
             self._begin_at(start)
 
@@ -94,6 +101,8 @@ class Numbering:
             self.newest = max(self.newest, seq)
             self.confirmed = max(self.confirmed, seq)
             self._head = max(self._head, seq + 1)
+        else:
+            self._loose.append(seq)
 
     def judge(self, head: int, since: int, epoch: int | None = None, *, exact: bool = True) -> str | None:
         """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
@@ -105,7 +114,8 @@ class Numbering:
             exact: it is a server whose head never goes back.
 
         A head of 0 is an empty channel, for whose numbering nobody but this publisher can be responsible: it goes on
-        with its own. So does a publisher that has sent nothing yet, wherever the head is.
+        with its own. So does a publisher that has sent nothing yet, wherever the head is. A head that went back to
+        right behind a segment that may still have been on its way is that of a server that lost all, and got that one.
         """
         older, self._epoch = self._epoch, epoch or self._epoch
         if head == 0 or self.newest < 0:
@@ -117,6 +127,10 @@ class Numbering:
         if head > self.newest + 1:
             return f"the head is {head}, and nothing was published here beyond {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
+            if head - 1 in self._unsettled or head - 1 in self._loose:
+                self.begin_life()
+                self._head = head
+                return None
             return f"the head is {head}, and {since} was published here before: it is another's channel by now"
         self._head = max(self._head, head)
         return None

@@ -89,6 +89,23 @@ def test_an_answer_may_be_older_than_what_is_known_by_now() -> None:
     assert (numbering.life, numbering.confirmed) == (0, 9)
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_head_right_behind_what_was_on_its_way_is_a_new_life(given_up: bool) -> None:
+    """The server was restarted, and a request that something between held back has reached it first."""
+    numbering = published(4)
+    for seq in (5, 6, 7):
+        numbering.bind(numbering.take())
+        numbering.flow(seq)
+    numbering.settle(7, closed=True)
+    if given_up:
+        numbering.settle(5, closed=False)
+    assert numbering.judge(5, 7)
+    assert numbering.judge(6, 7) is None
+    assert (numbering.life, numbering.confirmed) == (1, -1)
+    assert numbering.may_open(7)
+    assert numbering.take() == 8
+
+
 def test_whoever_has_published_nothing_judges_nothing() -> None:
     """Any head is a place to begin."""
     numbering = Numbering(3)
