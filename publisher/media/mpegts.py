@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -43,11 +43,14 @@ _OPTIONS: Final = {
     "avoid_negative_ts": "disabled",
     "flush_packets": "1",  # trickle: what is muxed leaves
     "pes_payload_size": "0",  # nor hold back sound until there is more of it
-    "max_interleave_delta": "1",  # packets come interleaved; never wait for a stream that is silent
 }
 
 _SYNC: Final = 0x47
 _HAS_PAYLOAD: Final = 0x10
+_HAS_ADAPTATION: Final = 0x20
+_PCR: Final = 0x10
+_PCR_BYTES: Final = 6
+_PAT: Final = 0
 
 
 class MpegTs:
@@ -69,58 +72,99 @@ class MpegTs:
 
 
 class _TsMuxer:
+    """Gives each stream a writer of its own, and puts tables of all streams in place of the writers' own.
+
+    A muxer of several streams would hold each packet back until the next one, of any stream, to bring them in order;
+    they come in order.
+    """
+
     def __init__(self, streams: Sequence[Stream], lead: Stream, counters: ContinuityCounters, version: int) -> None:
         self._streams = streams
-        self._lead_pid = FIRST_PID + streams.index(lead)
+        self._pids = {stream.index: FIRST_PID + number for number, stream in enumerate(streams)}
+        self._lead_pid = self._pids[lead.index]
         self._counters = counters
         # Receivers read tables again only if they have another version (section 2.4.4.5).
         self._options = {**_OPTIONS, "tables_version": str(version)}
         self._filters = {stream.index: _filter(stream) for stream in streams}
-        self._sink = Sink()
-        self._muxer: OutputContainer | None = None
-        self._copies: dict[int, Stream] = {}
+        self._writers: dict[int, _Writer] = {}
+        self._tables = b""
+        self._needs_tables = True
         self._time: bytes | None = None
 
     def add(self, packet: Packet[Stream], times: Times) -> bytes:
-        if self._muxer is None:
-            self._muxer = self._begin()
+        if not self._writers:
+            self._begin()
         if times.captured_us is not None:
             self._time = temi_packet(self._lead_pid, times.captured_us)
         index = packet.stream_index
         bitstream = self._filters[index]
-        for filtered in [packet] if bitstream is None else bitstream.filter(packet):
-            filtered.stream = self._copies[index]
-            filtered.time_base = Fraction(1, CLOCK_HZ)
-            filtered.pts, filtered.dts, filtered.duration = times.pts, times.dts, 0
-            self._muxer.mux_one(filtered)
-        return self._written()
+        data = b""
+        for part in [packet] if bitstream is None else bitstream.filter(packet):
+            part.time_base = Fraction(1, CLOCK_HZ)
+            part.pts, part.dts, part.duration = times.pts, times.dts, 0
+            self._tables = self._tables or self._tables_with(index, part)
+            data += self._writers[index].write(index, part)
+        return self._edited(index, data)
 
     def end(self) -> bytes:
-        if self._muxer is None:
-            return b""
-        self._muxer.close()
-        self._muxer = None
-        return self._written()
+        data = b"".join(self._edited(index, writer.close()) for index, writer in self._writers.items())
+        self._writers = {}
+        return data
 
-    def _begin(self) -> OutputContainer:
+    def _begin(self) -> None:
+        self._writers = {stream.index: _Writer([stream], self._pids, self._options) for stream in self._streams}
+        self._needs_tables, self._time = True, None
+
+    def _tables_with(self, index: int, packet: Packet[Stream]) -> bytes:
+        """The tables that name all streams, as libavformat writes them in front of a packet."""
+        everything = _Writer(self._streams, self._pids, self._options)
+        data = everything.write(index, _copy(packet)) + everything.close()
+        return b"".join(part for part in _packets(data) if _pid(part, 0) not in self._pids.values())
+
+    def _edited(self, index: int, data: bytes) -> bytes:
+        """What a writer wrote, as a part of the whole."""
+        is_lead = self._pids[index] == self._lead_pid
+        parts = []
+        for packet in _packets(data):
+            if _pid(packet, 0) != self._pids[index]:
+                # The tables are repeated where the leading stream's writer repeats its own.
+                self._needs_tables |= is_lead and _pid(packet, 0) == _PAT
+                continue
+            if self._needs_tables:
+                parts.append(self._tables)
+                self._needs_tables = False
+            if is_lead and self._time is not None:
+                parts.append(self._time)
+                self._time = None
+            parts.append(packet if is_lead else _without_clock(packet))
+        return self._counters.renumber(b"".join(parts))
+
+
+class _Writer:
+    """libavformat's muxer, for one segment of some streams."""
+
+    def __init__(self, streams: Sequence[Stream], pids: Mapping[int, int], options: Mapping[str, str]) -> None:
         import av
 
-        muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=self._options)
-        self._time = None
-        for number, stream in enumerate(self._streams):
-            copy = muxer.add_stream_from_template(stream)
-            copy.id = FIRST_PID + number
+        self._sink = Sink()
+        self._muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=dict(options))
+        self._copies = {stream.index: self._muxer.add_stream_from_template(stream) for stream in streams}
+        for stream in streams:
+            copy = self._copies[stream.index]
+            copy.id = pids[stream.index]
             if language := stream.metadata.get("language"):
                 copy.metadata["language"] = language
-            self._copies[stream.index] = copy
-        return muxer
 
-    def _written(self) -> bytes:
-        data = self._sink.take()
-        if self._time is not None and (at := _find(data, self._lead_pid)) is not None:
-            data = data[:at] + self._time + data[at:]
-            self._time = None
-        return self._counters.renumber(data)
+    def write(self, index: int, packet: Packet[Stream]) -> bytes:
+        """What can be sent, once a packet of a stream is there; the packet is changed."""
+        packet.stream = self._copies[index]
+        self._muxer.mux_one(packet)
+        return self._sink.take()
+
+    def close(self) -> bytes:
+        """The rest."""
+        self._muxer.close()
+        return self._sink.take()
 
 
 class ContinuityCounters:
@@ -152,13 +196,28 @@ class ContinuityCounters:
         return bytes(packets)
 
 
-def _find(data: bytes, pid: int) -> int | None:
-    """Where the first packet with that PID begins."""
-    return next((start for start in range(0, len(data), PACKET_BYTES) if _pid(data, start) == pid), None)
+def _packets(data: bytes) -> Iterator[bytes]:
+    return (data[start : start + PACKET_BYTES] for start in range(0, len(data), PACKET_BYTES))
 
 
 def _pid(data: bytes | bytearray, start: int) -> int:
     return (data[start + 1] & 0x1F) << 8 | data[start + 2]
+
+
+def _copy(packet: Packet[Stream]) -> Packet[Stream]:
+    from av import Packet
+
+    copy: Packet[Stream] = Packet(bytes(packet))
+    copy.time_base, copy.pts, copy.dts, copy.is_keyframe = packet.time_base, packet.pts, packet.dts, True
+    return copy
+
+
+def _without_clock(packet: bytes) -> bytes:
+    """A packet without the clock reference (PCR, section 2.4.3.5) that every muxer writes into its first stream."""
+    has_clock = packet[3] & _HAS_ADAPTATION and packet[4] and packet[5] & _PCR
+    if not has_clock:
+        return packet
+    return packet[:5] + bytes([packet[5] & ~_PCR]) + b"\xff" * _PCR_BYTES + packet[6 + _PCR_BYTES :]
 
 
 def _filter(stream: Stream) -> BitStreamFilterContext | None:

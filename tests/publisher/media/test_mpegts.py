@@ -1,10 +1,68 @@
-"""Continuity counters over the cuts between segments."""
+"""MPEG-TS: packets leave at once, tables name all streams, counters go on over the cuts between segments."""
 
 from __future__ import annotations
 
+import io
+from pathlib import Path
+
+import av
 import pytest
 
-from publisher.media.mpegts import PACKET_BYTES, ContinuityCounters
+from publisher.media.mpegts import PACKET_BYTES, ContinuityCounters, MpegTs
+from publisher.media.muxer import Times
+from tests.publisher.media.clips import decode, make_clip
+
+
+def pids(data: bytes) -> list[int]:
+    """The PIDs of all packets."""
+    return [(data[at + 1] & 0x1F) << 8 | data[at + 2] for at in range(0, len(data), PACKET_BYTES)]
+
+
+def clocks(data: bytes) -> set[int]:
+    """The PIDs of packets with a clock reference."""
+    starts = range(0, len(data), PACKET_BYTES)
+    return {pid for pid, at in zip(pids(data), starts, strict=True) if data[at + 3] & 0x20 and data[at + 5] & 0x10}
+
+
+def remuxed(clip: Path, kinds: tuple[str, ...] = ("video", "audio")) -> list[bytes]:
+    """What the packets of some kinds of streams become, one by one, and the rest."""
+    with av.open(str(clip), "r") as container:
+        streams = list(container.streams)
+        muxer = MpegTs().muxer(streams, streams[0])
+        parts = []
+        for number, packet in enumerate(container.demux()):
+            if packet.size and packet.stream.type in kinds:
+                assert packet.pts is not None
+                assert packet.dts is not None
+                shown, decoded = (round(time * packet.time_base * 90_000) + 90_000 for time in (packet.pts, packet.dts))
+                parts.append(muxer.add(packet, Times(shown, decoded, None if number else 1)))
+        return [*parts, muxer.end()]
+
+
+def test_a_picture_leaves_at_once(tmp_path: Path) -> None:
+    """Whole, without waiting for the sound that follows it."""
+    clip = make_clip(tmp_path / "clip.mp4")
+    parts = remuxed(clip)
+    with av.open(str(clip), "r") as container:
+        sizes = [(packet.stream.type, packet.size) for packet in container.demux() if packet.size]
+    for (kind, size), part in zip(sizes, parts, strict=False):
+        if kind == "video":
+            assert len(part) > size
+            assert set(pids(part)) - {0, 0x11, 0x1000} == {0x100}
+    assert decode(b"".join(parts), "mpegts").hashes == decode(clip).hashes
+
+
+def test_tables_name_all_streams_also_those_that_have_not_begun(tmp_path: Path) -> None:
+    """Only the leading stream brings the clock, as the tables say; they are repeated."""
+    clip = make_clip(tmp_path / "clip.mp4")
+    for kinds in (("video",), ("audio",), ("video", "audio")):
+        data = b"".join(remuxed(clip, kinds))
+        assert pids(data)[:3] == [0x11, 0, 0x1000]
+        assert pids(data).count(0) == pids(data).count(0x1000) == pids(data).count(0x11)
+        assert (pids(data).count(0) > 5) is ("video" in kinds)
+        assert clocks(data) == ({0x100} if "video" in kinds else set())
+        with av.open(io.BytesIO(data), "r", "mpegts") as container:
+            assert [stream.type for stream in container.streams] == ["video", "audio"]
 
 
 def packet(pid: int, counter: int, *, payload: bool = True, start: bool = False) -> bytes:
