@@ -100,7 +100,7 @@ async def publish(
         url=url,
         what=what,
         start=_checked(parse_start, start, "--start"),
-        content_type=_checked(_header_value, content_type, "--content-type") or what.content_type,
+        content_type=_checked(_media_type, content_type, "--content-type") or what.content_type,
         keep=keep,
         verify=True if ca_file is None else _context(ca_file),
     )
@@ -190,10 +190,10 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     return {key: value for key, _, value in (text.partition("=") for text in texts)}
 
 
-def _header_value(text: str | None) -> str | None:
-    if text is not None and not (text.isascii() and text.isprintable()):
-        raise InvalidInput(f"a media type is printable ASCII, not {text!r}")
-    return text
+def _media_type(text: str | None) -> str | None:
+    from publisher.exchanges import media_type
+
+    return None if text is None else media_type(text)
 
 
 def _checked(parse: Callable[[Any], T], text: Any, option: str) -> T:

@@ -109,8 +109,8 @@ class Publisher:
         rng: where the jitter of retries comes from.
 
     Raises:
-        InvalidInput: the URL, or one of ``start``, ``preconnect``, ``max_in_flight``, ``when_full``, ``retain_bytes``
-            and ``idle_rotation_s``, is wrong.
+        InvalidInput: the URL, or one of ``content_type``, ``start``, ``preconnect``, ``max_in_flight``, ``when_full``,
+            ``retain_bytes`` and ``idle_rotation_s``, is wrong.
 
     Attributes:
         url: the channel, taken apart.

@@ -9,7 +9,7 @@ import httpx
 from publisher.body import Sending
 from publisher.verdicts import Answered, Lost, Outcome, Ticket
 from trickle import __version__, wire
-from trickle.errors import ConnectionLost, RemoteProtocolError
+from trickle.errors import ConnectionLost, InvalidInput, RemoteProtocolError
 from trickle.paths import ChannelURL
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
@@ -18,6 +18,17 @@ TIMEOUT: Final = httpx.Timeout(connect=10.0, write=30.0, read=30.0, pool=None)
 """Seconds for a connection, for a write to make progress, and from the end of a body to its answer."""
 
 _DETAIL_BYTES: Final = 1024
+
+
+def media_type(text: str) -> str:
+    """What may stand in ``Content-Type``.
+
+    Raises:
+        InvalidInput: it is not printable ASCII.
+    """
+    if not (text.isascii() and text.isprintable()):
+        raise InvalidInput(f"a media type is printable ASCII, not {text[:40]!r}")
+    return text
 
 
 class Exchanges:
@@ -32,7 +43,7 @@ class Exchanges:
     def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str) -> None:
         self._http = http
         self._url = url
-        self._content_type = content_type
+        self._content_type = media_type(content_type)
 
     async def post(self, ticket: Ticket, body: Sending) -> Outcome:
         """Publish a segment. Returns early if the server answers early."""

@@ -538,7 +538,7 @@ def test_wrong_use_is_refused() -> None:
 
     async def main() -> None:
         wrong: dict[str, object] = {"preconnect": 3, "start": "x", "max_in_flight": 0, "when_full": "explode"}
-        wrong |= {"retain_bytes": -1, "idle_rotation_s": 0.0}
+        wrong |= {"retain_bytes": -1, "idle_rotation_s": 0.0, "content_type": "text/plain\n"}
         for url, options in (("ftp://x/y", {}), *(("http://h/c", {name: value}) for name, value in wrong.items())):
             with pytest.raises(errors.InvalidInput):
                 Publisher(url, **options)  # type: ignore[arg-type]
