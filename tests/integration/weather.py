@@ -38,8 +38,9 @@ Fate = tuple[Fault, int] | None
 LIKELY: Final = 0.7
 """How likely a fault is while there are some left."""
 
-PLACES: Final = (0, 1, 40, 300, 350, 420, 800, 5000, 30_000)
-"""Behind which byte it happens, more or less: in heads, in chunk sizes, in chunks, in later requests."""
+UPWARDS: Final = (0, 1, 40, 300, 350, 420, 800, 5000, 30_000)
+DOWNWARDS: Final = (0, 1, 20, 60, 100, 150, 400, 5000)
+"""Behind which byte it happens, more or less: in heads, in chunk sizes, in chunks, in later ones."""
 
 STALL_S: Final = 0.3
 DRIBBLED_BYTES: Final = 300
@@ -53,6 +54,7 @@ class Weather:
         rng: decides.
         upstream: the server's port.
         faults: how many there will be; the weather is fine after that.
+        closed: nobody gets through, and nobody new gets in.
         port: where it listens.
         connections: how many there were.
     """
@@ -60,6 +62,7 @@ class Weather:
     rng: Random
     upstream: int
     faults: int
+    closed: bool = False
     port: int = 0
     connections: int = 0
     _ends: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -76,15 +79,19 @@ class Weather:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on, as far as its fault lets it."""
         self.connections += 1
-        fate: Fate = None
+        up: Fate = None
+        down: Fate = None
         if self.faults > 0 and self.rng.random() < LIKELY:
             self.faults -= 1
-            fate = self.rng.choice(list(Fault)), self.rng.choice(PLACES) + self.rng.randrange(30)
-        fates: tuple[Fate, Fate] = (fate, None) if self.rng.random() < 0.5 else (None, fate)
+            fault = self.rng.choice(list(Fault))
+            if self.rng.random() < 0.5:
+                up = fault, self.rng.choice(UPWARDS) + self.rng.randrange(30)
+            else:
+                down = fault, self.rng.choice(DOWNWARDS) + self.rng.randrange(30)
         self._ends.add(writer)
         try:
-            if fate is None or fate[0] is not Fault.REFUSED:
-                await self._pass_on(reader, writer, *fates)
+            if not self.closed and Fault.REFUSED not in (up or down or ()):
+                await self._pass_on(reader, writer, up, down)
         except OSError:
             pass  # one end is gone, and so must be the other
         finally:
