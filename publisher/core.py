@@ -245,8 +245,9 @@ class Plan:
         exposed = ticket.exposed and ticket.life == numbering.life
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
-        reset = ticket.reset or numbering.leaps(ticket.seq)
-        return replace(ticket, exposed=exposed, reset=reset, life=numbering.life, confirmed=numbering.confirmed)
+        reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
+        now = replace(ticket, life=numbering.life, confirmed=numbering.confirmed)
+        return replace(now, exposed=exposed, reset=reset, final=final)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Verdict:
         """What ``POST /{channel}/{seq}`` came to.
@@ -289,7 +290,7 @@ class Plan:
             self._budget.earn()
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
             return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
-        if progress.held and (stored == 0 or not (ticket.exposed or progress.exposed)):
+        if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):
             error = Superseded(answer.status, seq=ticket.seq, detail="somebody else closed it before it began")
             return self._resync(ticket, ticket.seq + 1, error, progress)
         detail = f"somebody else closed it; the server has {stored} of {progress.handed} bytes"
@@ -315,7 +316,7 @@ class Plan:
         if not ours or error.latest is None or why:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
         self._numbering.settle(ticket.seq, closed=True)
-        if ticket.exposed or not progress.held:
+        if ticket.exposed or ticket.final or not progress.held:
             return Advance(error=error)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 

@@ -57,6 +57,7 @@ class Ticket:
         attempt: 1 for the first request, 2 for its first retry, ...
         reset: the request says ``Lp-Trickle-Reset``: everything before it is over.
         exposed: the server may have bytes of it, or its end, from an earlier attempt.
+        final: it keeps its seq: a server that is gone had bytes of it, or its end, and readers may have it from there.
         life: which life of the server it was made for, as far as lives could be told apart.
         confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
     """
@@ -66,6 +67,7 @@ class Ticket:
     attempt: int = 1
     reset: bool = False
     exposed: bool = False
+    final: bool = False
     life: int = 0
     confirmed: int = -1
 

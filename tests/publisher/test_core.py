@@ -345,6 +345,28 @@ def test_a_request_of_an_earlier_life_proves_nothing_about_this_one() -> None:
     assert plan.on_post(slow, answer(470, Latest=2), HALF) == RetryAfter(0.5)
 
 
+@pytest.mark.parametrize("reply", [answer(409, Latest=8), answer(200, Size=0)])
+def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: Answered) -> None:
+    """They would have it twice; it is lost visibly to the others. What never left may move."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    plan.on_post(ticket, lost(), HALF)
+    fresh = take(plan)
+    plan.on_post(fresh, lost(connected=False), HALF)
+    assert located(plan, answer(404)) == Advance()
+    again = plan.before_request(ticket.again(exposed=True))
+    assert isinstance(again, Ticket)
+    assert not again.exposed
+    other = plan.before_request(fresh.again())
+    assert isinstance(other, Ticket)
+    assert isinstance(plan.on_post(take(plan), answer(200, Size=10), WHOLE), Advance)
+    early = Progress(handed=10, over=True)
+    verdict = plan.on_post(again, reply, early)
+    assert isinstance(verdict, Advance)
+    assert isinstance(verdict.error, errors.Superseded)
+    assert isinstance(plan.on_post(other, reply, early), Resync)
+
+
 @pytest.mark.parametrize("reply", [answer(409), answer(409, Latest=7), answer(409, Latest=9)])
 def test_409_to_a_segment_that_was_not_begun_stops(reply: Answered) -> None:
     """Somebody else has written it, or is about to."""
@@ -509,7 +531,7 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
     plan.on_post(ticket, lost(), HALF)
     assert located(plan, reply) == Advance()
     again = plan.before_request(ticket.again(exposed=True))
-    assert again == Ticket(6, ticket.key, attempt=2, life=1, confirmed=-1)
+    assert again == Ticket(6, ticket.key, attempt=2, final=True, life=1, confirmed=-1)
     assert plan.take().seq == 7
 
 
