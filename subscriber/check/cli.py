@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from subscriber.certificates import CaFile, trusted
+from subscriber.command.cli import checked
 from subscriber.start import Start
 from trickle.amounts import parse_duration
-from trickle.errors import InvalidInput
 from trickle.paths import ChannelURL
 
 if TYPE_CHECKING:
@@ -64,23 +64,23 @@ async def check(
     Exit code: 0 fine, 1 not fine, 2 wrong usage.
     """
     ChannelURL.parse(url)
-    _checked("--start", Start.parse, start)
+    checked("--start", Start.parse, start)
     from subscriber.check.findings import Limits, Verdict
     from subscriber.check.judge import judge
     from subscriber.check.probe import Order, Probe
 
     for_s, wait_s = (
-        _checked("--for", parse_duration, for_time),
-        _checked("--wait", partial(parse_duration, zero=True), wait),
+        checked("--for", parse_duration, for_time),
+        checked("--wait", partial(parse_duration, zero=True), wait),
     )
     options = {"latency": max_latency, "segment": max_segment, "jitter": max_jitter, "skew": max_skew}
     given = {
-        f"{name}_s": _checked(f"--max-{name}", partial(parse_duration, zero=True), text)
+        f"{name}_s": checked(f"--max-{name}", partial(parse_duration, zero=True), text)
         for name, text in options.items()
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    probe = Probe(Order(url, start, for_s, wait_s, decode, _checked("--ca-file", trusted, ca_file)))
+    probe = Probe(Order(url, start, for_s, wait_s, decode, checked("--ca-file", trusted, ca_file)))
     try:
         with _progress(probe, for_s):
             await probe.look()
@@ -91,13 +91,6 @@ async def check(
             _print(url, judgement, as_json)
     if judgement.verdict is Verdict.FAIL or (strict and judgement.verdict is Verdict.WARN):
         raise typer.Exit(EXIT_NOT_FINE)
-
-
-def _checked(option: str, parse: Callable[[S], T], text: S) -> T:
-    try:
-        return parse(text)
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _print(url: str, judgement: Judgement, as_json: bool) -> None:

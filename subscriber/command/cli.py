@@ -98,8 +98,8 @@ async def subscribe(
     from subscriber.verdicts import OnLag
     from trickle.amounts import parse_duration
 
-    _checked("--start", Start.parse, start)
-    losses = _checked("--fail-on", FailOn, fail_on, "never, gap or loss")
+    checked("--start", Start.parse, start)
+    losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
     target = _target(output, as_json=as_json)
     limit = _keep(keep)
     if keep is not None and not is_folder(target or ""):
@@ -108,13 +108,13 @@ async def subscribe(
         url,
         target,
         start,
-        None if for_time is None else _checked("--for", parse_duration, for_time),
-        _checked("--wait", partial(parse_duration, zero=True), wait),
-        _checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
+        None if for_time is None else checked("--for", parse_duration, for_time),
+        checked("--wait", partial(parse_duration, zero=True), wait),
+        checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
         reconnect,
         raw,
         limit,
-        _checked("--ca-file", trusted, ca_file),
+        checked("--ca-file", trusted, ca_file),
     )
     on_stderr = request.output == "-"
     reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
@@ -138,7 +138,7 @@ async def channels(
     from subscriber.command.listing import fetch_channels, print_channels
     from subscriber.transport import TrailerTransport
 
-    transport = TrailerTransport(_checked("--ca-file", trusted, ca_file))
+    transport = TrailerTransport(checked("--ca-file", trusted, ca_file))
     print_channels(await fetch_channels(url, transport), as_json=as_json)
 
 
@@ -161,11 +161,11 @@ def _keep(text: str | None) -> Keep:
     if text is None:
         return Keep()
     if text.strip().isdecimal():
-        return _checked("--keep", lambda number: Keep(segments=int(number)), text)
-    return _checked("--keep", lambda amount: Keep(bytes=parse_size(amount)), text)
+        return checked("--keep", lambda number: Keep(segments=int(number)), text)
+    return checked("--keep", lambda amount: Keep(bytes=parse_size(amount)), text)
 
 
-def _checked(option: str, parse: Callable[[S], T], text: S, allowed: str = "") -> T:
+def checked(option: str, parse: Callable[[S], T], text: S, allowed: str = "") -> T:
     """The option's value.
 
     Raises:
