@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from app.conformance.target import Channel, Target
-from tests.support.local import LocalServer, local_server
+from tests.app.data_plane.conftest import server, target
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    """A server with default settings."""
-    with local_server() as running:
-        yield running
-
-
-@pytest.fixture
-def target(server: LocalServer) -> Iterator[Target]:
-    """A client of that server; it closes its connections and ends its channels after the test."""
-    with server.client() as client:
-        yield client
+__all__ = ["channel", "server", "target"]
 
 
 @pytest.fixture
