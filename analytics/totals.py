@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
 from analytics.rollup import with_hits
+from analytics.report.figures import ClockStep, LogGap
 from analytics.schema import EXPECTED
 from trickle.records import Event
 
@@ -66,6 +67,11 @@ class Quality:
         anonymous: requests without a client; they cannot be told apart, and are in no episode of one client.
         missing_columns: expected fields that no line has.
         damaged_files: compressed files that end early.
+        duplicates: lines that were there more than once, and were counted once; duplicate_files: files that were
+            left out because another one has the same content.
+        gaps: stretches without lines; clock_steps: clocks that disagree.
+        coarse: the log's times are whole seconds (nginx's combined format): rhythms cannot be judged.
+        notes: anything else that the reader should know, one sentence each.
     """
 
     lines: int
@@ -75,6 +81,12 @@ class Quality:
     anonymous: int
     missing_columns: tuple[str, ...] = ()
     damaged_files: tuple[str, ...] = ()
+    duplicates: int = 0
+    duplicate_files: tuple[str, ...] = ()
+    gaps: tuple[LogGap, ...] = ()
+    clock_steps: tuple[ClockStep, ...] = ()
+    coarse: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def unparsable_share(self) -> float:

@@ -11,6 +11,18 @@ from analytics.causes import Cause, likely_cause
 from analytics.classes import StormClass
 from analytics.episodes import Severity
 from analytics.params import StormParams
+from analytics.report.figures import (
+    Blast,
+    BudgetBreak,
+    Comparison,
+    NodeMinute,
+    Offender,
+    Rhythm,
+    Share,
+    Sparkline,
+    Success,
+    Timeline,
+)
 from analytics.totals import Quality, Totals
 
 EARLY: Final = 0.5
@@ -31,9 +43,14 @@ class Episode:
         head: the channel's head at its end; ``None`` if the log does not say.
         trigger, trigger_us: the event that it followed, and when that was; ``None`` if there is none in the log.
         peak_rps: hits in its worst second, per second.
-        backoff: the rhythm: ``hot_loop``, ``fixed``, ``exponential``, ``irregular``; ``None`` where it cannot be told.
+        backoff: the rhythm: ``hot_loop``, ``fixed``, ``fixed_jitter``, ``exponential``, ``exponential_jitter``,
+            ``irregular``; ``None`` where it cannot be told.
+        rhythm: the pauses that it was told from; ``None`` where it cannot be told.
         retry_after: whether the client came back no sooner than told: ``honoured``, ``ignored``; ``None`` if not told.
+        outcome: ``recovered`` (its clients were served afterwards), ``gave_up`` (they were not), ``ongoing`` (the log
+            ends first).
         bytes_out, handler_s: what it cost the server: body bytes sent, seconds spent handling.
+        sparkline: its requests over time. blast: what it did to the healthy. ``None`` where it was not computed.
         why: likely cause and advice.
     """
 
@@ -61,6 +78,10 @@ class Episode:
     bytes_out: int
     handler_s: float
     why: Cause
+    rhythm: Rhythm | None = None
+    outcome: str | None = None
+    sparkline: Sparkline | None = None
+    blast: Blast | None = None
 
     @property
     def duration_s(self) -> float:
@@ -79,7 +100,16 @@ class Report:
 
     Attributes:
         inputs: the files that were read.
-        n_episodes: all episodes; ``episodes`` are the worst of them, the worst first.
+        totals, success: the traffic as a whole, and how well it went.
+        quality: how far the log can be trusted.
+        episodes: the worst storms, the worst first; n_episodes: how many there are.
+        worst_minute: the node and minute with the highest amplification, of those with at least
+            ``params.busy_minute`` requests; ``None`` without any.
+        by_node, by_channel, by_release: where the traffic was wasted, the worst first.
+        offending_clients, offending_releases, offending_networks: who wasted it (Pareto), the worst first.
+        budget_breaks: minutes in which retries exceeded their budget, the worst first; n_budget_breaks: how many.
+        timeline: the traffic over time; ``None`` for an empty log.
+        comparison: before and after; ``None`` if no baseline was asked for.
         params: what counted as a storm.
     """
 
@@ -89,6 +119,18 @@ class Report:
     episodes: tuple[Episode, ...]
     n_episodes: int
     params: StormParams
+    success: Success | None = None
+    worst_minute: NodeMinute | None = None
+    by_node: tuple[Share, ...] = ()
+    by_channel: tuple[Share, ...] = ()
+    by_release: tuple[Share, ...] = ()
+    offending_clients: tuple[Offender, ...] = ()
+    offending_releases: tuple[Offender, ...] = ()
+    offending_networks: tuple[Offender, ...] = ()
+    budget_breaks: tuple[BudgetBreak, ...] = ()
+    n_budget_breaks: int = 0
+    timeline: Timeline | None = None
+    comparison: Comparison | None = None
 
     def has(self, severity: str) -> bool:
         """Whether there is a storm at least so bad."""
