@@ -38,7 +38,12 @@ COMMANDS: Final = {
     "subscribe": Mount("subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "check": Mount("subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."),
     "channels": Mount("subscriber.command.cli", "channels", "List a server's channels."),
-    "storms": Mount("analytics.cli", "storms", "Find retry storms in access logs."),
+    "storms": Mount("analytics.command.cli", "storms", "Find retry storms in access logs."),
+    "storms watch": Mount("analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
+    "logs compact": Mount("analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
+    "logs tail": Mount("analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
+    "logs schema": Mount("analytics.logs.cli", "schema", "Print the schema of the access log."),
+    "simulate": Mount("analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."),
     "stress": Mount("app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
     "conformance": Mount("app.conformance.cli", "conformance", "Check a server against the wire protocol."),
     "demo": Mount("app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
@@ -46,18 +51,38 @@ COMMANDS: Final = {
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are listed from a table, and loaded when they are called."""
+    """A group whose commands are listed from a table, and loaded when they are called.
+
+    A command's name may have two words: ``storms watch`` is called where the second word says so, and ``storms`` where
+    it says anything else.
+
+    Attributes:
+        words: what the names of its commands begin with in the table: nothing, or a first word and a space.
+    """
+
+    words = ""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return [name.removeprefix(self.words) for name in COMMANDS if name.startswith(self.words)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        mount = COMMANDS.get(cmd_name)
+        mount = COMMANDS.get(self.words + cmd_name)
         return None if mount is None else TyperCommand(cmd_name, help=mount.summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if " ".join(args[:2]) in COMMANDS:
+            args = [" ".join(args[:2]), *args[2:]]
+        elif args[0] not in COMMANDS and any(name.startswith(f"{args[0]} ") for name in COMMANDS):
+            return args[0], _first_word(args[0]), args[1:]
         name, command, rest = super().resolve_command(ctx, args)
-        return name, (load(name) if command is not None and name is not None else command), rest
+        return name, (load(self.words + name) if command is not None and name is not None else command), rest
+
+
+def _first_word(word: str) -> LazyGroup:
+    """The commands whose names begin with this word; it does nothing by itself."""
+    group = LazyGroup(name=word, no_args_is_help=True, rich_markup_mode=None)
+    group.words = f"{word} "
+    return group
 
 
 def load(name: str) -> Any:

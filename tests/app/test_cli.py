@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import app.cli
 from app.cli import COMMANDS, Mount, load, main
@@ -52,6 +53,32 @@ def test_help_lists_every_command() -> None:
     for name, mount in COMMANDS.items():
         assert name in result.stdout
         assert mount.summary[:20] in result.stdout
+
+
+def test_a_name_of_two_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second word chooses another command; where it is none, it is an argument of the first one's."""
+    (tmp_path / "worded_module.py").write_text(
+        "def speak(what: list[str]) -> None:\n    print('speak', what)\n\n"
+        "def loudly(what: list[str]) -> None:\n    print('loudly', what)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(COMMANDS, "speak", Mount("worded_module", "speak", "Speak."))
+    monkeypatch.setitem(COMMANDS, "speak loudly", Mount("worded_module", "loudly", "Speak loudly."))
+    for arguments, said in {
+        ("speak", "up"): "speak ['up']\n",
+        ("speak", "loudly", "up"): "loudly ['up']\n",
+        ("speak", "./loudly"): "speak ['./loudly']\n",
+    }.items():
+        assert CliRunner().invoke(app.cli.cli, arguments).output == said
+
+
+def test_a_first_word_alone_lists_its_commands() -> None:
+    """`tricklecast logs` says what there is; what there is not is a usage error."""
+    for arguments in (["logs"], ["logs", "--help"]):
+        result = tricklecast(*arguments)
+        assert "schema" in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
+    assert tricklecast("logs", "no-such-command").returncode == 2
 
 
 def test_version() -> None:
