@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
+from analytics.report.figures import Quality as Quality
+from analytics.report.figures import Totals as Totals
 from analytics.rollup import with_hits
-from analytics.report.figures import ClockStep, LogGap
 from analytics.schema import EXPECTED
 from trickle.records import Event
 
@@ -17,81 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from analytics.params import StormParams
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The traffic of the whole log.
-
-    Attributes:
-        requests: exchanges.
-        repeats: requests that asked again for what had been asked for: retries that said so, failures after the first
-            of their stretch, and downloads or posts of a seq beyond the first.
-        by_answer: requests by kind of answer.
-        bytes_in, bytes_out: body bytes.
-        handler_s: time in which requests were being handled, waits included, seconds.
-        first_us, last_us: the first and the last arrival or event; ``None`` in an empty log.
-        nodes: servers that wrote the log.
-    """
-
-    requests: int
-    repeats: int
-    by_answer: dict[str, int]
-    bytes_in: int
-    bytes_out: int
-    handler_s: float
-    first_us: int | None
-    last_us: int | None
-    nodes: int
-
-    @property
-    def wanted(self) -> int:
-        """Requests that would have been enough: all without the repeats."""
-        return self.requests - self.repeats
-
-    @property
-    def amplification(self) -> float:
-        """Attempts per wanted request; 1 in a healthy system, and in an empty log."""
-        return self.requests / self.wanted if self.wanted else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """How far the log can be trusted.
-
-    Attributes:
-        lines: lines that are not blank, events included.
-        unparsable: those that are no record.
-        events: lifecycle events; without any, no storm has a trigger.
-        dropped: events that report records lost by the server.
-        anonymous: requests without a client; they cannot be told apart, and are in no episode of one client.
-        missing_columns: expected fields that no line has.
-        damaged_files: compressed files that end early.
-        duplicates: lines that were there more than once, and were counted once; duplicate_files: files that were
-            left out because another one has the same content.
-        gaps: stretches without lines; clock_steps: clocks that disagree.
-        coarse: the log's times are whole seconds (nginx's combined format): rhythms cannot be judged.
-        notes: anything else that the reader should know, one sentence each.
-    """
-
-    lines: int
-    unparsable: int
-    events: int
-    dropped: int
-    anonymous: int
-    missing_columns: tuple[str, ...] = ()
-    damaged_files: tuple[str, ...] = ()
-    duplicates: int = 0
-    duplicate_files: tuple[str, ...] = ()
-    gaps: tuple[LogGap, ...] = ()
-    clock_steps: tuple[ClockStep, ...] = ()
-    coarse: bool = False
-    notes: tuple[str, ...] = ()
-
-    @property
-    def unparsable_share(self) -> float:
-        """Unparsable lines per line, 0 to 1."""
-        return self.unparsable / self.lines if self.lines else 0.0
 
 
 def answer_totals(rollup: DataFrame, params: StormParams) -> DataFrame:

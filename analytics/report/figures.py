@@ -8,6 +8,51 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analytics.report.quality import ClockStep as ClockStep
+from analytics.report.quality import LogGap as LogGap
+from analytics.report.quality import Quality as Quality
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The traffic of the whole log.
+
+    Attributes:
+        requests: exchanges.
+        repeats: those that would not have been needed (:mod:`analytics.metrics.wanted` says which).
+        by_answer: requests by kind of answer.
+        bytes_in, bytes_out: body bytes.
+        handler_s: time in which requests were being handled, waits included, seconds.
+        first_us, last_us: the first and the last arrival or event; ``None`` in an empty log.
+        nodes: servers that wrote the log.
+    """
+
+    requests: int
+    repeats: int
+    by_answer: dict[str, int]
+    bytes_in: int
+    bytes_out: int
+    handler_s: float
+    first_us: int | None
+    last_us: int | None
+    nodes: int
+
+    @property
+    def wanted(self) -> int:
+        """Requests that would have been enough: all without the repeats."""
+        return self.requests - self.repeats
+
+    @property
+    def amplification(self) -> float:
+        """Requests per wanted request."""
+        return amplification(self.requests, self.repeats)
+
+
+def amplification(requests: int, repeats: int) -> float:
+    """Requests per wanted request: 1 in a healthy system and without traffic; all of them if none was wanted."""
+    wanted = requests - repeats
+    return requests / wanted if wanted > 0 else float(requests or 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -15,9 +60,9 @@ class Share:
 
     Attributes:
         name: whose traffic; ``None`` if the log does not say.
-        requests, repeats: exchanges, and those of them that asked again for what had been asked for.
-        bytes_out: body bytes sent; wasted_bytes: those of them that were sent for repeats, about.
-        clients: distinct clients, about.
+        requests, repeats: exchanges, and those of them that would not have been needed.
+        bytes_out: body bytes sent; wasted_bytes: body bytes moved for repeats, in either direction, about.
+        clients: distinct clients in those answers that the report tells apart by client, about.
     """
 
     name: str | None
@@ -30,8 +75,7 @@ class Share:
     @property
     def amplification(self) -> float:
         """Requests per wanted request."""
-        wanted = self.requests - self.repeats
-        return self.requests / wanted if wanted > 0 else float(self.requests or 1)
+        return amplification(self.requests, self.repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +95,17 @@ class NodeMinute:
     @property
     def amplification(self) -> float:
         """Requests per wanted request."""
-        wanted = self.requests - self.repeats
-        return self.requests / wanted if wanted > 0 else float(self.requests or 1)
+        return amplification(self.requests, self.repeats)
 
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """How well requests ended, as shares of the wanted ones, 0 to 1.
+    """How well requests ended.
 
     Attributes:
-        first_try: succeeded at once. eventual: succeeded in the end.
+        first_try, eventual: share of the wanted requests that succeeded at once, and in the end, 0 to 1; 1 without any.
         retry_ratio: repeats per wanted request.
-        goodput: share of the body bytes sent that were wanted.
+        goodput: share of the body bytes, of either direction, that were moved for wanted requests; 1 without any.
         wasted_requests, wasted_bytes, wasted_handler_s: what the repeats cost: requests, body bytes, seconds.
     """
 
@@ -232,29 +275,3 @@ class Comparison:
     before: str
     after: str
     ratios: tuple[RateRatio, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LogGap:
-    """A stretch in which a node that was busy before and after wrote nothing.
-
-    Attributes:
-        node: which; from_us, to_us: its last line before and its first line after.
-    """
-
-    node: str | None
-    from_us: int
-    to_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClockStep:
-    """A node's clock that disagrees: with its own earlier lines, or with the other nodes.
-
-    Attributes:
-        node: whose; at_us: about when; skew_s: by how much, seconds; positive if it is ahead.
-    """
-
-    node: str | None
-    at_us: int
-    skew_s: float

@@ -17,13 +17,14 @@ from analytics.report.figures import (
     Comparison,
     NodeMinute,
     Offender,
+    Quality,
     Rhythm,
     Share,
     Sparkline,
     Success,
     Timeline,
+    Totals,
 )
-from analytics.totals import Quality, Totals
 
 EARLY: Final = 0.5
 """Coming back after less than this share of ``Retry-After``, on average, is ignoring it."""
