@@ -36,6 +36,17 @@ class StormParams:
         max_names: names of clients and channels listed per episode (names).
         max_episodes: the worst episodes that are listed (episodes).
         max_bad_share: more unparsable lines than this and the report is not to be trusted (0 to 1).
+        busy_minute: a node's minute is judged by its amplification from so many requests on (requests per minute).
+        client_budget: retries per request that one client may make in a minute (0 to 1; Google SRE, "Handling
+            Overload": 10 %); client_budget_floor: so many are free, or one retry would break it (retries per minute).
+        node_budget: the same for all clients of a node together (0 to 1; Linkerd and Envoy: 20 %); node_budget_rps:
+            so many are free (retries per second; Linkerd's minRetriesPerSecond: 10).
+        blast_before_s: an episode's healthy are compared with at least so much time before it (seconds).
+        silence_s: a busy node that writes nothing for longer has a gap in its log (seconds).
+        max_shares: channels, releases and nodes listed (names).
+        max_offenders: clients, releases and networks listed as offenders (names).
+        max_budget_breaks: broken budgets listed (minutes).
+        max_markers: lifecycle events in the timeline (events).
     """
 
     gap_s: float = 5.0
@@ -64,6 +75,17 @@ class StormParams:
     max_names: int = 100
     max_episodes: int = 1000
     max_bad_share: float = 0.01
+    busy_minute: int = 1000
+    client_budget: float = 0.1
+    client_budget_floor: int = 10
+    node_budget: float = 0.2
+    node_budget_rps: float = 10.0
+    blast_before_s: float = 60.0
+    silence_s: float = 120.0
+    max_shares: int = 50
+    max_offenders: int = 20
+    max_budget_breaks: int = 100
+    max_markers: int = 200
 
 
 def micros(seconds: float) -> int:
