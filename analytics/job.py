@@ -10,11 +10,12 @@ from pyspark.sql import functions as F
 from analytics.classes import classify, without_repetition
 from analytics.episodes import islands, merge_clients, storms
 from analytics.fleet import fleet_candidates, no_fleet, worth_looking
+from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.progress import Stage, silent
 from analytics.report.model import Report, episode_from
 from analytics.rollup import events_of, roll_up
-from analytics.sources import normalise, read_lines
+from analytics.sources import read_lines
 from analytics.spark import interpreted
 from analytics.totals import answer_totals, failed_clients, island_repeats, summarise
 from analytics.triggers import with_context

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from analytics.episodes import EPISODE, islands, merge_clients, severity, storms
+from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.rollup import roll_up
-from analytics.sources import normalise, read_lines
+from analytics.sources import read_lines
 from tests.analytics.support.writer import LogWriter, us, write_lines
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from analytics.job import find_storms
+from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.rollup import connections, events_of, repeated_hits, roll_up
-from analytics.sources import normalise, read_lines
+from analytics.sources import read_lines
 from tests.analytics.support.writer import LogWriter, us, write_lines
 from trickle.records import Event
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from analytics.answers import Answer
+from analytics.normalise import MAX_TEXT, normalise
 from analytics.schema import log_schema
-from analytics.sources import MAX_TEXT, normalise, read_lines
+from analytics.sources import read_lines
 from tests.analytics.support.writer import BASE_US, write_lines
 from trickle.records import SCHEMA
 
