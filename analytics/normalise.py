@@ -16,7 +16,7 @@ from trickle.records import Kind, Op, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -37,8 +37,11 @@ IDENTITY: Final = ("ts_us", "conn", "seq", "status", "bytes_out", "wait_us", "du
 even on one connection, but not with all of this the same."""
 
 
-def normalise(lines: DataFrame) -> DataFrame:
+def normalise(lines: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
     """Lines as of :func:`analytics.schema.log_schema` to rows for :func:`analytics.rollup.roll_up`.
+
+    Args:
+        keep: further columns of ``lines`` that are to stay as they are.
 
     Returns:
         one row per line, none dropped: ``answer``, the key's fields as far as :data:`analytics.answers.GRAINS` has
@@ -50,6 +53,7 @@ def normalise(lines: DataFrame) -> DataFrame:
     exchange = ~among((Answer.EVENT, Answer.UNPARSABLE))
     readable = F.col("answer") != Answer.UNPARSABLE.value
     return named.select(
+        *keep,
         "answer",
         F.when(readable, F.col("ts_us")).alias("ts_us"),
         F.when(readable, _text("node")).alias("node"),

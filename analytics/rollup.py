@@ -18,6 +18,8 @@ from analytics.answers import GRAINS, REPEATABLE, Answer, among
 from analytics.params import StormParams, micros
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column, DataFrame
 
 KEY: Final = ("answer", "node", "channel", "release", "client", "net", "event", "bucket_us")
@@ -37,8 +39,11 @@ WAITED: Final = (Answer.SERVED, Answer.ZERO_BYTE, Answer.ENDED)
 """Answers whose waits are counted: those that a reader was waiting for."""
 
 
-def roll_up(rows: DataFrame) -> DataFrame:
+def roll_up(rows: DataFrame, also: Sequence[str] = ()) -> DataFrame:
     """Rows of :func:`analytics.normalise.normalise`, added up by :data:`KEY`.
+
+    Args:
+        also: further columns of ``rows`` to be added up by; a stream needs one that says when it can forget a row.
 
     Returns:
         per key:
@@ -62,7 +67,7 @@ def roll_up(rows: DataFrame) -> DataFrame:
     quick, slow = (_waits(bounds) for bounds in _wait_bounds())
     return (
         placed.withColumns({"bucket_us": F.col("ts_us") - F.col("offset_us"), "slot": slot})
-        .groupBy(*KEY)
+        .groupBy(*KEY, *also)
         .agg(
             F.count(F.lit(1)).alias("n"),
             F.min("ts_us").alias("first_us"),
