@@ -136,12 +136,16 @@ def span(lo: str = "seq_lo", hi: str = "seq_hi") -> Column:
     return F.coalesce(F.col(hi) - F.col(lo) + 1, F.lit(1))
 
 
-def connections() -> Column:
-    """About how many connections the lines came over: at least 1, at most ``n``; 1 where the log does not say."""
-    used = F.coalesce(F.bit_count(F.col("conn_bits")), F.lit(0))
+def connections(bits: str = "conn_bits", most: str = "n") -> Column:
+    """About how many connections the lines came over: at least 1, at most ``n``; 1 where the log does not say.
+
+    Args:
+        bits, most: the columns with the bits of the connections, and with the number of lines.
+    """
+    lines, used = F.col(most), F.coalesce(F.bit_count(F.col(bits)), F.lit(0))
     # Linear counting: m * ln(m / empty). A full map says "many"; no more than there were requests in any case.
-    estimate = F.when(used >= 64, F.col("n").cast("double")).otherwise(-64.0 * F.log(1.0 - used / F.lit(64.0)))
-    return F.greatest(F.lit(1), F.least(F.col("n"), F.round(estimate).cast("long")))
+    estimate = F.when(used >= 64, lines.cast("double")).otherwise(-64.0 * F.log(1.0 - used / F.lit(64.0)))
+    return F.greatest(F.lit(1), F.least(lines, F.round(estimate).cast("long")))
 
 
 def readers(params: StormParams) -> Column:
