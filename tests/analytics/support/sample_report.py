@@ -24,15 +24,16 @@ from analytics.report.figures import (
     Marker,
     NodeMinute,
     Offender,
+    Quality,
     RateRatio,
     Rhythm,
     Share,
     Sparkline,
     Success,
     Timeline,
+    Totals,
 )
 from analytics.report.model import Episode, Report
-from analytics.totals import Quality, Totals
 
 START_US: Final = 1_760_000_000_000_000
 """2025-10-09 08:53:20 UTC: when the sample's log begins. It lasts 40 minutes."""

@@ -1,0 +1,80 @@
+"""Figures as people read them; the same in every form of the report."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+UNKNOWN: Final = "\N{EN DASH}"
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def moment(us: int) -> datetime | None:
+    """Microseconds since the epoch as a time; ``None`` for a number that is none (a log may say anything)."""
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return None
+
+
+def date_and_time(us: int) -> str:
+    """``2025-10-09 08:53:20``, UTC."""
+    when = moment(us)
+    return f"{us} µs" if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def clock(us: int) -> str:
+    """``08:53:20``, UTC, where the day is told elsewhere."""
+    when = moment(us)
+    return f"{us} µs" if when is None else when.strftime("%H:%M:%S")
+
+
+def duration(seconds: float) -> str:
+    """In the unit that is read best: milliseconds below a second, hours from two hours on."""
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if abs(seconds) < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if abs(seconds) < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def millis(value: float) -> str:
+    """Milliseconds, in seconds from one second on."""
+    return f"{value:.1f} ms" if value < 10 else duration(value / 1000)
+
+
+def size(count: int) -> str:
+    """Bytes in binary units."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_BINARY_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:,.1f} {_BINARY_UNITS[unit]}" if unit else f"{count:,} B"
+
+
+def rate(per_second: float) -> str:
+    """Requests per second: whole ones from ten on."""
+    return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.2g}/s"
+
+
+def percent(share: float) -> str:
+    """A share of 0 to 1; never ``100 %`` for less than all, nor ``0 %`` for more than nothing."""
+    if 0 < share < 0.0001:
+        return "< 0.01 %"
+    if 0.9999 < share < 1:
+        return "> 99.99 %"
+    digits = 2 if share < 0.01 or share > 0.99 else 1
+    return f"{share:.{0 if share in (0.0, 1.0) else digits}%}".replace("%", " %")
+
+
+def times(ratio: float) -> str:
+    """How many times, with the sign for it: two decimals, one from ten on, none from a hundred on."""
+    digits = 2 if ratio < 10 else 1 if ratio < 100 else 0
+    return f"{ratio:,.{digits}f} {_TIMES}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 client``, ``12 clients``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

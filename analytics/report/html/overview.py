@@ -1,0 +1,126 @@
+"""The top of the page: the verdict, the figures that matter most, and the traffic over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from analytics.report.caveats import caveats
+from analytics.report.formats import clock, counted, date_and_time, duration, percent, size, times
+from analytics.report.html.charts import MAX_FLAGS, grouped, timeline
+from analytics.report.html.episodes import SIGNS
+from analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
+from analytics.report.html.scale import TimeAxis
+from analytics.report.verdict import severities, verdict
+
+if TYPE_CHECKING:
+    from analytics.report.figures import Marker
+    from analytics.report.model import Report
+
+_CALM: Final = "\N{CHECK MARK}"
+
+
+def verdict_section(report: Report) -> Markup:
+    """What, where, since when, why, what to do first; or that there is nothing, and what was looked at."""
+    said = verdict(report)
+    worst = report.episodes[0] if report.episodes else None
+    sign = SIGNS[worst.severity.value] if worst else _CALM
+    heading = element("h1", element("span", sign, class_="sign", aria_hidden="true"), f" {said.count}")
+    what = element("p", phrase(said.what), class_="what")
+    why = None if said.why is None else element("p", element("b", "Likely cause "), said.why, ".")
+    first = None if said.first is None else element("p", element("b", "Do first "), said.first, ".", class_="first")
+    more = None if worst is None else element("p", element("a", "Its evidence and advice", href=f"#e-{worst.id}"))
+    kind = worst.severity.value if worst else "calm"
+    return element("section", heading, what, why, first, more, class_=f"verdict {kind}")
+
+
+def tiles_section(report: Report) -> Markup:
+    """The figures that matter most."""
+    tiles = [_storms(report), _amplification(report), *_waste(report), _worst_minute(report), *_success(report)]
+    tiles.append(_quality(report))
+    shown = [element("div", element("dt", title), element("dd", value), note) for title, value, note in tiles]
+    return element("dl", shown, class_="tiles")
+
+
+Tile = tuple[str, Child, Markup | None]
+
+
+def _note(*words: Child, kind: str | None = None) -> Markup:
+    return element("dd", *words, class_=f"note {kind}" if kind else "note")
+
+
+def _storms(report: Report) -> Tile:
+    found = severities(report)
+    parts = [element("span", f"{SIGNS[kind]} {count:,} {kind}", class_=f"sev {kind}") for kind, count in found.items()]
+    note = _note(joined([(" \N{MIDDLE DOT} " if at else None, part) for at, part in enumerate(parts)]))
+    return ("Storms", f"{report.n_episodes:,}", note if report.episodes else _note("none in this log"))
+
+
+def _amplification(report: Report) -> Tile:
+    totals = report.totals
+    note = f"{totals.requests:,} requests for {totals.wanted:,} wanted; 1 is healthy"
+    return ("Amplification", times(totals.amplification), _note(note))
+
+
+def _waste(report: Report) -> list[Tile]:
+    success, totals = report.success, report.totals
+    if success is None:
+        return []
+    share = success.wasted_requests / totals.requests if totals.requests else 0.0
+    bytes_share = success.wasted_bytes / totals.bytes_out if totals.bytes_out else 0.0
+    return [
+        ("Wasted requests", f"{success.wasted_requests:,}", _note(f"{percent(share)} of all")),
+        ("Wasted bytes", size(success.wasted_bytes), _note(f"{percent(bytes_share)} of {size(totals.bytes_out)} sent")),
+        ("Wasted handling", duration(success.wasted_handler_s), _note(f"of {duration(totals.handler_s)}, with waits")),
+    ]
+
+
+def _worst_minute(report: Report) -> Tile:
+    worst = report.worst_minute
+    if worst is None:
+        return ("Worst node-minute", "none", _note(f"no minute had {report.params.busy_minute:,} requests"))
+    note = _note(name(worst.node, 24), ", ", time(worst.minute_us, clock(worst.minute_us)[:5]), " UTC, ")
+    of = f"{worst.repeats:,} of {worst.requests:,} too many"
+    return ("Worst node-minute", times(worst.amplification), joined(note, _note(of)))
+
+
+def _success(report: Report) -> list[Tile]:
+    success = report.success
+    if success is None:
+        return []
+    gained = f"in the end {percent(success.eventual)}; retry ratio {percent(success.retry_ratio)}"
+    return [("Succeeded at once", percent(success.first_try), _note(gained))]
+
+
+def _quality(report: Report) -> Tile:
+    found = caveats(report.quality)
+    value = "complete" if not found else counted(len(found), "caveat")
+    link = element("a", f"{report.quality.lines:,} lines", href="#quality")
+    return ("Data quality", value, _note(link, f", {report.quality.unparsable:,} unparsable"))
+
+
+def timeline_section(report: Report) -> Markup:
+    """The traffic with storms and events, and the events again in words."""
+    data = report.timeline
+    if data is None or not data.requests:
+        return element("p", "The log has no requests, so there is nothing to draw.", class_="none")
+    legend = [
+        element("span", title, class_=f"key {kind}")
+        for kind, title in (("traffic", "all requests"), ("failures", "refused or failed"), ("hits", "storm"))
+    ]
+    day = date_and_time(data.start_us)[:10]
+    axis = TimeAxis(data.start_us, data.start_us + len(data.requests) * data.step_us)
+    caption = f"Requests per second, {day}, UTC. Bars below: the worst storms. Flags: events, listed below."
+    numbered = [element("li", _event(marker)) for marker in data.markers[:MAX_FLAGS]]
+    rest = data.n_markers - len(numbered)
+    return element(
+        "figure",
+        element("figcaption", caption, element("span", legend, class_="keys")),
+        timeline(data, report.episodes),
+        element("ol", numbered, class_="events") if grouped(data.markers, axis) else None,
+        element("p", f"and {counted(rest, 'more event')}", class_="none") if rest > 0 else None,
+    )
+
+
+def _event(marker: Marker) -> Markup:
+    where = [(" ", name(each, 32)) for each in (marker.node, marker.channel) if each is not None]
+    return joined(time(marker.ts_us, clock(marker.ts_us)), " ", element("b", name(marker.event, 32)), where)

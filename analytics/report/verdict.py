@@ -1,0 +1,111 @@
+"""The report in a few sentences: what, where, since when, why, and what to do first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from analytics.classes import StormClass
+from analytics.report.formats import clock, counted, date_and_time, duration
+from analytics.report.plain import Name, Phrase
+
+if TYPE_CHECKING:
+    from analytics.report.model import Episode, Report
+
+_OF_A_NODE = (StormClass.OVERLOAD_AMPLIFICATION, StormClass.THUNDERING_HERD)
+"""Storms of a fleet: they are about a server; the others are about a channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the report comes to.
+
+    Attributes:
+        count: how many storms there are, in one sentence.
+        what: the worst one, in one sentence; without any storm, what was examined.
+        why: its likely cause; first: what to do first; both ``None`` without a storm.
+    """
+
+    count: str
+    what: Phrase
+    why: str | None = None
+    first: str | None = None
+
+
+def verdict(report: Report) -> Verdict:
+    """The verdict on a report whose episodes are in order, the worst first."""
+    if not report.episodes:
+        return Verdict("No retry storms.", _examined(report))
+    worst = report.episodes[0]
+    return Verdict(_count(report), _what(worst), worst.why.cause, steps(worst.why.advice)[0])
+
+
+def steps(advice: str) -> list[str]:
+    """What an advice says to do, one thing after the other."""
+    return [step for step in advice.split("; ") if step]
+
+
+def severities(report: Report) -> dict[str, int]:
+    """How many of the listed episodes are of each severity, the worst first."""
+    found = [episode.severity.value for episode in report.episodes]
+    return {name: found.count(name) for name in ("critical", "warn")}
+
+
+def _count(report: Report) -> str:
+    listed = len(report.episodes)
+    critical = severities(report)["critical"]
+    ongoing = sum(episode.outcome == "ongoing" for episode in report.episodes)
+    parts = [counted(report.n_episodes, "retry storm")]
+    if report.n_episodes > listed:
+        parts.append(f"the worst {listed:,} are listed, {critical:,} of them critical")
+    elif listed == 1:
+        parts[0] += f", {report.episodes[0].severity}"
+    else:
+        parts.append("all critical" if critical == listed else f"{critical or 'none'} of them critical")
+    if ongoing:
+        parts.append(f"{ongoing:,} still going on when the log ends")
+    return "; ".join([", ".join(parts[:2]), *parts[2:]]) + "."
+
+
+def _what(episode: Episode) -> Phrase:
+    who: Phrase = (Name(episode.clients[0]),) if episode.n_clients == 1 else (counted(episode.n_clients, "client"),)
+    went = "since" if episode.outcome == "ongoing" else "from"
+    return (
+        episode.storm.value,
+        *_where(episode),
+        f" {went} {clock(episode.start_us)} UTC: ",
+        *who,
+        f" sent {counted(episode.n, 'request')} in {duration(episode.duration_s)}",
+        *_after(episode),
+        ".",
+    )
+
+
+def _where(episode: Episode) -> Phrase:
+    channel: Phrase = ()
+    if episode.channels and episode.storm not in _OF_A_NODE:
+        channel = (" on channel ", Name(episode.channels[0]))
+        if episode.n_channels > 1:
+            channel = (*channel, f" and {episode.n_channels - 1:,} more")
+    node: Phrase = () if episode.node is None else (", " if channel else " on ", Name(episode.node))
+    return (*channel, *node)
+
+
+def _after(episode: Episode) -> Phrase:
+    if episode.trigger is None or episode.trigger_us is None:
+        return ()
+    lead = (episode.start_us - episode.trigger_us) / 1e6
+    if lead >= 0:
+        return (f", {duration(lead)} after ", Name(episode.trigger))
+    if episode.trigger_us >= episode.end_us:
+        return (", until ", Name(episode.trigger))
+    return (", around ", Name(episode.trigger))
+
+
+def _examined(report: Report) -> Phrase:
+    totals = report.totals
+    if totals.first_us is None or totals.last_us is None:
+        return ("Nothing was examined: the log has no requests.",)
+    length = duration((totals.last_us - totals.first_us) / 1e6)
+    span = f"{date_and_time(totals.first_us)} to {date_and_time(totals.last_us)} UTC ({length})"
+    return (f"Examined: {counted(totals.requests, 'request')} to {counted(totals.nodes, 'node')}, {span}.",)
