@@ -33,3 +33,15 @@ class SparkFailed(AnalyticsError):
     """Spark started and then failed at the job."""
 
     exit_code = 4
+
+
+class CannotWrite(AnalyticsError):
+    """A result could not be written: its folder went away, a disk is full."""
+
+    exit_code = 2
+
+
+class Busy(AnalyticsError):
+    """Another run is changing the same state."""
+
+    exit_code = 2

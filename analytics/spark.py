@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -26,6 +27,11 @@ DRIVER_MEMORY: Final = "1g"
 JAVA_VERSION: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
+CONNECT_S: Final = 5.0
+"""How long a standalone master may take to accept a connection, seconds."""
+
+MAX_PORT: Final = 65_535
+
 SMALL_INPUT: Final = 100_000_000
 """Bytes of log up to which Java's optimising compiler does not pay for itself: without it such a report takes half of
 the CPU time. Above, parsing JSON profits from it."""
@@ -40,16 +46,18 @@ _INSTALL_JAVA: Final = (
 )
 
 
-def settings(master: str, *, small: bool = False, verbose: bool = False) -> dict[str, str]:
+def settings(
+    master: str | None, *, small: bool = False, verbose: bool = False, conf: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Spark's configuration for a report.
 
     Args:
-        master: where to run: ``local[*]``, ``spark://…`` and so on.
+        master: where to run: ``local[*]``, ``spark://…`` and so on; ``None`` leaves it to ``spark-submit``.
         small: the input is small (:data:`SMALL_INPUT`): start fast rather than run fast.
         verbose: let Spark log.
+        conf: settings of the user's, which override these.
     """
     chosen = {
-        "spark.master": master,
         "spark.app.name": "tricklecast storms",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -58,7 +66,9 @@ def settings(master: str, *, small: bool = False, verbose: bool = False) -> dict
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
     }
-    if master.startswith("local"):
+    if master is not None:
+        chosen["spark.master"] = master
+    if master is not None and master.startswith("local"):
         chosen |= {
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -68,29 +78,68 @@ def settings(master: str, *, small: bool = False, verbose: bool = False) -> dict
         }
         if small:
             chosen["spark.driver.extraJavaOptions"] = _QUICK_JAVA
-    return chosen
+    return chosen | dict(conf or {})
 
 
 @contextmanager
-def spark_session(master: str = LOCAL, *, small: bool = False, verbose: bool = False) -> Iterator[SparkSession]:
+def spark_session(
+    master: str | None = LOCAL,
+    *,
+    small: bool = False,
+    verbose: bool = False,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
     """A Spark session; one that is already active is used, and left running.
 
     Args:
-        master, small: see :func:`settings`.
+        master, small, conf: see :func:`settings`.
         verbose: do not hide what Spark writes to stderr.
 
     Raises:
-        SparkUnavailable: pyspark or Java is missing or too old, or Spark did not start.
+        SparkUnavailable: pyspark or Java is missing or too old, no master answers, or Spark did not start.
     """
     session_type = _import_session()
     if active := session_type.getActiveSession():
         yield active
         return
-    session = _start(session_type, settings(master, small=small, verbose=verbose), verbose=verbose)
+    if master is not None:
+        check_master(master)
+    chosen = settings(master, small=small, verbose=verbose, conf=conf)
+    session = _start(session_type, chosen, verbose=verbose)
     try:
         yield session
     finally:
         session.stop()
+
+
+def check_master(master: str) -> None:
+    """Finds out at once what Spark would try for a minute and then say in a page of stack traces.
+
+    Raises:
+        SparkUnavailable: ``master`` is no such thing, none of its hosts answers, or YARN is not configured here.
+    """
+    if master.startswith("spark://"):
+        _check_hosts(master)
+    elif master == "yarn":
+        if not (os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR")):
+            raise SparkUnavailable("--master yarn needs HADOOP_CONF_DIR: the folder with the cluster's yarn-site.xml")
+    elif not re.fullmatch(r"local(-cluster)?(\[[\w*, ]+\])?|k8s://.+", master):
+        raise SparkUnavailable(f"no such --master: {master!r}; local[*], spark://HOST:7077, yarn or k8s://https://HOST")
+
+
+def _check_hosts(master: str) -> None:
+    failed: list[str] = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > MAX_PORT:
+            raise SparkUnavailable(f"no such --master: {master!r}; expected spark://HOST:PORT")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        except OSError as error:
+            failed.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise SparkUnavailable(f"no Spark master answers at {master}: {one_line('; '.join(failed))}")
 
 
 def _import_session() -> type[SparkSession]:
@@ -102,7 +151,8 @@ def _import_session() -> type[SparkSession]:
 
 
 def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose: bool) -> SparkSession:
-    if find_java() is None:
+    # Under spark-submit, Java runs already.
+    if find_java() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         raise SparkUnavailable(_INSTALL_JAVA)
     builder = session_type.builder
     for name, value in chosen.items():
@@ -185,7 +235,21 @@ def failures_as_one_line() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise SparkFailed(f"Spark failed: {one_line(str(error))} (-v shows all of it)") from error
+        raise SparkFailed(_why_failed(error)) from error
+
+
+def _why_failed(error: Exception) -> str:
+    """One line that says what to do, where that is known."""
+    from py4j.protocol import Py4JNetworkError
+
+    text = str(error)
+    if "OutOfMemoryError" in text:
+        return f"Spark ran out of memory ({DRIVER_MEMORY} by default): pass --conf spark.driver.memory=4g"
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return "Spark's Java process has ended (killed for want of memory?); -v shows its last words"
+    if "No space left on device" in text:
+        return "the disk is full that Spark keeps its data on: pass --conf spark.local.dir=FOLDER on a larger one"
+    return f"Spark failed: {one_line(text)} (-v shows all of it)"
 
 
 def one_line(text: str, limit: int = 300) -> str:

@@ -1,110 +1,120 @@
-"""``tricklecast storms``: the retry-storm report."""
+"""``tricklecast storms``: its options."""
 
 from __future__ import annotations
 
 import os
-import sys
-import traceback
-from contextlib import ExitStack
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from analytics.errors import AnalyticsError, BadInput
-from analytics.inputs import find_logs, readable_paths
-from analytics.params import StormParams
-from analytics.progress import on_stderr
-from analytics.spark import LOCAL, SMALL_INPUT, failures_as_one_line, spark_session
+from analytics.command.baseline import parse_baseline
+from analytics.command.outputs import Outputs
+from analytics.command.params_file import load_params
+from analytics.command.request import FailOn, Reading, Request, checked_format, moment, now_us, spark_conf
+from analytics.command.times import parse_duration
 
-if TYPE_CHECKING:
-    from analytics.report.model import Report
+LOCAL = "local[*]"
 
-
-class FailOn(StrEnum):
-    """From which severity on a storm makes the command fail."""
-
-    WARN = "warn"
-    CRITICAL = "critical"
-    NEVER = "never"
+_OUTPUT, _INPUT, _SPARK = "Results", "What is read", "Spark"
 
 
 def storms(
     logs: Annotated[
-        list[str],
-        typer.Argument(metavar="LOG...", help="Access logs: files (also .gz), folders, globs, URIs."),
-    ],
-    json_file: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG...", help="Access logs: files (also .gz, Parquet), folders, globs, URIs.", show_default=False
+        ),
+    ] = None,
+    since: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE|-", help="Write the report as JSON."),
+        typer.Option("--from", metavar="TIME", help="Only what arrived from then on: 2025-10-09T14:30Z, '2h ago'."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Only what arrived before.")] = None,
+    log_format: Annotated[
+        str,
+        typer.Option("--format", metavar="NAME|FILE", help="auto, tricklecast, nginx, envoy, caddy, or a field map."),
+    ] = "auto",
+    client_key: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD[+FIELD]", help="What tells clients apart, in proxies' logs: ip+ua, ip, ..."),
+    ] = None,
+    path_prefix: Annotated[
+        str | None, typer.Option(metavar="PATH", help="What stands before /CHANNEL/SEQ in proxies' logs.")
+    ] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE|-", help="Write the report as one HTML page.")
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the report as JSON.")] = None,
+    parquet: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write tables: the episodes, and the roll-up behind them.")
+    ] = None,
+    prom: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write gauges for Prometheus (textfile collector).")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="RELEASE|TIME|LOGS", help="Compare: with a release, before a time, or other logs."),
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="ID", help="Show one episode's evidence: lines, trigger, arithmetic.")
+    ] = None,
+    incremental: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Keep hourly roll-ups here, read only new logs, report on all."),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --incremental: forget what is older, such as 30d.")
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 from this severity on.")] = FailOn.WARN,
-    master: Annotated[str, typer.Option(help="Where Spark runs: local[*], spark://host:7077, ...")] = LOCAL,
+    params: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Thresholds, as a TOML file of names and numbers.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One threshold; may be given again.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Where Spark runs: local[*] (default), spark://HOST:7077, yarn, k8s://https://HOST."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting for Spark; may be given again.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Spark's log and whole errors.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, and no report on the terminal.")] = False,
 ) -> None:
     """Find retry storms in access logs: what looped, since when, what triggered it, and what to do.
 
+    `tricklecast storms watch` tells of them while they happen (a log called watch is ./watch).
+
     Exit codes: 0 no storm, 1 storms from --fail-on upwards, 2 usage, 3 bad input (no logs, or more than 1 % of the
-    lines unparsable), 4 Spark or Java missing.
+    lines unparsable), 4 Spark or Java missing or failed.
     """
-    _check_writable(json_file)
     try:
-        report = _run(logs, master, verbose=verbose)
-        _write(report, json_file)
-        _check_trustworthy(report)
-    except AnalyticsError as error:
-        if verbose:
-            traceback.print_exc()
-        print(f"tricklecast: {error}", file=sys.stderr)
-        raise typer.Exit(error.exit_code) from error
-    if fail_on is not FailOn.NEVER and report.has(fail_on.value):
-        raise typer.Exit(1)
+        request = Request(
+            logs=tuple(logs or ()),
+            reading=Reading(checked_format(log_format), client_key, path_prefix),
+            since_us=moment(since),
+            until_us=moment(until),
+            params=load_params(params, settings or ()),
+            outputs=Outputs(html=html, json=json_file, prom=prom, parquet=parquet),
+            baseline=None if baseline is None else parse_baseline(baseline, now_us()),
+            fail_on=fail_on,
+            master=master or _default_master(),
+            conf=spark_conf(conf or ()),
+            state=incremental,
+            keep_us=None if keep is None else parse_duration(keep),
+            explain=explain,
+            verbose=verbose,
+            quiet=quiet,
+        )
+        request.check()
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    from analytics.command.run import run  # brings rich along, which takes longer than a usage error
+
+    run(request)
 
 
-def _run(logs: list[str], master: str, *, verbose: bool) -> Report:
-    files = find_logs(logs)
-    with ExitStack() as held:
-        stage = held.enter_context(on_stderr())
-        with stage("starting Spark"):
-            spark = held.enter_context(spark_session(master, small=files.size <= SMALL_INPUT, verbose=verbose))
-        from analytics.job import make_report  # imports pyspark, which the line above has found to be there
-
-        held.enter_context(failures_as_one_line())
-        return make_report(spark, files, held.enter_context(readable_paths(files)), StormParams(), stage)
-
-
-def _check_writable(json_file: str | None) -> None:
-    """Finds out before the work, rather than after it, that its result has nowhere to go."""
-    if json_file is None or json_file == "-":
-        return
-    folder = Path(json_file).absolute().parent
-    if Path(json_file).is_dir() or not os.access(folder, os.W_OK):
-        raise typer.BadParameter(f"cannot write {json_file!r}", param_hint="--json")
-
-
-def _write(report: Report, json_file: str | None) -> None:
-    from rich.console import Console
-
-    from analytics.report.json_report import as_json
-    from analytics.report.terminal import PLAIN_WIDTH, print_report
-
-    if json_file == "-":
-        sys.stdout.write(as_json(report))
-        return
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    print_report(report, Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False))
-    if json_file is not None:
-        # Whoever reads the file sees the old report or the new one, never half of it.
-        unfinished = Path(f"{json_file}.tmp")
-        unfinished.write_text(as_json(report), encoding="ascii")
-        unfinished.replace(json_file)
-
-
-def _check_trustworthy(report: Report) -> None:
-    quality, limit = report.quality, report.params.max_bad_share
-    if quality.lines == 0:
-        raise BadInput("the logs have no lines")
-    if quality.unparsable_share > limit:
-        share = f"{quality.unparsable:,} of {quality.lines:,} lines ({quality.unparsable_share:.1%})"
-        raise BadInput(f"{share} are no access records; above {limit:.0%} the report is not to be trusted")
+def _default_master() -> str | None:
+    """This machine, unless ``spark-submit`` has started us: it has chosen already."""
+    return None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL

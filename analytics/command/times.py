@@ -18,8 +18,8 @@ def parse_time(text: str, now_us: int) -> int:
     """A moment, microseconds since the epoch.
 
     Args:
-        text: an ISO 8601 time or date, without a zone in UTC, a date being its first moment; ``now``; or a duration
-            and ``ago``.
+        text: an ISO 8601 time or date, without a zone in UTC, a date being its first moment; ``now``; or how long
+            ago: ``2h ago``, or ``2h`` for short.
         now_us: what ``now`` is.
 
     Raises:
@@ -28,8 +28,9 @@ def parse_time(text: str, now_us: int) -> int:
     words = text.strip().lower()
     if words == "now":
         return now_us
-    if words.endswith("ago"):
-        return _since_epoch(now_us - parse_duration(words.removesuffix("ago")), text)
+    length = words.removesuffix("ago").strip()
+    if length != words or _DURATION.fullmatch(length):
+        return _since_epoch(now_us - parse_duration(length), text)
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -1,0 +1,39 @@
+"""Ctrl-C and SIGTERM end a report in order: Spark is stopped, its Java process ends, temporary files go."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+
+class _Stopped(BaseException):
+    """SIGTERM came. Not an ``Exception``: nothing that handles errors may take it for one."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turns an interruption into the exit code that shells have for it, after all clean-up.
+
+    Raises:
+        typer.Exit: it was interrupted; 130 for Ctrl-C, 143 for SIGTERM.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped
+
+    # Only the main thread may choose handlers.
+    before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None
+    except _Stopped:
+        raise typer.Exit(128 + signal.SIGTERM) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
