@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from analytics.content import is_damaged
 from analytics.errors import BadInput
-from analytics.inputs import find_logs, is_damaged, readable_paths
+from analytics.inputs import find_logs, readable_paths
 
 
 def touch(path: Path, data: bytes = b"{}\n") -> Path:
@@ -23,7 +24,8 @@ def test_directory_is_searched_for_logs(tmp_path: Path) -> None:
     """A directory gives its logs, rotated and compressed ones too, and nothing else."""
     wanted = ["a/access.jsonl", "a/access.jsonl.1", "b/old.log.2.gz", "c.ndjson"]
     for name in [*wanted, "report.json", "notes.txt", ".hidden.jsonl", "access.jsonl.tmp"]:
-        touch(tmp_path / name, gzip.compress(b"{}\n") if name.endswith(".gz") else b"{}\n")
+        line = f"{name}\n".encode()
+        touch(tmp_path / name, gzip.compress(line) if name.endswith(".gz") else line)
     assert find_logs([str(tmp_path)]).names == tuple(str(tmp_path / name) for name in wanted)
 
 

@@ -1,0 +1,94 @@
+"""What can be told from the bytes of local files: damage, doubles, and a last line that is still being written."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import IO, Final, cast
+
+_BLOCK: Final = 1 << 20
+_ENDS: Final = 1 << 16
+"""Bytes at both ends that are compared before whole files are."""
+
+MAX_UNFINISHED: Final = 16 << 20
+"""Bytes; an unfinished line that is longer is none."""
+
+
+def open_log(name: str) -> IO[bytes]:
+    """A file's bytes, decompressed if its name says that it is compressed."""
+    if name.endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(name))
+    return cast("IO[bytes]", bz2.open(name)) if name.endswith(".bz2") else open(name, "rb")
+
+
+def is_damaged(name: str) -> bool:
+    """Whether a compressed file is cut or none at all. Reads it once; decompressing is cheap beside parsing JSON."""
+    if not name.endswith((".gz", ".bz2")):
+        return False
+    try:
+        with open_log(name) as stream:
+            while stream.read(_BLOCK):
+                pass
+    except (EOFError, OSError, zlib.error):
+        return True
+    return False
+
+
+def duplicates_among(names: Iterable[str]) -> tuple[str, ...]:
+    """Files with the same bytes as an earlier one; empty ones are nobody's double."""
+    same = [[name for name in names if os.path.getsize(name)]]
+    by: Callable[[str], Hashable]
+    # Files of one size are rare, and such with the same ends rarer still: few are read whole.
+    for by in (os.path.getsize, _ends, _digest):
+        same = [group for groups in same for group in _split(groups, by)]
+    found = {name for group in same for name in group[1:]}
+    return tuple(name for name in names if name in found)
+
+
+def _split(names: list[str], by: Callable[[str], Hashable]) -> list[list[str]]:
+    groups = defaultdict(list)
+    for name in names:
+        groups[by(name)].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _ends(name: str) -> bytes:
+    with open(name, "rb") as file:
+        head = file.read(_ENDS)
+        file.seek(max(0, os.path.getsize(name) - _ENDS))
+        return head + file.read(_ENDS)
+
+
+def _digest(name: str) -> bytes:
+    with open(name, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def unfinished_line(name: str) -> str | None:
+    """The SHA-256 of what follows the last line's end, in hex; ``None`` if nothing does.
+
+    It may be a whole record of which only the line's end is missing; whoever cannot read it knows why.
+    """
+    if name.endswith((".gz", ".bz2", ".zst", ".parquet")):
+        return None
+    with open(name, "rb") as file:
+        size = at = file.seek(0, os.SEEK_END)
+        tail = b""
+        while at > 0 and size - at <= MAX_UNFINISHED:
+            step = min(at, _ENDS)
+            at -= step
+            file.seek(at)
+            block = file.read(step)
+            if (end := block.rfind(b"\n")) >= 0:
+                return _sha256(block[end + 1 :] + tail)
+            tail = block + tail
+    return _sha256(tail) if at == 0 else None
+
+
+def _sha256(tail: bytes) -> str | None:
+    return hashlib.sha256(tail).hexdigest() if tail.strip() else None

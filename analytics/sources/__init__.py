@@ -1,0 +1,11 @@
+"""Lines from anywhere: files of any known format become rows with the columns of one schema."""
+
+from __future__ import annotations
+
+from analytics.sources.clients import ClientKey, parse_client_key
+from analytics.sources.fieldmap import BadFormat
+from analytics.sources.grouping import Grouped
+from analytics.sources.native import read_lines
+from analytics.sources.reading import Reading, read_logs, recognise
+
+__all__ = ["BadFormat", "ClientKey", "Grouped", "Reading", "parse_client_key", "read_lines", "read_logs", "recognise"]

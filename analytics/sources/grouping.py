@@ -1,0 +1,135 @@
+"""Sorts files by format, so that each format is read in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from analytics.errors import BadInput
+from analytics.inputs import REMOTE, suffixes
+from analytics.sources.footer import NotParquet, parquet_columns
+from analytics.sources.native import FITTING
+from analytics.sources.recognise import PARQUET, Format, recogniser
+from analytics.sources.samples import first_lines, first_lines_by_spark, is_parquet
+from trickle.records import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ONLY_SPARK: Final = (".zst",)
+"""Endings of compressed files that Spark can read and Python cannot."""
+
+_TYPES: Final = dict(SCHEMA)
+
+
+@dataclass(slots=True)
+class Group:
+    """Files that can be read in one go.
+
+    Attributes:
+        format: of all of them; fits: for Parquet: whether their columns have our types.
+        names: the files.
+    """
+
+    format: Format
+    fits: bool = True
+    names: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """All files, by format.
+
+    Attributes:
+        groups: those that can be read.
+        unreadable: Parquet files without a whole footer: nothing of them can be read.
+    """
+
+    groups: tuple[Group, ...]
+    unreadable: tuple[str, ...]
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats' names, sorted."""
+        return tuple(sorted({group.format.name for group in self.groups}))
+
+    @property
+    def coarse(self) -> bool:
+        """Whether some have times in whole seconds: the pauses between their requests cannot be judged."""
+        return any(group.format.coarse for group in self.groups)
+
+
+def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
+    """The files by format.
+
+    Args:
+        names: files; asked: ``--format``.
+        far: looks into files that only Spark can read; ``None`` to leave them out.
+
+    Raises:
+        BadInput: a format cannot be told, or a file cannot be read.
+        BadFormat: no such format, or its field map is wrong.
+    """
+    recognise = recogniser(asked)
+    groups: dict[object, Group] = {}
+    unreadable = []
+    for name in names:
+        try:
+            signature: object = True
+            if is_far(name):
+                if far is None:
+                    continue
+                found = far.format(name, recognise)
+                signature = found.name != PARQUET
+            elif is_parquet(name):
+                found, signature = Format(PARQUET), _signature(name)
+            else:
+                found = recognise(name, first_lines(name))
+        except NotParquet:
+            unreadable.append(name)
+            continue
+        except OSError as error:
+            raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
+        key = (found.name, found.columns, found.coarse, signature)
+        groups.setdefault(key, Group(found, signature is True)).names.append(name)
+    return Grouped(tuple(groups.values()), tuple(unreadable))
+
+
+def is_far(name: str) -> bool:
+    """Whether only Spark can look into the file."""
+    return bool(REMOTE.match(name)) or name.endswith(ONLY_SPARK)
+
+
+class Far:
+    """Looks into files that only Spark can read: into one of each kind, since each look is a job.
+
+    Args:
+        path: gives the path of a file as Spark can read it.
+    """
+
+    def __init__(self, spark: SparkSession, path: Callable[[str], str]) -> None:
+        self._spark = spark
+        self._path = path
+        self._known: dict[object, Format] = {}
+
+    def format(self, name: str, recognise: Callable[[str, list[bytes]], Format]) -> Format:
+        """The format of a file."""
+        endings = suffixes(name)
+        if ".parquet" in endings:
+            return Format(PARQUET)
+        kind = tuple(sorted(endings & {".jsonl", ".ndjson", ".log", ".json"}))
+        if kind not in self._known:
+            lines = first_lines_by_spark(self._spark, self._path(name))
+            if not lines:
+                return recognise(name, lines)  # an empty file says nothing of the others
+            self._known[kind] = recognise(name, lines)
+        return self._known[kind]
+
+
+def _signature(name: str) -> object:
+    """True if the columns have our types, else those that they have: files that differ are read apart."""
+    known = [(column, kind) for column, kind in parquet_columns(name) if column in _TYPES]
+    if all(kind in FITTING[_TYPES[column]] for column, kind in known):
+        return True
+    return tuple(known)
