@@ -24,9 +24,7 @@ def _lines(quality: Quality) -> list[Phrase]:
     share = percent(quality.unparsable_share)
     return [
         _if(quality.unparsable, f"{counted(quality.unparsable, 'line')} could not be read ({share})"),
-        _if(
-            quality.dropped, f"{counted(quality.dropped, 'event')} of the server say that it lost records (log_dropped)"
-        ),
+        _if(quality.dropped, f"records lost by the server ({counted(quality.dropped, 'log_dropped event')})"),
         _if(quality.anonymous, f"{counted(quality.anonymous, 'request')} without a client: in no client's episode"),
         _if(
             quality.duplicates, f"{counted(quality.duplicates, 'line')} were there more than once and are counted once"

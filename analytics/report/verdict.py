@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analytics.classes import StormClass
+from analytics.report.first_aid import first_aid
 from analytics.report.formats import clock, counted, date_and_time, duration
 from analytics.report.plain import Name, Phrase
 
@@ -23,13 +24,15 @@ class Verdict:
     Attributes:
         count: how many storms there are, in one sentence.
         what: the worst one, in one sentence; without any storm, what was examined.
-        why: its likely cause; first: what to do first; both ``None`` without a storm.
+        why: its likely cause; first: what helps at once, on the server; then: the first step of the cure. ``None``
+            without a storm.
     """
 
     count: str
     what: Phrase
     why: str | None = None
     first: str | None = None
+    then: str | None = None
 
 
 def verdict(report: Report) -> Verdict:
@@ -37,7 +40,13 @@ def verdict(report: Report) -> Verdict:
     if not report.episodes:
         return Verdict("No retry storms.", _examined(report))
     worst = report.episodes[0]
-    return Verdict(_count(report), _what(worst), worst.why.cause, steps(worst.why.advice)[0])
+    return Verdict(
+        count=_count(report),
+        what=_what(worst),
+        why=worst.why.cause,
+        first=first_aid(worst.storm),
+        then=next(iter(steps(worst.why.advice)), None),
+    )
 
 
 def steps(advice: str) -> list[str]:

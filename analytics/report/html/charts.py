@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.evidence import span_of, trigger_of
+from analytics.report.evidence import span_of
 from analytics.report.formats import clock, counted, duration, rate
 from analytics.report.html.markup import Markup, element, joined
 from analytics.report.html.scale import TimeAxis, round_top, thinned
-from analytics.report.plain import as_text, plain
+from analytics.report.plain import plain
 
 if TYPE_CHECKING:
     from analytics.params import StormParams
@@ -24,11 +24,13 @@ MAX_POINTS: Final = 480
 MAX_FLAGS: Final = 30
 MAX_LANES: Final = 8
 MAX_BARS: Final = 60
-_TOP: Final = 26
+_TOP: Final = 34
 """Pixels above a curve: for flags."""
 _TIMES: Final = 20
 """Pixels below: for the times."""
-_LANE: Final = 14
+_HIGH: Final = 99
+"""Units of a curve's height: two digits, since a thousand curves are long."""
+_LANE: Final = 17
 _FLAG_SHARE: Final = 3.0
 """Events nearer to each other than this share of the width are one flag. Percent."""
 _NEAR_S: Final = 5.0
@@ -44,14 +46,14 @@ def timeline(data: Timeline, episodes: Sequence[Episode]) -> Markup:
     lanes, bars = _lanes(episodes, axis)
     plot = 180
     drawn = [
-        _frame(axis, top, plot, _TOP),
+        _frame(axis, top, plot, _TOP, (1.0, 0.5)),
         _curves(curves, top * per_second, plot, ("traffic", "failures", "hits")),
         element("g", [_bar(episode, axis, lane, _TOP + plot + _TIMES + 6) for episode, lane in bars]),
         element("g", [_flag(axis, first, last, at, plot) for first, last, at in grouped(data.markers, axis)]),
     ]
     step = duration(data.step_us * width / 1e6)
     label = f"Requests per second over time, in steps of {step}; highest {rate(max(requests, default=0) / per_second)}"
-    return _svg(label, _TOP + plot + _TIMES + (10 + lanes * _LANE if lanes else 0), drawn, "timeline")
+    return _svg(label, _TOP + plot + _TIMES + (10 + lanes * _LANE if lanes else 0), drawn)
 
 
 def grouped(markers: Sequence[Marker], axis: TimeAxis) -> list[tuple[int, int, float]]:
@@ -77,37 +79,34 @@ def sparkline(episode: Episode, params: StormParams, points: int) -> Markup | No
     per_second = data.step_us / 1e6
     peak = max(counts) / per_second
     top, plot = round_top(max(peak, 1.0)), 72
-    place = {"x": f"{axis.at(data.start_us)}%", "width": f"{axis.at(end_us) - axis.at(data.start_us):.3f}%"}
+    left, right = axis.at(data.start_us), axis.at(end_us)
+    place = {} if right - left == 100 else {"x": f"{left}%", "width": f"{right - left:.3f}%"}
     drawn = [
-        _frame(axis, top, plot, 18),
+        _frame(axis, top, plot, 18, (1.0,)),
         _curves([counts], top * per_second, plot, ("hits",), y=18, **place),
-        _threshold(params.critical_rps, top, plot) if episode.n_clients == 1 else None,
+        _threshold(params, top, plot) if episode.n_clients == 1 else None,
         _trigger(episode, axis, plot),
     ]
-    label = f"Requests per second, {span_of(episode)}, in steps of {duration(data.step_us * width / 1e6)}; highest "
-    return _svg(label + rate(peak), 18 + plot + _TIMES, drawn, "spark")
+    label = f"Requests per second, {span_of(episode)}, steps of {duration(data.step_us * width / 1e6)}"
+    return _svg(label, 18 + plot + _TIMES, drawn)
 
 
-def _svg(label: str, height: int, drawn: Sequence[Markup | None], kind: str) -> Markup:
+def _svg(label: str, height: int, drawn: Sequence[Markup | None]) -> Markup:
     title = element("title", label)
-    return element("svg", title, drawn, class_=f"chart {kind}", width="100%", height=height, role="img")
+    return element("svg", title, drawn, class_="chart", height=height, role="img")
 
 
-def _frame(axis: TimeAxis, top: float, plot: int, y: int) -> Markup:
-    lines = []
-    for share in (1.0, 0.5):
-        at = y + plot * (1 - share)
-        lines += [
-            element("line", x1=0, x2="100%", y1=at, y2=at, class_="grid"),
-            element("text", rate(top * share), x=0, y=at - 3, class_="scale"),
-        ]
-    lines.append(element("line", x1=0, x2="100%", y1=y + plot, y2=y + plot, class_="base"))
+def _frame(axis: TimeAxis, top: float, plot: int, y: int, shares: Sequence[float]) -> Markup:
+    lines: list[Markup] = []
+    for share in shares:
+        at = round(y + plot * (1 - share))
+        lines += [element("line", x2="100%", y1=at, y2=at), element("text", rate(top * share), y=at - 3)]
+    times = []
     for place, text in axis.ticks():
-        anchor = "start" if place < 4 else "end" if place > 96 else "middle"
-        attributes = {"text-anchor": anchor, "class": "scale"}
-        lines.append(element("line", x1=f"{place}%", x2=f"{place}%", y1=y + plot, y2=y + plot + 4, class_="base"))
-        lines.append(element("text", text, x=f"{place}%", y=y + plot + 16, **attributes))
-    return element("g", lines)
+        anchor = {"text-anchor": "start" if place < 4 else "end"} if place < 4 or place > 96 else {}
+        times.append(element("text", text, x=f"{place:.1f}%", y=y + plot + 15, **anchor))
+    base = element("line", x2="100%", y1=y + plot, y2=y + plot)
+    return joined(element("g", lines, class_="grid"), element("g", base, times, class_="times"))
 
 
 def _curves(
@@ -115,7 +114,7 @@ def _curves(
 ) -> Markup:
     steps = max(1, len(curves[0]))
     box: dict[str, str | int] = {
-        "viewBox": f"0 0 {steps} 200",
+        "viewBox": f"0 0 {steps} {_HIGH}",
         "preserveAspectRatio": "none",
         "width": "100%",
         "height": plot,
@@ -127,47 +126,53 @@ def _curves(
 
 def _path(counts: Sequence[int], top: float) -> str:
     """A curve of steps, closed at the bottom; runs of equal height are one step."""
-    parts = ["M0 200"]
-    height, run = 200, 0
+    parts = [f"M0 {_HIGH}"]
+    height, run = _HIGH, 0
     for count in counts:
-        now = round(200 - 200 * min(1.0, count / top))
-        if count and now == 200:
-            now = 199  # one request in a storm of thousands is still one
+        now = round(_HIGH - _HIGH * min(1.0, count / top))
+        if count and now == _HIGH:
+            now -= 1  # one request in a storm of thousands is still one
         if now != height:
             parts.append(f"{f'h{run}' if run else ''}V{now}")
             height, run = now, 0
         run += 1
-    return "".join([*parts, f"h{run}V200Z"])
+    return "".join([*parts, f"h{run}V{_HIGH}Z"])
 
 
-def _threshold(per_second: float, top: float, plot: int) -> Markup | None:
-    if per_second > top:
+def _threshold(params: StormParams, top: float, plot: int) -> Markup | None:
+    if params.critical_rps > top:
         return None
-    y = round(18 + plot * (1 - per_second / top), 1)
-    return element("line", x1=0, x2="100%", y1=y, y2=y, class_="threshold")
+    y = round(18 + plot * (1 - params.critical_rps / top))
+    line = element("line", x2="100%", y1=y, y2=y)
+    text = element("text", f"critical from {rate(params.critical_rps)}", x="99%", y=y - 3)
+    return element("g", line, text, class_="threshold")
 
 
 def _with_trigger(episode: Episode, axis: TimeAxis) -> TimeAxis:
     """The same axis, longer if the trigger is so near that it can be shown without squeezing the curve."""
-    if episode.trigger_us is None:
-        return axis
+    at = episode.trigger_us
     room = max(round(_NEAR_S * 1e6), (axis.end_us - axis.start_us) // 2)
-    start = min(axis.start_us, max(episode.trigger_us, axis.start_us - room))
-    return TimeAxis(start, max(axis.end_us, min(episode.trigger_us + 1, axis.end_us + room)))
+    if at is None or not axis.start_us - room <= at <= axis.end_us + room:
+        return axis
+    return TimeAxis(min(axis.start_us, at), max(axis.end_us, at))
 
 
 def _trigger(episode: Episode, axis: TimeAxis, plot: int) -> Markup | None:
+    """A line where the event was; where it is too far away, an arrow towards it."""
     if episode.trigger is None or episode.trigger_us is None:
         return None
     at = axis.at(episode.trigger_us)
-    arrow = "" if axis.holds(episode.trigger_us) else "\N{LEFTWARDS ARROW} " if at < 50 else "\N{RIGHTWARDS ARROW} "
-    anchor = {"text-anchor": "start" if at < 50 else "end"}
+    shown = axis.holds(episode.trigger_us)
+    arrow = "" if shown else "\N{LEFTWARDS ARROW} " if at < 50 else "\N{RIGHTWARDS ARROW} "
+    anchor = {} if at < 50 else {"text-anchor": "end"}
     text = f"{arrow}{plain(episode.trigger, 24)}, {clock(episode.trigger_us)}"
+    # Beside the label of the scale, which is at the left end.
+    dx = (5 if at < 50 else -5) + (70 if at < 12 else 0)
     return element(
         "g",
-        element("title", as_text(trigger_of(episode))),
-        element("line", x1=f"{at}%", x2=f"{at}%", y1=4, y2=18 + plot, class_="event"),
-        element("text", text, x=f"{at}%", dx=5 if at < 50 else -5, y=12, class_="event", **anchor),
+        element("line", x1=f"{at}%", x2=f"{at}%", y1=4, y2=18 + plot) if shown else None,
+        element("text", text, x=f"{at}%", dx=dx, y=12, **anchor),
+        class_="event",
     )
 
 
@@ -177,11 +182,11 @@ def _flag(axis: TimeAxis, first: int, last: int, at: float, plot: int) -> Markup
     left = -width if at > 97 else 0
     return element(
         "svg",
-        element("line", x1=0, x2=0, y1=0, y2=_TOP + plot, class_="event"),
-        element("rect", x=left, y=1, width=width, height=16, rx=2, class_="flag"),
-        element("text", text, x=left + width / 2, y=13, **{"text-anchor": "middle", "class": "flag"}),
+        element("line", y2=_TOP + plot),
+        element("rect", x=left, y=1, width=width, height=16, rx=2),
+        element("text", text, x=left + width / 2, y=13),
         x=f"{at}%",
-        overflow="visible",
+        class_="flag",
     )
 
 
@@ -205,7 +210,7 @@ def _bar(episode: Episode, axis: TimeAxis, lane: int, y: int) -> Markup:
     title = f"{episode.storm}, {episode.severity}: {counted(episode.n, 'request')}, {span_of(episode)}"
     top = y + lane * _LANE
     shape = element("rect", x=f"{at}%", y=top, width=f"{until - at:.3f}%", height=_LANE - 4, rx=1)
-    text = element("text", episode.storm.value, x=f"{at}%", dx=5, y=top + 8) if wide else None
+    text = element("text", episode.storm.value, x=f"{at}%", dx=5, y=top + 10) if wide else None
     return element(
         "a", joined(element("title", title), shape, text), href=f"#e-{episode.id}", class_=episode.severity.value
     )

@@ -14,9 +14,8 @@ from analytics.report.evidence import (
     cost_of,
     evidence,
     rhythm_of,
-    span_of,
 )
-from analytics.report.formats import date_and_time, duration
+from analytics.report.formats import clock, date_and_time, duration
 from analytics.report.html.charts import sparkline
 from analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
 from analytics.report.html.tables import Column, heading
@@ -55,10 +54,14 @@ class Room:
 
 
 AMPLE: Final = Room(names=100, points=300)
-SCARCE: Final = Room(names=10, points=90)
-MAX_AMPLE: Final = 150
-"""The worst episodes have ample room, the others what is left."""
-MAX_INPUTS: Final = 3
+SCARCE: Final = Room(names=5, points=40)
+FEW: Final = 150
+MAX_AMPLE: Final = 20
+"""All have ample room if they are few; of many, the worst."""
+MAX_LINE: Final = 12
+"""Of more names than this the list scrolls."""
+MAX_TYPED: Final = 80
+"""Characters of inputs that are still written into a command."""
 
 
 def episodes_section(report: Report) -> Markup:
@@ -66,21 +69,27 @@ def episodes_section(report: Report) -> Markup:
     shown = len(report.episodes)
     more = f" The worst {shown:,} of {report.n_episodes:,} are listed." if report.n_episodes > shown else ""
     intro = "The worst first. The second line of each is its likely cause; it unfolds to the evidence and the advice."
+    if len(report.episodes) > FEW:
+        more += f" From number {MAX_AMPLE + 1} on, lists of names are cut at {SCARCE.names}; report.json has more."
     command = explain_command(report.inputs)
     bodies = [_body(rank, episode, report, command) for rank, episode in enumerate(report.episodes, 1)]
     head = element("thead", element("tr", [heading(column) for column in COLUMNS]))
-    table = element("table", element("caption", "Episodes"), head, bodies, id="episode-table")
+    dated = (
+        "dated" if any(_started(each.start_us, report) != clock(each.start_us) for each in report.episodes) else None
+    )
+    table = element("table", element("caption", "Episodes"), head, bodies, id="episode-table", class_=dated)
     return joined(element("p", intro + more), _controls(), table)
+
+
+def _room(rank: int, report: Report) -> Room:
+    return AMPLE if rank <= MAX_AMPLE or len(report.episodes) <= FEW else SCARCE
 
 
 def explain_command(inputs: Sequence[str]) -> str:
     """The command that shows an episode's very lines, without its id; ``LOG...`` where the inputs cannot be typed."""
-    typed = 0 < len(inputs) <= MAX_INPUTS and all(_typable(each) for each in inputs)
+    short = 0 < len(inputs) <= MAX_TYPED and sum(map(len, inputs)) <= MAX_TYPED
+    typed = short and all(each.isprintable() and each.isascii() and not each.startswith("-") for each in inputs)
     return f"tricklecast storms {shlex.join(inputs) if typed else 'LOG...'} --explain "
-
-
-def _typable(text: str) -> bool:
-    return text.isprintable() and text.isascii() and len(text) <= 200 and not text.startswith("-")
 
 
 def _controls() -> Markup:
@@ -100,28 +109,32 @@ def _controls() -> Markup:
 
 
 def _body(rank: int, episode: Episode, report: Report, command: str) -> Markup:
-    room = AMPLE if rank <= MAX_AMPLE else SCARCE
     severity = episode.severity.value
     cells = (
-        element("a", rank, href=f"#e-{episode.id}", title=f"Link to episode {episode.id}"),
+        element("a", rank, href=f"#e-{episode.id}"),
         element("span", f"{SIGNS[severity]} {severity}", class_=f"sev {severity}"),
-        element("code", episode.storm.value),
+        episode.storm.value,
         _several(episode.channels, episode.n_channels, 28),
         _several(episode.clients, episode.n_clients, 24),
         name(episode.node, 24),
         name(episode.release, 24),
-        time(episode.start_us),
+        time(episode.start_us, _started(episode.start_us, report)),
         duration(episode.duration_s),
         f"{episode.n:,}",
         f"{episode.peak_rps:,.0f}" if episode.peak_rps >= 10 else f"{episode.peak_rps:.1f}",
     )
-    values = {0: rank, 7: episode.start_us, 8: episode.duration_s, 9: episode.n, 10: episode.peak_rps}
-    row = [
-        element("td", cell, class_="n" if column.kind == "number" else None, data_v=values.get(at))
-        for at, (column, cell) in enumerate(zip(COLUMNS, cells, strict=True))
-    ]
-    unfolded = element("td", _details(episode, report, command, room), colspan=len(COLUMNS))
+    # What the script sorts by, where it cannot tell from what is written.
+    values = {8: round(episode.duration_s, 3)}
+    row = [element("td", cell, data_v=values.get(at)) for at, cell in enumerate(cells)]
+    unfolded = element("td", _details(episode, report, command, _room(rank, report)), colspan=len(COLUMNS))
     return element("tbody", element("tr", row), element("tr", unfolded), id=f"e-{episode.id}")
+
+
+def _started(us: int, report: Report) -> str:
+    """With the date only where the log has more than one."""
+    written = date_and_time(us)
+    dates = {date_and_time(each)[:10] for each in (report.totals.first_us, report.totals.last_us) if each is not None}
+    return written if dates != {written[:10]} else clock(us)
 
 
 def _several(names: Sequence[str], count: int, limit: int) -> Markup:
@@ -133,29 +146,30 @@ def _several(names: Sequence[str], count: int, limit: int) -> Markup:
 
 def _details(episode: Episode, report: Report, command: str, room: Room) -> Markup:
     chart = sparkline(episode, report.params, room.points)
-    figure = None if chart is None else element("figure", element("figcaption", _chart_title(episode)), chart)
     advice = element("ul", [element("li", step) for step in steps(episode.why.advice)])
     facts = [(title, fact) for title, fact in _facts(episode, room) if fact]
     return element(
         "details",
         element("summary", episode.why.cause),
-        figure,
-        element("h4", "Evidence"),
-        element("ul", [element("li", phrase(words)) for words in evidence(episode, report.params)]),
-        element("h4", "What to do"),
-        advice,
-        element("dl", [(element("dt", title), element("dd", fact)) for title, fact in facts]),
-        element("p", element("code", command + episode.id, class_="copy")),
+        chart,
+        element(
+            "div",
+            element(
+                "div",
+                element("h4", "Evidence"),
+                element("ul", [element("li", phrase(words)) for words in evidence(episode, report.params)]),
+                element("h4", "What to do"),
+                advice,
+            ),
+            element("dl", [(element("dt", title), element("dd", fact)) for title, fact in facts]),
+            class_="pair",
+        ),
+        element("p", element("code", command + episode.id, class_="copy"), class_="command"),
     )
-
-
-def _chart_title(episode: Episode) -> str:
-    return f"Requests per second, {date_and_time(episode.start_us)[:10]}, UTC"
 
 
 def _facts(episode: Episode, room: Room) -> list[tuple[str, Child]]:
     return [
-        ("When", (f"{span_of(episode)}, {duration(episode.duration_s)}")),
         ("Clients", _names(episode.clients, episode.n_clients, room)),
         ("Channels", _names(episode.channels, episode.n_channels, room)),
         ("Rhythm", phrase(rhythm_of(episode)) or "cannot be told"),
@@ -176,5 +190,5 @@ def _names(names: Sequence[str], count: int, room: Room) -> Child:
     shown = names[: room.names]
     separated = [(", " if at else None, name(each, 64)) for at, each in enumerate(shown)]
     rest = count - len(shown)
-    listed = f"; report.json has {len(names):,}" if len(names) > len(shown) else ""
-    return (separated, f" and {rest:,} more{listed}" if rest > 0 else None)
+    listed = (separated, f" and {rest:,} more" if rest > 0 else None)
+    return element("div", listed, class_="names", tabindex=0) if len(shown) > MAX_LINE else listed

@@ -63,6 +63,8 @@ def name(value: str | None, limit: int = 40) -> Markup:
         return element("span", UNKNOWN, class_="none")
     shown = plain(value, limit)
     title = plain(value, MAX_TITLE)
+    if shown == title and shown.isascii():
+        return joined(shown)  # a thousand episodes have many names; these need no isolation
     return element("bdi", shown, title=title if title != shown else None)
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from analytics.report.caveats import caveats
 from analytics.report.formats import clock, counted, date_and_time, duration, percent, size, times
-from analytics.report.html.charts import MAX_FLAGS, grouped, timeline
+from analytics.report.html.charts import MAX_FLAGS, timeline
 from analytics.report.html.episodes import SIGNS
-from analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
-from analytics.report.html.scale import TimeAxis
+from analytics.report.html.markup import Child, Markup, element, joined, name, time
+from analytics.report.plain import Name
 from analytics.report.verdict import severities, verdict
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ def verdict_section(report: Report) -> Markup:
     worst = report.episodes[0] if report.episodes else None
     sign = SIGNS[worst.severity.value] if worst else _CALM
     heading = element("h1", element("span", sign, class_="sign", aria_hidden="true"), f" {said.count}")
-    what = element("p", phrase(said.what), class_="what")
-    why = None if said.why is None else element("p", element("b", "Likely cause "), said.why, ".")
-    first = None if said.first is None else element("p", element("b", "Do first "), said.first, ".", class_="first")
+    named = [element("b", name(part.text, 64)) if isinstance(part, Name) else part for part in said.what]
+    what = element("p", named, class_="what")
+    why = None if said.why is None else element("p", element("b", "Likely cause: "), said.why, ".")
+    first = None if said.first is None else element("p", element("b", "Do first: "), said.first, ".")
+    then = None if said.then is None else element("p", element("b", "Then: "), said.then, ".")
     more = None if worst is None else element("p", element("a", "Its evidence and advice", href=f"#e-{worst.id}"))
     kind = worst.severity.value if worst else "calm"
-    return element("section", heading, what, why, first, more, class_=f"verdict {kind}")
+    return element("section", heading, what, why, first, then, more, class_=f"verdict {kind}")
 
 
 def tiles_section(report: Report) -> Markup:
@@ -108,15 +110,16 @@ def timeline_section(report: Report) -> Markup:
         for kind, title in (("traffic", "all requests"), ("failures", "refused or failed"), ("hits", "storm"))
     ]
     day = date_and_time(data.start_us)[:10]
-    axis = TimeAxis(data.start_us, data.start_us + len(data.requests) * data.step_us)
-    caption = f"Requests per second, {day}, UTC. Bars below: the worst storms. Flags: events, listed below."
+    bars = " Bars: the worst storms." if report.episodes else ""
+    flags = " Flags: events, listed below." if data.markers else ""
+    caption = f"Requests per second, {day}, UTC.{bars}{flags}"
     numbered = [element("li", _event(marker)) for marker in data.markers[:MAX_FLAGS]]
     rest = data.n_markers - len(numbered)
     return element(
         "figure",
         element("figcaption", caption, element("span", legend, class_="keys")),
         timeline(data, report.episodes),
-        element("ol", numbered, class_="events") if grouped(data.markers, axis) else None,
+        element("ol", numbered, class_="events") if numbered else None,
         element("p", f"and {counted(rest, 'more event')}", class_="none") if rest > 0 else None,
     )
 

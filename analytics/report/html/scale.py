@@ -14,7 +14,7 @@ _STEPS_S: Final = (
     *(3600 * hours for hours in (1, 2, 3, 6, 12)),
 )
 _DAY_S: Final = 86_400
-_ROUND: Final = (1.0, 2.0, 5.0, 10.0)
+_ROUND: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 MAX_TICKS: Final = 6
 
 

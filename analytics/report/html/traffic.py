@@ -94,8 +94,8 @@ def budgets_section(report: Report) -> Markup | None:
         for each in found
     ]
     budget = (
-        f"A client may spend {percent(params.client_budget)} of a minute's requests on retries, a server"
-        f" {percent(params.node_budget)} and {params.node_budget_rps:g}/s."
+        f"A client may spend {params.client_budget * 100:g} % of a minute's requests on retries, a server"
+        f" {params.node_budget * 100:g} % and {params.node_budget_rps:g}/s."
     )
     more = (
         f" The worst {len(found):,} of {report.n_budget_breaks:,} are listed."

@@ -70,10 +70,13 @@
   const headings = [...table.tHead.rows[0].cells];
   const columns = headings.map((th) => th.textContent.toLowerCase().replace(/[^a-z]+/g, "-").replace(/-$/, "") || "rank");
   const written = (cell) => cell.querySelector("[title]:not(a)")?.title ?? cell.textContent;
+  const key = (cell, numeric) => {
+    if (numeric) return Number(cell.dataset.v ?? cell.textContent.replaceAll(",", ""));
+    return cell.querySelector("time")?.dateTime || written(cell).toLowerCase();
+  };
   const rows = [...table.tBodies].map((body) => {
     const cells = [...body.rows[0].cells];
-    cells.forEach((cell, at) => { cell.dataset.t = headings[at].textContent; });
-    const keys = cells.map((cell) => (cell.dataset.v === undefined ? written(cell).toLowerCase() : Number(cell.dataset.v)));
+    const keys = cells.map((cell, at) => key(cell, headings[at].className === "n"));
     const [, severity, kind, , , node, release] = cells.map(written);
     return { body, keys, severity: severity.slice(2), class: kind, node, release, text: null };
   });
