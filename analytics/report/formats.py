@@ -59,6 +59,11 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.2g}/s"
 
 
+def peak(per_second: float) -> str:
+    """The same for a column that says so: one decimal below ten, so that a slow drip is not 0."""
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
+
+
 def percent(share: float) -> str:
     """A share of 0 to 1; never ``100 %`` for less than all, nor ``0 %`` for more than nothing."""
     if 0 < share < 0.0001:

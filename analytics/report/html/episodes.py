@@ -15,7 +15,7 @@ from analytics.report.evidence import (
     evidence,
     rhythm_of,
 )
-from analytics.report.formats import clock, date_and_time, duration
+from analytics.report.formats import clock, date_and_time, duration, peak
 from analytics.report.html.charts import sparkline
 from analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
 from analytics.report.html.tables import Column, heading
@@ -121,7 +121,7 @@ def _body(rank: int, episode: Episode, report: Report, command: str) -> Markup:
         time(episode.start_us, _started(episode.start_us, report)),
         duration(episode.duration_s),
         f"{episode.n:,}",
-        f"{episode.peak_rps:,.0f}" if episode.peak_rps >= 10 else f"{episode.peak_rps:.1f}",
+        peak(episode.peak_rps),
     )
     # What the script sorts by, where it cannot tell from what is written.
     values = {8: round(episode.duration_s, 3)}

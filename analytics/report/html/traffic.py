@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from analytics.report.change import change, interval_words
 from analytics.report.formats import UNKNOWN, percent, size, times
 from analytics.report.html.bars import bar, interval, reach
 from analytics.report.html.markup import Markup, element, joined, name, time
 from analytics.report.html.tables import Column, table
 
 if TYPE_CHECKING:
-    from analytics.report.figures import Comparison, Offender, RateRatio, Share
+    from analytics.report.figures import Comparison, Offender, Share
     from analytics.report.model import Report
 
 _OFFENDER: Final = (
@@ -142,7 +143,7 @@ def comparison_section(report: Report) -> Markup | None:
             f"{each.before:,} / {each.before_of:,}",
             f"{each.after:,} / {each.after_of:,}",
             UNKNOWN if each.ratio is None else times(each.ratio),
-            _interval_words(each),
+            interval_words(each),
             interval(each, far),
             change(each),
         )
@@ -155,19 +156,3 @@ def _sides(found: Comparison) -> Markup:
     sides = (name(found.before), " (before) against ", name(found.after), " (after)")
     hint = ". Below 1 is better; where the interval holds 1, the change may be chance."
     return joined(f"By {found.by}: ", sides, hint)
-
-
-def change(ratio: RateRatio) -> str:
-    """What a ratio with its interval says, in one or two words."""
-    if ratio.lo is not None and ratio.lo > 1:
-        return "worse"
-    if ratio.hi is not None and ratio.hi < 1:
-        return "better"
-    return "no clear change"
-
-
-def _interval_words(ratio: RateRatio) -> str:
-    if ratio.lo is None and ratio.hi is None:
-        return UNKNOWN
-    low = "0" if ratio.lo is None else f"{ratio.lo:,.3g}"
-    return f"from {low}" if ratio.hi is None else f"{low} to {ratio.hi:,.3g}"
