@@ -1,0 +1,260 @@
+"""Incremental runs: any split of the logs over files and runs gives the roll-up of one run over all of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from analytics.errors import BadInput, Busy
+from analytics.incremental import update as module
+from analytics.incremental.folder import HOURS
+from analytics.incremental.manifest import NAME, Manifest
+from analytics.incremental.merge import MEASURES
+from analytics.incremental.store import HOUR_US, SOURCE, with_source
+from analytics.incremental.update import opened, report_on, update
+from analytics.inputs import LogFiles, find_logs
+from analytics.normalise import normalise
+from analytics.rollup import KEY, roll_up
+from analytics.sources import read_logs
+from tests.analytics.support.scenarios import write_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READING: dict[str, str | None] = {"format": "auto", "client key": None, "path prefix": None}
+
+LINES = write_all(seed=11)[0]
+
+
+class Runs:
+    """Runs over one folder of logs and one state."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.logs = folder / "logs"
+        self.state = folder / "state"
+        self.logs.mkdir()
+
+    def write(self, name: str, lines: list[str]) -> Path:
+        """Writes a log; compressed if its name says so."""
+        data = "".join(line + "\n" for line in lines).encode()
+        path = self.logs / name
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    def run(self, keep_us: int | None = None, span: tuple[int | None, int | None] = (None, None)) -> list[Any]:
+        """One incremental run over all logs; the rows of its roll-up."""
+        files = find_logs([str(self.logs)]) if any(self.logs.iterdir()) else LogFiles((), 0, ())
+        with opened(str(self.state), files, READING) as state:
+            manifest = update(self.spark, state, self.roll_up, keep_us)
+            return rows(report_on(self.spark, state, manifest, *span).rollup)
+
+    def roll_up(self, files: LogFiles) -> DataFrame:
+        """As the command does."""
+        lines = with_source(read_logs(self.spark, files))
+        return roll_up(normalise(lines, keep=[SOURCE]), also=[SOURCE])
+
+    def whole(self, lines: list[str]) -> list[Any]:
+        """The roll-up of one run over all lines."""
+        path = self.logs.parent / "whole.jsonl"
+        path.write_text("".join(line + "\n" for line in lines))
+        return rows(roll_up(normalise(read_logs(self.spark, find_logs([str(path)])))))
+
+    def bytes(self) -> dict[str, bytes]:
+        """The state, byte by byte."""
+        return {str(path): path.read_bytes() for path in self.state.rglob("*") if path.is_file()}
+
+
+def rows(rollup: DataFrame) -> list[Any]:
+    """The rows in an order that does not depend on how they came about."""
+    columns = [*KEY, *MEASURES]
+    assert sorted(rollup.columns) == sorted(columns)
+    return sorted((tuple(row) for row in rollup.select(*columns).collect()), key=repr)
+
+
+@pytest.fixture
+def runs(spark: SparkSession, tmp_path: Path) -> Runs:
+    """A folder for logs, and a state beside it."""
+    return Runs(spark, tmp_path)
+
+
+def test_late_files_are_folded_in_and_running_twice_changes_nothing(runs: Runs) -> None:
+    """Lines in any order over any files and runs: the roll-up of all; a second run writes nothing."""
+    lines = list(LINES)
+    expected = runs.whole(lines)
+    random.Random(5).shuffle(lines)
+    third = len(lines) // 3
+    runs.write("b.jsonl", lines[:third])
+    runs.run()
+    runs.write("a.jsonl.gz", lines[third : 2 * third])
+    runs.write("c d:e.jsonl", lines[2 * third :])
+    assert runs.run() == expected
+    before = runs.bytes()
+    assert runs.run() == expected
+    assert runs.bytes() == before
+    for path in runs.logs.iterdir():
+        path.unlink()
+    assert runs.run() == expected
+
+
+def test_rotation_growth_and_copies(runs: Runs) -> None:
+    """A log that grew, was renamed, compressed or copied is the same log; one written again replaces the old one."""
+    lines = LINES[:400]
+    live = runs.write("access.jsonl", lines[:100])
+    runs.run()
+    live = runs.write("access.jsonl", lines[:150])
+    assert runs.run() == runs.whole(lines[:150])
+    live.rename(runs.logs / "access-1.jsonl")
+    runs.write("access.jsonl", lines[150:300])
+    assert runs.run() == runs.whole(lines[:300])
+    runs.write("access-1.jsonl.gz", lines[:150])
+    (runs.logs / "access-1.jsonl").unlink()
+    runs.write("copy of an early state.jsonl", lines[150:200])
+    assert runs.run() == runs.whole(lines[:300])
+    runs.write("access.jsonl", [*lines[150:180], *lines[350:400]])
+    (runs.logs / "copy of an early state.jsonl").unlink()
+    assert runs.run() == runs.whole([*lines[:180], *lines[350:400]])
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Makes the next run end in the middle."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, where, stop)
+
+
+@pytest.mark.parametrize("where", ["_check_unmoved", "save", "clean"])
+def test_an_interrupted_run_changes_nothing_or_everything(
+    where: str, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a run is killed, the next one finds a state that it can use, and nothing is left over."""
+    runs.write("a.jsonl", LINES[:200])
+    runs.run()
+    runs.write("b.jsonl", LINES[200:400])
+    with monkeypatch.context() as patched:
+        calls: list[object] = []
+        if where == "clean":  # the one at a run's beginning is let through
+
+            def second(*arguments: Any) -> None:
+                calls.append(arguments)
+                if len(calls) > 1:
+                    raise KeyboardInterrupt
+
+            patched.setattr(module, where, second)
+        else:
+            interrupt(patched, where)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run()
+    assert runs.run() == runs.whole(LINES[:400])
+    manifest = json.loads((runs.state / NAME).read_text())
+    named = {part["name"] for parts in manifest["hours"].values() for part in parts}
+    assert {path.name for path in (runs.state / HOURS).iterdir()} == named
+    assert not (runs.state / "work").exists()
+
+
+def test_one_run_at_a_time(runs: Runs) -> None:
+    """A second run is refused while the first has the folder, and says whose it is."""
+    runs.write("a.jsonl", LINES[:10])
+    files = find_logs([str(runs.logs)])
+    with opened(str(runs.state), files, READING):  # noqa: SIM117  # the order is the point
+        with (
+            pytest.raises(Busy, match=r"being used by another run \(process \d+\)"),
+            opened(str(runs.state), files, READING),
+        ):
+            pass
+    runs.run()
+
+
+def test_what_is_too_old_is_forgotten_and_stays_so(runs: Runs) -> None:
+    """--keep counts from the newest line; unparsable lines go with their log; a known old log is not read again."""
+    old = [line.replace('"ts_us":17', '"ts_us":16') for line in LINES[:50]]
+    runs.write("old.jsonl", [*old, "{"])
+    runs.write("new.jsonl", LINES[50:100])
+    assert len(runs.run()) > len(runs.run(keep_us=24 * HOUR_US))
+    assert runs.run(keep_us=24 * HOUR_US) == runs.whole(LINES[50:100])
+    before = runs.bytes()
+    assert runs.run() == runs.whole(LINES[50:100])
+    assert runs.bytes() == before
+    (runs.logs / "old.jsonl").unlink()
+    runs.run()
+    assert len(json.loads((runs.state / NAME).read_text())["logs"]) == 1
+
+
+def test_a_span_is_cut_at_whole_minutes(runs: Runs) -> None:
+    """Buckets cannot be cut: the span grows to the next minute on both sides."""
+    runs.write("a.jsonl", LINES)
+    everything = runs.run()
+    bucket = KEY.index("bucket_us")
+    times = sorted({row[bucket] for row in everything if row[bucket] is not None})
+    since, until = times[len(times) // 4], times[len(times) // 2]
+    low, high = since - since % 60_000_000, until + -until % 60_000_000
+    wanted = [row for row in everything if row[bucket] is None or low <= row[bucket] < high]
+    assert runs.run(span=(since, until)) == wanted
+    assert 0 < len(wanted) < len(everything)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "holiday.jpg").touch(), "no state of storms: it has 'holiday.jpg'"),
+        (lambda folder: (folder / NAME).write_text("{"), "is damaged"),
+        (lambda folder: (folder / NAME).write_text("[]"), "is damaged"),
+        (lambda folder: next((folder / HOURS).iterdir()).unlink(), "is damaged"),
+        (lambda folder: next((folder / HOURS).iterdir()).write_bytes(b""), "is damaged"),
+        (lambda folder: edit(folder, version=99), "another version"),
+        (lambda folder: edit(folder, rollup="other"), "another version"),
+        (lambda folder: edit(folder, reading=READING | {"format": "nginx"}), "read with format nginx, not auto"),
+    ],
+)
+def test_a_state_that_cannot_be_used(change: Callable[[Path], object], message: str, runs: Runs) -> None:
+    """It is refused in one line that says why, before Spark starts, and left as it is."""
+    runs.write("a.jsonl", LINES[:10])
+    runs.run()
+    change(runs.state)
+    before = runs.bytes()
+    with pytest.raises(BadInput, match=message):
+        runs.run()
+    assert runs.bytes() == before
+
+
+def edit(folder: Path, **changes: object) -> None:
+    """Changes the manifest by hand."""
+    document = json.loads((folder / NAME).read_text())
+    (folder / NAME).write_text(json.dumps(document | changes))
+
+
+def test_a_log_that_is_rotated_away_meanwhile(runs: Runs) -> None:
+    """What was read may be another log: nothing is taken in, and the next run does better."""
+    path = runs.write("a.jsonl", LINES[:10])
+    with opened(str(runs.state), find_logs([str(runs.logs)]), READING) as state:
+
+        def rotate(files: LogFiles) -> DataFrame:
+            path.rename(runs.logs / "a-1.jsonl")
+            runs.write("a.jsonl", LINES[10:20])
+            return runs.roll_up(files)
+
+        with pytest.raises(BadInput, match="was replaced while it was being read"):
+            update(runs.spark, state, rotate, None)
+    assert runs.run() == runs.whole(LINES[:20])
+
+
+def test_remote_logs_are_refused(runs: Runs) -> None:
+    """They have no checksum without being read."""
+    files = LogFiles(("s3a://bucket/log",), 0, ())
+    with pytest.raises(BadInput, match="files of this machine"), opened(str(runs.state), files, READING):
+        pass
+
+
+def test_a_state_without_anything(runs: Runs) -> None:
+    """No logs and no hours are an empty roll-up."""
+    assert runs.run() == []
+    assert replace(Manifest(READING)).parts() == set()
