@@ -1,0 +1,1 @@
+"""The scripts: storms of every class, and what looks like them."""
