@@ -11,6 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import IO, Final, cast
 
+PACKED: Final = (".gz", ".bz2")
+"""Endings of compressed files that can be looked into here."""
+
+OPAQUE: Final = (".zst", ".parquet")
+"""Endings of files whose bytes are not lines, and that only Spark can look into."""
+
 _BLOCK: Final = 1 << 20
 _ENDS: Final = 1 << 16
 """Bytes at both ends that are compared before whole files are."""
@@ -28,7 +34,7 @@ def open_log(name: str) -> IO[bytes]:
 
 def is_damaged(name: str) -> bool:
     """Whether a compressed file is cut or none at all. Reads it once; decompressing is cheap beside parsing JSON."""
-    if not name.endswith((".gz", ".bz2")):
+    if not name.endswith(PACKED):
         return False
     try:
         with open_log(name) as stream:
@@ -74,8 +80,14 @@ def unfinished_line(name: str) -> str | None:
 
     It may be a whole record of which only the line's end is missing; whoever cannot read it knows why.
     """
-    if name.endswith((".gz", ".bz2", ".zst", ".parquet")):
+    if name.endswith((*PACKED, *OPAQUE)):
         return None
+    tail = last_piece(name)
+    return hashlib.sha256(tail).hexdigest() if tail is not None and tail.strip() else None
+
+
+def last_piece(name: str) -> bytes | None:
+    """What follows the last line's end in a plain file; ``None`` if that is too long to be a line."""
     with open(name, "rb") as file:
         size = at = file.seek(0, os.SEEK_END)
         tail = b""
@@ -85,10 +97,6 @@ def unfinished_line(name: str) -> str | None:
             file.seek(at)
             block = file.read(step)
             if (end := block.rfind(b"\n")) >= 0:
-                return _sha256(block[end + 1 :] + tail)
+                return block[end + 1 :] + tail
             tail = block + tail
-    return _sha256(tail) if at == 0 else None
-
-
-def _sha256(tail: bytes) -> str | None:
-    return hashlib.sha256(tail).hexdigest() if tail.strip() else None
+    return tail if at == 0 else None

@@ -129,9 +129,7 @@ def _expand(argument: str) -> list[str]:
         return [argument]
     try:
         if os.path.isdir(argument):
-            names = sorted(
-                str(path) for path in Path(argument).rglob("*") if looks_like_log(str(path)) and path.is_file()
-            )
+            names = _searched(Path(argument))
         elif os.path.exists(argument):
             names = [argument]
         else:
@@ -142,6 +140,18 @@ def _expand(argument: str) -> list[str]:
         what = "no logs (*.jsonl, *.log, *.parquet, also compressed) in" if os.path.isdir(argument) else "no such log:"
         raise BadInput(f"{what} {argument!r}")
     return names
+
+
+def _searched(folder: Path) -> list[str]:
+    """The logs below a folder; not those below hidden ones, where work in progress is kept."""
+    hidden = (".", "_")
+    return sorted(
+        str(path)
+        for path in folder.rglob("*")
+        if looks_like_log(path.name)
+        and not any(part.startswith(hidden) for part in path.relative_to(folder).parts[:-1])
+        and path.is_file()
+    )
 
 
 def _matching(pattern: str) -> list[str]:

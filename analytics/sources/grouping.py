@@ -17,9 +17,6 @@ from trickle.records import SCHEMA
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ONLY_SPARK: Final = (".zst",)
-"""Endings of compressed files that Spark can read and Python cannot."""
-
 _TYPES: Final = dict(SCHEMA)
 
 
@@ -98,7 +95,7 @@ def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
 
 def is_far(name: str) -> bool:
     """Whether only Spark can look into the file."""
-    return bool(REMOTE.match(name)) or name.endswith(ONLY_SPARK)
+    return bool(REMOTE.match(name)) or name.endswith(".zst")
 
 
 class Far:

@@ -227,6 +227,9 @@ def _record(mapping: Mapping) -> list[Column]:
     )
     if "release" not in given and "ua" in given:
         made["release"] = units.product(F.col("_ua"))
+    if "conn" in given:
+        # A line is told from its double by time and connection. Whole seconds are no time for that.
+        made["conn"] = F.when(~F.col("_coarse"), F.col("_conn"))
     columns = []
     for field in log_schema():
         column = made.get(field.name)

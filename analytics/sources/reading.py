@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from analytics.inputs import ALWAYS, REMOTE, LogFiles, Window, link_readable
 from analytics.schema import CORRUPT, log_schema
-from analytics.sources.clients import DEFAULT, OWN, ClientKey, client_column
+from analytics.sources.clients import DEFAULT, OWN, ClientKey, client_column, parse_client_key
 from analytics.sources.fieldmap import TARGETS, BadFormat, Layout
 from analytics.sources.grouping import Far, Group, Grouped, group_files
 from analytics.sources.mapped import Mapping, read_mapped
@@ -29,14 +29,15 @@ class Reading:
 
     Attributes:
         format: ``auto``, ``tricklecast``, ``nginx``, ``envoy``, ``caddy``, or the path of a field map.
-        client_key: whom a line is from (:mod:`analytics.sources.clients`); ``None`` for what suits the format.
-        prefix: what the paths of the channels begin with; ``None`` for what the field map says.
+        client_key: whom a line is from, as typed (:mod:`analytics.sources.clients`); ``None`` for what suits the
+            format.
+        path_prefix: what the paths of the channels begin with; ``None`` for what the field map says.
         window: only lines of requests that arrived in it; those without a time are kept, to be counted.
     """
 
     format: str = AUTO
-    client_key: ClientKey | None = None
-    prefix: str | None = None
+    client_key: str | None = None
+    path_prefix: str | None = None
     window: Window = ALWAYS
 
 
@@ -93,10 +94,10 @@ def _read(spark: SparkSession, group: Group, paths: list[str], files: LogFiles, 
     damaged = not set(files.damaged).isdisjoint(group.names)
     # Folders named like partitions would add columns; what they say has been used when the files were chosen.
     options = {"ignoreCorruptFiles": str(damaged).lower(), "recursiveFileLookup": "true"}
-    key = reading.client_key
+    key = _key(reading)
     fields = group.format.fields
     if fields is not None:
-        mapping = Mapping(fields, group.format.columns, DEFAULT if key is None else key, reading.prefix)
+        mapping = Mapping(fields, group.format.columns, DEFAULT if key is None else key, reading.path_prefix)
         return read_mapped(spark, paths, mapping, options)
     if group.format.name == PARQUET:
         lines = read_parquet(spark, paths, options, fits=group.fits)
@@ -111,12 +112,16 @@ def _column(name: str) -> Column:
     return F.col(name).cast("string")
 
 
+def _key(reading: Reading) -> ClientKey | None:
+    return None if reading.client_key is None else parse_client_key(reading.client_key)
+
+
 def _check_key(found: Format, reading: Reading) -> None:
     """Whether the fields of the client key are there to be had."""
     known: frozenset[str] | None = TARGETS
     if found.fields is not None:
         known = TARGETS | set(found.columns) if found.fields.layout is Layout.WORDS else None
-    for name in (part for choice in reading.client_key or () for part in choice):
+    for name in (part for choice in _key(reading) or () for part in choice):
         if known is not None and name not in known:
             raise BadFormat(f"client key: {found.name} has no field {name!r}")
 

@@ -1,0 +1,1 @@
+"""``tricklecast logs``: what is done with access logs besides looking for storms in them."""
