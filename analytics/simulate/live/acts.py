@@ -15,6 +15,7 @@ import anyio
 
 from analytics.classes import StormClass
 from analytics.simulate.live.stage import MAX_CROWD, ActImpossible, Loop, Stage
+from trickle.records import Event
 from trickle.wire import CLOSED, SEQ_NEXT
 
 OK, NOT_FOUND, CONFLICT, SEQ_MISSING, BUSY = (200,), (404,), (409,), (470,), (429, 503)
@@ -42,6 +43,7 @@ class Act:
         about: what the client gets wrong, in a few words.
         alone: it changes how the server answers others, so that nothing else may go on meanwhile.
         as_one: its clients are one episode (a fleet's).
+        trigger: the event that it follows; ``None`` if it begins by itself.
     """
 
     storm: StormClass
@@ -49,6 +51,7 @@ class Act:
     about: str
     alone: bool = False
     as_one: bool = False
+    trigger: Event | None = None
 
 
 async def _zero_byte(stage: Stage) -> list[Loop]:
@@ -220,9 +223,11 @@ ACTS: Final[dict[str, Act]] = {
     "historic_fault": Act(StormClass.ZERO_BYTE_LOOP, _historic_fault, "follows a head that stands at an empty segment"),
     "same_segment_loop": Act(StormClass.SAME_SEGMENT_LOOP, _same_segment, "does not count on after a segment"),
     "head_backwards": Act(StormClass.SAME_SEGMENT_LOOP, _head_backwards, "follows a head that went backwards"),
-    "ended_loop": Act(StormClass.ENDED_LOOP, _ended, "ignores Lp-Trickle-Closed"),
+    "ended_loop": Act(StormClass.ENDED_LOOP, _ended, "ignores Lp-Trickle-Closed", trigger=Event.CHANNEL_END),
     "not_found_loop": Act(StormClass.NOT_FOUND_LOOP, _not_found, "retries 404 without a pause"),
-    "not_found_drip": Act(StormClass.NOT_FOUND_DRIP, _drip, "polls a channel that has ended"),
+    "not_found_drip": Act(
+        StormClass.NOT_FOUND_DRIP, _drip, "polls a channel that has ended", trigger=Event.CHANNEL_END
+    ),
     "seq_behind_loop": Act(StormClass.SEQ_BEHIND_LOOP, _behind, "repeats a seq that has left the window"),
     "seq_ahead_sweep": Act(StormClass.SEQ_AHEAD_SWEEP, _ahead, "counts errors as segments"),
     "repost_loop": Act(StormClass.REPOST_LOOP, _repost, "publishes a segment again and again"),
