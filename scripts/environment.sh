@@ -71,3 +71,22 @@ prepare_java() {
         || true
     java_works || fail "Java 17 or newer is needed and could not be installed here. Install it (Debian: sudo apt-get install openjdk-17-jre-headless) or set JAVA_HOME, and run this again."
 }
+
+browser_is_there() {
+    local name
+    for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable chrome; do
+        [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 && return
+    done
+    return 1
+}
+
+# For the tests of report.html only: without a browser they are skipped, which is said, and the others run.
+prepare_browser() {
+    browser_is_there && return
+    say "The report's page is tested in Chromium; installing it through the system's package manager"
+    apt_install chromium \
+        || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q chromium >&2; } \
+        || { command -v apk >/dev/null 2>&1 && as_root apk add -q chromium >&2; } \
+        || true
+    browser_is_there || say "No Chromium could be installed here: the report's page is not tested in a browser. Name one with CHROMIUM=/path/to/it"
+}

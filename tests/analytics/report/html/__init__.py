@@ -1,0 +1,1 @@
+"""The page, its parts, and the page in a browser."""
