@@ -154,6 +154,9 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
     # Under spark-submit, Java runs already.
     if find_java() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         raise SparkUnavailable(_INSTALL_JAVA)
+    # Where Spark runs Python on this machine, it is to be this one, which has these packages.
+    if str(chosen.get("spark.master", "")).startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = session_type.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
