@@ -1,0 +1,238 @@
+"""Storms that no single client makes, while they happen: :mod:`analytics.fleet` for each node's last two minutes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from statistics import median_low
+from typing import Any
+
+from analytics.answers import FAILURES, Answer
+from analytics.fleet import SECOND_US, Fleet
+from analytics.params import StormParams, micros
+from analytics.watch.figures import Figures
+from analytics.watch.limits import WatchLimits
+from analytics.watch.signals import Cell, Signal
+
+TOLD_MS = 1000
+"""When a refused client is expected back, if it was not told."""
+
+Asking = tuple[str, str | None, str]
+"""A client, a channel and a kind of answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """A stretch of time in which many clients failed together.
+
+    Attributes:
+        kind, node: of what, where; from_us, to_us: its first and last full second.
+        figures: what its members' requests add up to; clients, channels: requests of each.
+        at_once: they came within a moment, on several channels.
+    """
+
+    kind: Fleet
+    node: str | None
+    from_us: int
+    to_us: int
+    figures: Figures
+    clients: Counter[str]
+    channels: Counter[str | None]
+    at_once: bool
+
+
+@dataclass(slots=True)
+class _Second:
+    """What failed in one second: rows with the end of the same client's row before."""
+
+    rows: dict[tuple[Asking, Cell], tuple[Signal, int | None]] = field(default_factory=dict)
+    n: int = 0
+    clients: int = 0
+    refused: int = 0
+    refused_clients: int = 0
+    early: int = 0
+
+    def count(self, params: StormParams) -> None:
+        """Brings the figures up to date."""
+        refused = [(row, before) for row, before in self.rows.values() if row.answer is Answer.OVERLOAD]
+        self.n = sum(row.n for row, _ in self.rows.values())
+        self.clients = len({row.client for row, _ in self.rows.values()})
+        self.refused = sum(row.n for row, _ in refused)
+        self.refused_clients = len({row.client for row, _ in refused})
+        self.early = sum(_early(row, before, params) for row, before in refused)
+
+    def is_hot(self, params: StormParams) -> bool:
+        """Many are refused, and come again so early that it is the retries that keep the server busy."""
+        return self.refused_clients >= params.many_clients and self.refused >= params.amplification * (
+            self.refused - self.early
+        )
+
+
+class NodeFleet:
+    """The failures of one node, second by second."""
+
+    def __init__(self, node: str | None, params: StormParams, limits: WatchLimits) -> None:
+        """
+        Args:
+            node: which; params: what makes a fleet; limits: how long seconds are remembered.
+        """
+        self._node = node
+        self._params = params
+        self._limits = limits
+        self._seconds: dict[int, _Second] = {}
+        self._latest: dict[Asking, int] = {}
+
+    def put(self, rows: Iterable[Signal]) -> None:
+        """Adds rows, in the order of time, and forgets what is too long ago."""
+        touched: set[int] = set()
+        for row in rows:
+            asking = (row.client or "", row.channel, row.answer.value)
+            second = self._seconds.setdefault(row.bucket_us, _Second())
+            known = second.rows.get((asking, row.cell))
+            second.rows[asking, row.cell] = (row, known[1] if known else self._latest.get(asking))
+            self._latest[asking] = row.last_us
+            touched.add(row.bucket_us)
+        self._trim()
+        for bucket in touched & self._seconds.keys():
+            self._seconds[bucket].count(self._params)
+
+    def _trim(self) -> None:
+        oldest = max(self._seconds, default=0) - self._limits.fleet_s * SECOND_US
+        for bucket in [bucket for bucket in self._seconds if bucket < oldest]:
+            del self._seconds[bucket]
+        if len(self._latest) > self._limits.islands:
+            self._latest = {asking: last for asking, last in self._latest.items() if last >= oldest}
+
+    def is_hot(self) -> bool:
+        """Whether one of its latest seconds is full of early retries: a storm of the fleet may be coming."""
+        newest = max(self._seconds, default=0)
+        recent = (newest, newest - SECOND_US)
+        return any(self._seconds[bucket].is_hot(self._params) for bucket in recent if bucket in self._seconds)
+
+    def overload(self) -> Gathering | None:
+        """The latest stretch of amplified overload."""
+        hot = sorted(bucket for bucket, second in self._seconds.items() if second.is_hot(self._params))
+        stretch = _latest_stretch(hot, micros(self._params.gap_s))
+        refused = sum(self._seconds[bucket].refused for bucket in stretch)
+        if len(stretch) < self._params.amplified_s or refused < self._params.warn_hits_alone:
+            return None
+        return self._gathering(Fleet.OVERLOAD, stretch[0], stretch[-1])
+
+    def herd(self) -> Gathering | None:
+        """The latest stretch in which a herd came, and came again."""
+        params = self._params
+        crowded = [bucket for bucket, second in self._seconds.items() if second.clients >= params.herd_clients]
+        if not crowded:
+            return None
+        least = params.herd_ratio * self._usual()
+        stretch = _latest_stretch(sorted(b for b in crowded if self._seconds[b].n >= least), micros(params.herd_gap_s))
+        if not stretch:
+            return None
+        found = self._gathering(Fleet.HERD, stretch[0], stretch[-1])
+        again = found.figures.n >= params.amplification * len(found.clients)
+        looping = sum(n for client, n in self._loops(found).items())
+        # Where most of it is the loops of single clients, those are told, each for itself.
+        return found if again and 2 * looping < found.figures.n else None
+
+    def _usual(self) -> float:
+        """Failures in its usual second; 1 where most of its seconds have none."""
+        span = (max(self._seconds) - min(self._seconds)) / SECOND_US + 1
+        if 2 * len(self._seconds) <= span:
+            return 1
+        return median_low(second.n for second in self._seconds.values())
+
+    def _members(self, kind: Fleet, from_us: int, to_us: int) -> Iterator[Signal]:
+        # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.
+        for bucket in sorted(self._seconds):
+            if from_us - SECOND_US <= bucket <= to_us + SECOND_US:
+                for row, _ in self._seconds[bucket].rows.values():
+                    if kind is Fleet.HERD or row.answer is Answer.OVERLOAD:
+                        yield row
+
+    def _gathering(self, kind: Fleet, from_us: int, to_us: int) -> Gathering:
+        figures, clients, channels = Figures(), Counter[str](), Counter[str | None]()
+        arrivals: dict[tuple[str, str | None], int] = {}
+        for row in self._members(kind, from_us, to_us):
+            figures.add(row, None)
+            clients[row.client or ""] += row.n
+            channels[row.channel] += row.n
+            arrivals.setdefault((row.client or "", row.channel), row.first_us)
+        in_stretch = [second for bucket, second in self._seconds.items() if from_us <= bucket <= to_us]
+        figures.peak_rps = max(
+            (float(each.refused if kind is Fleet.OVERLOAD else each.n) for each in in_stretch), default=0.0
+        )
+        times = sorted(arrivals.values())
+        spread = times[int(len(times) * self._params.herd_arrival_share) - 1] - times[0] if times else 0
+        together = len(channels) >= self._params.herd_channels and spread <= micros(self._params.herd_arrival_s)
+        return Gathering(kind, self._node, from_us, to_us, figures, clients, channels, together)
+
+    def _loops(self, found: Gathering) -> Counter[str]:
+        """Requests of those members whose part in it is a storm of its own."""
+        params, parts = self._params, dict[tuple[str, str | None], list[int]]()
+        for row in self._members(found.kind, found.from_us, found.to_us):
+            part = parts.setdefault((row.client or "", row.channel), [0, row.first_us, row.last_us])
+            part[0] += row.n
+            part[2] = max(part[2], row.last_us)
+        loops = Counter[str]()
+        for (client, _), (n, first_us, last_us) in parts.items():
+            rate = n / max(1.0, (last_us - first_us) / 1e6)
+            if n >= params.warn_hits_alone or (n >= params.warn_hits and rate >= params.warn_rps):
+                loops[client] += n
+        return loops
+
+    def as_json(self) -> list[Any]:
+        """For the ledger: its rows, in the order of time."""
+        rows = [row for second in self._seconds.values() for row, _ in second.rows.values()]
+        return [row.as_list() for row in sorted(rows, key=lambda row: row.first_us)]
+
+
+class Fleets:
+    """All nodes' fleets."""
+
+    def __init__(self, params: StormParams, limits: WatchLimits) -> None:
+        """
+        Args:
+            params, limits: of every node.
+        """
+        self._params = params
+        self._limits = limits
+        self._nodes: dict[str | None, NodeFleet] = {}
+
+    def put(self, rows: Iterable[Signal]) -> list[NodeFleet]:
+        """Adds failures, in the order of time, and returns the fleets of the nodes that they came from."""
+        by_node: dict[str | None, list[Signal]] = {}
+        for row in rows:
+            if row.answer in FAILURES and row.client is not None:
+                by_node.setdefault(row.node, []).append(row)
+        for node, failures in by_node.items():
+            self._nodes.setdefault(node, NodeFleet(node, self._params, self._limits)).put(failures)
+        return [self._nodes[node] for node in by_node]
+
+    def is_hot(self, node: str | None) -> bool:
+        """Whether a storm of that node's fleet may be coming."""
+        return node in self._nodes and self._nodes[node].is_hot()
+
+    def as_json(self) -> list[Any]:
+        """For the ledger."""
+        return [row for node in self._nodes.values() for row in node.as_json()]
+
+    def load(self, values: list[Any]) -> None:
+        """What :meth:`as_json` gave."""
+        self.put(Signal.from_row(row) for row in values)
+
+
+def _early(row: Signal, before_us: int | None, params: StormParams) -> int:
+    """How many of a row's refusals came long before the client was told to come again."""
+    told_us = (TOLD_MS if row.retry_after_ms is None else row.retry_after_ms) * 1000 * params.early
+    inside = (row.last_us - row.first_us) / max(1, row.n - 1)
+    others = row.n - 1 if inside < told_us else 0
+    return others + int(before_us is not None and row.first_us - before_us < told_us)
+
+
+def _latest_stretch(buckets: list[int], gap_us: int) -> list[int]:
+    """The last of the buckets, and those before it with no longer pause between them."""
+    for place in range(len(buckets) - 1, 0, -1):
+        if buckets[place] - buckets[place - 1] > gap_us:
+            return buckets[place:]
+    return buckets

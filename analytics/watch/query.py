@@ -1,0 +1,84 @@
+"""The streaming query: blocks of lines to changed rows of the roll-up, natively, with state, in update mode.
+
+A row is kept in Spark's state by the time at which its lines were *read*, not by the time in them: a server whose clock
+is a day ahead must not make the lines of all others too late to be counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from analytics.answers import ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
+from analytics.normalise import normalise
+from analytics.repeats import distinct_seqs
+from analytics.rollup import roll_up
+from analytics.schema import CORRUPT, log_schema
+from analytics.watch.limits import WatchLimits
+from analytics.watch.signals import COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+STREAMING: Final = {
+    # Looking for new lines is waited for in the source, which answers as soon as there are some.
+    "spark.sql.streaming.pollingDelay": "5ms",
+    # Without lines there is nothing to judge: the command's own clock ends storms.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "2",
+}
+
+
+def records(blocks: DataFrame) -> DataFrame:
+    """Blocks of lines to records: the columns of :func:`analytics.schema.log_schema`, and ``read_us``."""
+    lines = blocks.select(F.explode(F.split("block", "\n")).alias("line"), "read_us").where(F.trim("line") != "")
+    parsing = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+    parsed = lines.select(F.from_json("line", log_schema(), parsing).alias("record"), "read_us")
+    # What is valid JSON but no object has no fields at all; as of anything else that is no record, it is counted.
+    return parsed.select("record.*", "read_us")
+
+
+def live_rollup(lines: DataFrame, limits: WatchLimits) -> DataFrame:
+    """The roll-up of a stream, with ``window_us``: when the stretch of reading began that a row was added up in."""
+    read = F.timestamp_micros(F.col("read_us"))
+    stamped = lines.withColumn("read_at", read).withWatermark("read_at", "0 seconds")
+    window = F.window("read_at", f"{limits.window_s} seconds")
+    rows = normalise(stamped.withColumn("reading", window), keep=["reading"])
+    rolled = roll_up(rows, also=["reading"])
+    return rolled.withColumn("window_us", F.unix_micros(F.col("reading.start")))
+
+
+def signals(rollup: DataFrame, limits: WatchLimits) -> DataFrame:
+    """Of the rows that a batch changed, those that could be part of a storm; the loudest, if there are too many."""
+    counted = rollup.withColumn("seqs", F.when(among(ONCE_PER_SEQ), distinct_seqs()).otherwise(0).cast("long"))
+    known = F.coalesce("client", "net").isNotNull()
+    # What is right once per seq is no signal, and healthy subscribers make nearly all of the rows.
+    repeated = among(WATCHED) & known & (~among(REPEATABLE) | (F.col("n") > F.col("seqs")))
+    telling = counted.where(repeated | among((Answer.EVENT, Answer.UNPARSABLE)))
+    return telling.select(*COLUMNS).orderBy(F.col("n").desc()).limit(limits.rows)
+
+
+def start(
+    spark: SparkSession,
+    blocks: DataFrame,
+    judge: Callable[[DataFrame, int], None],
+    checkpoint: Path,
+    limits: WatchLimits,
+) -> StreamingQuery:
+    """Starts the query.
+
+    Args:
+        judge: gets the changed rows of the roll-up and the number of each batch; the same batch again after a restart.
+        checkpoint: folder for Spark's offsets and state.
+    """
+    for name, value in STREAMING.items():
+        spark.conf.set(name, value)
+    changed = live_rollup(records(blocks), limits)
+    writer = changed.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    return writer.trigger(processingTime="0 seconds").foreachBatch(judge).start()

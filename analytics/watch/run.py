@@ -1,0 +1,177 @@
+"""One run of ``tricklecast storms watch``, from a checked request to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from analytics.errors import BadInput, SparkFailed
+from analytics.spark import one_line, spark_session
+from analytics.watch.courier import Courier
+from analytics.watch.judge import Found, Judge
+from analytics.watch.ledger import Ledger
+from analytics.watch.limits import WatchLimits
+from analytics.watch.reading import read_health
+from analytics.watch.receivers import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
+from analytics.watch.request import WatchRequest
+from analytics.watch.status import Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_S: Final = 0.25
+"""How often it is looked whether a storm is over, and how the source is doing. Seconds."""
+
+HEALTH: Final = "source.json"
+"""Where the source says how it is doing, in the state's folder."""
+
+FAREWELL_S: Final = 3.0
+"""How long receivers are waited for at the end. Seconds."""
+
+
+def run(request: WatchRequest) -> Found:
+    """Watches until it is interrupted.
+
+    Returns:
+        what was found.
+
+    Raises:
+        BadInput: the state is not to be used. SparkUnavailable, SparkFailed: as they say.
+    """
+    limits = WatchLimits()
+    with ExitStack() as held:
+        folder = held.enter_context(_state_folder(request.state))
+        ledger = Ledger(folder, request.source, limits)
+        status = Status(sys.stderr, quiet=request.quiet)
+        stop = held.enter_context(_interruptible())
+        status.say("starting Spark")
+        spark = held.enter_context(spark_session(request.master, verbose=request.verbose, conf=request.conf))
+        local = Lines("json" if request.json else "terminal", sys.stdout, for_programs if request.json else for_people)
+        couriers = [Courier(receiver, ledger) for receiver in _remote(request)]
+        judge = Judge(ledger, request.params, limits, local, couriers)
+        query = start_query(spark, request, folder, judge, limits)
+        held.callback(_stop_query, query)
+        for courier in couriers:
+            courier.start()
+        try:
+            _watch(request, query, judge, status, folder, stop)
+        finally:
+            for courier in couriers:
+                courier.close(FAREWELL_S)
+            status.end(judge.found, ledger)
+        return judge.found
+
+
+def start_query(
+    spark: SparkSession, request: WatchRequest, folder: Path, judge: Judge, limits: WatchLimits
+) -> StreamingQuery:
+    """Starts the stream of a request.
+
+    Args:
+        folder: its state; judge: gets what each batch changed.
+    """
+    from analytics.watch.query import signals, start  # brings pyspark along
+    from analytics.watch.stream import read_stream
+
+    # A session of its own has settings of its own.
+    own = spark.newSession()
+    blocks = read_stream(own, request.source, folder / HEALTH, earliest=request.earliest)
+    query = start(own, blocks, lambda rows, batch: judge.batch(signals(rows, limits), batch), folder / "spark", limits)
+    # Until there is its number, no batch has been judged: the first is one without lines.
+    judge.follow(str(query.id))
+    return query
+
+
+def _watch(
+    request: WatchRequest,
+    query: StreamingQuery,
+    judge: Judge,
+    status: Status,
+    folder: Path,
+    stop: threading.Event,
+) -> None:
+    ends = float("inf") if request.for_s is None else time.monotonic() + request.for_s
+    while not stop.wait(min(LOOK_S, max(0.0, ends - time.monotonic()))) and time.monotonic() < ends:
+        if not query.isActive:
+            judge.check()
+            raise SparkFailed(f"Spark failed: {one_line(str(query.exception()))} (-v shows all of it)")
+        health = read_health(folder / HEALTH)
+        if health is not None and health.lag_bytes == 0 and not query.status["isDataAvailable"]:
+            judge.idle()
+        status.show(health, judge)
+    judge.check()
+
+
+def _remote(request: WatchRequest) -> list[Receiver]:
+    webhooks: list[Receiver] = [Webhook(url) for url in request.webhooks]
+    return [*webhooks, *(Alertmanager(url) for url in request.alertmanagers)]
+
+
+def _stop_query(query: StreamingQuery) -> None:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+
+    try:
+        query.stop()
+    except Py4JError as error:
+        raise SparkFailed(f"Spark failed: {one_line(str(error))} (-v shows all of it)") from error
+
+
+@contextmanager
+def _state_folder(state: Path | None) -> Iterator[Path]:
+    """The folder of the state, which one process at a time may use."""
+    if state is None:
+        import shutil
+
+        folder = Path(mkdtemp(prefix="tricklecast-watch-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = open(state / "lock", "w", encoding="ascii")  # noqa: SIM115  # it is held as long as the folder is
+    except OSError as error:
+        raise BadInput(f"cannot use {str(state)!r} for the state: {error.strerror}") from error
+    with lock:
+        _only_one(lock.fileno(), state)
+        yield state.absolute()
+
+
+def _only_one(descriptor: int, state: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such lock on Windows
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise BadInput(f"{str(state)!r} is in use by another watch") from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and SIGTERM."""
+    stop = threading.Event()
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
