@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from trickle.records import AccessRecord
 
 Line = dict[str, Any]
 """One line of a log as its JSON object."""
+
+_ENUMERATED: Final = ("kind", "event", "op", "reason")
 
 Entry = tuple[int, Line]
 """When a line is written (its request's end, microseconds) and the line."""
@@ -16,7 +18,12 @@ Entry = tuple[int, Line]
 
 def line_of(record: AccessRecord) -> Line:
     """A record as a line: the server's own conversion, with plain texts in place of enumerations."""
-    return {name: value.value if isinstance(value, Enum) else value for name, value in record.as_dict().items()}
+    line = record.as_dict()
+    for name in _ENUMERATED:
+        value = line.get(name)
+        if isinstance(value, Enum):
+            line[name] = value.value
+    return line
 
 
 def entry_of(record: AccessRecord) -> Entry:

@@ -16,7 +16,7 @@ from analytics.simulate.channels import LiveChannel
 from analytics.simulate.entries import Entry, entry_of, line_of, micros
 from analytics.simulate.people import Client, behind_nat, make_client
 from analytics.simulate.plan import Outage
-from trickle.records import AccessRecord, Event, Kind, Op, Reason
+from trickle.records import AccessRecord, Op, Reason
 
 CADENCES_S: Final = ((0.2, 3), (0.5, 7), (1.0, 20), (2.0, 45), (4.0, 15), (6.0, 10))
 """How often channels begin a segment, and how many of a hundred do."""
@@ -194,12 +194,3 @@ def probes(node: str, seed: int, start_us: int, outages: Sequence[Outage]) -> li
         mine = [outage for outage in outages if outage.node == node]
         found.append(Probe(line_of(record), micros(every_s), start_us + int(rng.random() * micros(every_s)), mine))
     return found
-
-
-def begun(node: str, at_us: int) -> list[Entry]:
-    """What a server says of itself when it has begun, which is also when its log does."""
-    what = ((Event.SERVER_START, 0, None), (Event.CONFIG, 10_000, "{}"), (Event.SERVER_READY, 50_000, None))
-    return [
-        entry_of(AccessRecord(at_us + later, node=node, kind=Kind.EVENT, event=event, detail=detail))
-        for event, later, detail in what
-    ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Final
 
-from analytics.errors import BadInput
+from analytics.errors import CannotWrite
 from analytics.simulate.entries import Line
 from analytics.simulate.formats import Format
 from analytics.simulate.truth import FILE
@@ -117,14 +117,14 @@ def complete_folder(out: Path, *, force: bool) -> Iterator[Path]:
     """A folder to write into, which takes its place in one step when all is written, and vanishes if it is not.
 
     Raises:
-        BadInput: there is something already, and ``force`` is not set; or nothing can be written there.
+        CannotWrite: there is something already, and ``force`` is not set; or nothing can be written there.
     """
     _check_free(out, force=force)
     try:
         out.absolute().parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
     except OSError as error:
-        raise BadInput(f"cannot write {str(out)!r}: {error.strerror or error}") from error
+        raise CannotWrite(f"cannot write {str(out)!r}: {error.strerror or error}") from error
     try:
         unfinished.chmod(0o755)
         yield unfinished
@@ -136,7 +136,7 @@ def complete_folder(out: Path, *, force: bool) -> Iterator[Path]:
         else:
             unfinished.rename(out)
     except OSError as error:
-        raise BadInput(f"cannot write {str(out)!r}: {error.strerror or error}") from error
+        raise CannotWrite(f"cannot write {str(out)!r}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -145,9 +145,9 @@ def _check_free(out: Path, *, force: bool) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise BadInput(f"{str(out)!r} is no folder")
+        raise CannotWrite(f"{str(out)!r} is no folder")
     if any(out.iterdir()):
         if not force:
-            raise BadInput(f"{str(out)!r} is not empty; --force replaces an earlier simulation")
+            raise CannotWrite(f"{str(out)!r} is not empty; --force replaces an earlier simulation")
         if not (out / FILE).is_file():
-            raise BadInput(f"{str(out)!r} has other things in it than a simulation: not even --force replaces that")
+            raise CannotWrite(f"{str(out)!r} has other things in it than a simulation: not even --force replaces that")

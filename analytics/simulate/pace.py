@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
 from typing import Final
 
 LONGEST_S: Final = 4.0
@@ -52,9 +54,9 @@ class Rhythm:
                 median = self.gap_s
         return self.pace if median >= HOT_S else Pace.HOT_LOOP
 
-    def gaps(self, rng: random.Random, count: int) -> list[float]:
-        """So many pauses, seconds."""
-        return [self._gap(rng, turn) for turn in range(count)]
+    def gaps(self, rng: random.Random) -> Iterator[float]:
+        """Its pauses, without end, seconds."""
+        return (self._gap(rng, turn) for turn in count())
 
     def _gap(self, rng: random.Random, turn: int) -> float:
         grown = min(self.gap_s, self.gap_s * _FIRST * _GROWTH ** min(turn, 40))
@@ -73,11 +75,11 @@ class Rhythm:
                 return min(LONGEST_S, 4 * self.gap_s, self.gap_s * rng.lognormvariate(-0.5, 1.0))
 
 
-def polite(rng: random.Random, first_s: float, cap_s: float, count: int) -> list[float]:
+def polite(rng: random.Random, first_s: float, cap_s: float, attempts: int) -> list[float]:
     """The pauses of a client that does it right: exponential, with jitter, never less than it was told.
 
     Args:
         first_s: what ``Retry-After`` says, and the base of the growth. Seconds.
         cap_s: the longest pause. Seconds.
     """
-    return [first_s + rng.uniform(0, min(cap_s, first_s * 2.0**turn)) for turn in range(count)]
+    return [first_s + rng.uniform(0, min(cap_s, first_s * 2.0**turn)) for turn in range(attempts)]

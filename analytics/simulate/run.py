@@ -11,7 +11,7 @@ from typing import Final
 
 from analytics.simulate.catalogue import Set
 from analytics.simulate.entries import Entry, Line, micros, when
-from analytics.simulate.fleet import Probe, Show, begun, probes
+from analytics.simulate.fleet import Probe, Show, probes
 from analytics.simulate.formats import FORMATS, FormatName
 from analytics.simulate.output import ROTATE_BYTES, ROTATE_S, NodeLog, complete_folder
 from analytics.simulate.plan import Placed, Planner, Program
@@ -72,7 +72,7 @@ def simulate_logs(request: Request, progress: Progress = lambda done_us, lines: 
     """Write the log and its truth.
 
     Raises:
-        BadInput: the folder cannot be used.
+        CannotWrite: the folder cannot be used.
     """
     with complete_folder(request.out, force=request.force) as folder:
         truth = _Writing(request, folder).run(progress)
@@ -102,7 +102,7 @@ class _Writing:
             )
             machines = probes(name, seed, START_US, self.program.outages) if size.probed else []
             mine = [show for show in fleet if show.node == name]
-            self.servers[name] = Server(log, [*mine, *machines], begun(name, START_US))
+            self.servers[name] = Server(log, [*mine, *machines])
         self._slice = max(micros(0.2), min(micros(10), SLICE_LINES * size.duration_us // size.lines))
         self.lines = 0
 

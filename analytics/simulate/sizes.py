@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from analytics.errors import BadInput
 from analytics.simulate.entries import micros
 from analytics.simulate.fleet import CADENCES_S, IDLE_SHARE, PROBES, Show, swing
 from analytics.simulate.plan import PLANTED, PLANTED_SMALL, Outage
+from trickle.errors import InvalidInput
 
 DEFAULT_LINES: Final = 500_000
 DEFAULT_S: Final = 7200.0
@@ -62,7 +62,7 @@ def sizes(
         planted: whether the log has scenes besides the fleet.
 
     Raises:
-        BadInput: it cannot be so large, or so small.
+        InvalidInput: it cannot be so large, or so small.
     """
     duration = duration_s or _duration(lines or DEFAULT_LINES)
     if lines is None and clients is not None:
@@ -70,7 +70,7 @@ def sizes(
         lines = round(rate * duration / (1 - PLANTED if planted else 1))
     lines = lines or DEFAULT_LINES
     if not MIN_LINES <= lines <= MAX_LINES:
-        raise BadInput(f"a log has {MIN_LINES:,} to {MAX_LINES:,} lines, not {lines:,}")
+        raise InvalidInput(f"a log has {MIN_LINES:,} to {MAX_LINES:,} lines, not {lines:,}")
     nodes = nodes or (2 if lines < 30_000 else 4)
     share = max(round(PLANTED * lines), min(ROUND_LINES, round(PLANTED_SMALL * lines))) if planted else 0
     machines = _probed(duration, nodes)

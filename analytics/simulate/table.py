@@ -19,9 +19,12 @@ def table(score: Score, kind: Set) -> str:
         verdicts = tuple(verdict for verdict in score.verdicts if verdict.storm.storm == name)
         rows.append(_row(name, Score(verdicts, ())))
     rows.append(_row("all", score))
-    limits, good = LIMITS[kind], score.meets(LIMITS[kind])
-    rows.append(f"false alarms: {len(score.false_alarms)}; precision {score.precision:.4f} (at least {limits.precision})")
-    rows.append(f"recall {score.recall:.4f} (at least {limits.recall}): {'good' if good else 'NOT GOOD ENOUGH'}")
+    limits, alarms = LIMITS[kind], len(score.false_alarms)
+    rows += [
+        f"false alarms {alarms:,}, precision {score.precision:.2%} (at least {limits.precision:.0%})",
+        f"recall {score.recall:.2%} (at least {limits.recall:.0%})",
+        "good enough" if score.meets(limits) else "NOT good enough",
+    ]
     return "\n".join(rows) + "\n"
 
 

@@ -123,7 +123,7 @@ def _retry(
     scene: Scene, tally: Tally, who: tuple[Client, str, str], rhythm: Rhythm, at: float, until: float, status: int
 ) -> float:
     client, name, node = who
-    for turn, gap in enumerate(rhythm.gaps(scene.rng, 10_000)):
+    for turn, gap in enumerate(rhythm.gaps(scene.rng)):
         if at >= until:
             break
         attempt = turn + 1 if client.says_attempt else 1

@@ -2,7 +2,7 @@
 
 A storm is one kind of answer, given to one client on one channel, at least 8 times at 8 per second or more, or at least
 30 times. Here are 9 to 15 at 9 to 14 per second and 32 to 45 slow ones; and, as near misses, 5 to 7 fast ones and 20 to
-27 slow ones. For answers that are right once per segment it is the repetitions that are counted.
+27 slow ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from trickle.records import Event, Reason
 
 FAST: Final = Shape("fast", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))
 SLOW: Final = Shape("slow", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))
-
-_REPEATS: Final = (repeats.same_seq, repeats.stored, repeats.conflict, repeats.stuck, repeats.passed)
-"""Settings in which the first request is right, and only what follows is too many."""
 
 KINDS: Final[tuple[tuple[str, str, settings.Setting, bool], ...]] = (
     ("not_found_loop", "gone", settings.gone, False),
@@ -90,8 +87,6 @@ def play_case(scene: Scene, *, storm: str, setting: settings.Setting, fast: bool
         count, rate = (rng.randint(9, 15), rng.uniform(9, 14)) if fast else (rng.randint(32, 45), rng.uniform(0.4, 1.6))
     else:
         count, rate = (rng.randint(5, 7), rng.uniform(6, 20)) if fast else (rng.randint(20, 27), rng.uniform(0.3, 0.9))
-    # What is right once comes on top, so that so many are too many.
-    count += setting in _REPEATS
     shape = replace(FAST if fast else SLOW, gap_s=(1 / rate, 1 / rate), n=(count, count), pace=Pace.FIXED)
     place = setting(scene)
     tally = scene.storm(storm, place.trigger) if storm else scene.trap()

@@ -95,13 +95,15 @@ TABLE: tuple[tuple[str, str, settings.Setting, tuple[Shape, ...]], ...] = (
 )
 """Class, name of the setting, the setting, its shapes."""
 
+SEEN_BY_ALL = (settings.failing_after_restart, settings.lowered_limit)
+"""Settings whose trigger happens to the whole server: other storms on it would seem to be set off by it, too."""
+
 
 def scripts() -> Iterator[Script]:
     """All of them."""
     for storm, name, setting, shapes in TABLE:
         for shape in shapes:
-            restarts = setting is settings.failing_after_restart
-            needs = Needs.SERVER if restarts else shape.needs
+            needs = Needs.SERVER if setting in SEEN_BY_ALL else shape.needs
             play = partial(play_loop, storm=storm, setting=setting, shape=shape)
             yield Script(f"{storm}/{name}/{shape.name}", storm, play, Set.STANDARD, needs, shape.border_s)
 
@@ -133,7 +135,7 @@ def loop(scene: Scene, tally: Tally, clients: list[Client], answer: Answer, shap
     tally.backoff = rhythm.label if shape.clients == 1 and shape.channels == 1 else None
     for client in clients:
         now = at + rng.uniform(0, shape.spread_s)
-        for turn, gap in enumerate(rhythm.gaps(rng, rng.randint(*shape.n))):
+        for turn, gap in zip(range(rng.randint(*shape.n)), rhythm.gaps(rng), strict=False):
             tally.take(answer(now, client, turn))
             until = max(until, now)
             now += gap
