@@ -77,7 +77,8 @@ def _count(report: Report) -> str:
 
 
 def _what(episode: Episode) -> Phrase:
-    who: Phrase = (Name(episode.clients[0]),) if episode.n_clients == 1 else (counted(episode.n_clients, "client"),)
+    named = episode.n_clients == 1 and episode.clients
+    who: Phrase = (Name(episode.clients[0]),) if named else (counted(episode.n_clients, "client"),)
     went = "since" if episode.outcome == "ongoing" else "from"
     return (
         episode.storm.value,

@@ -71,6 +71,7 @@ def test_who() -> None:
     assert ": viewer-17 sent 190 requests in 9.5 s" in said(sample_episode())[1]
     assert ": 3 clients sent" in said(sample_episode(n_clients=3))[1]
     assert ": 0 clients sent" in said(sample_episode(clients=()))[1]
+    assert ": 1 client sent" in said(sample_episode(clients=(), n_clients=1))[1]
 
 
 def test_when() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from analytics.report.html import as_html
 from tests.analytics.support.sample_report import (
+    HOSTILE,
     empty_report,
     hostile_report,
     large_report,
@@ -119,6 +120,17 @@ def test_hostile_names_do_not_run(page: Page, pages: Path) -> None:
         assert page.run("document.querySelectorAll('script').length") == 1
         assert page.run("document.querySelectorAll('img, iframe, object, embed').length") == 0
         assert page.complaints() == []
+
+
+def test_the_policy_holds_alone(page: Page, tmp_path: Path) -> None:
+    """Should a name ever get through as HTML, the browser refuses to run it."""
+    attacks = "".join(HOSTILE[:5])
+    text = as_html(sample_report()).replace("</main>", f"{attacks}</main>")
+    (tmp_path / "broken.html").write_text(text, encoding="utf-8")
+    page.open(f"{tmp_path.as_uri()}/broken.html")
+    assert page.run("document.scripts.length") == 2
+    assert page.run("document.title") == "Retry storms, 2025-10-09 08:53:20 UTC"
+    assert page.complaints() != []
 
 
 def test_a_name_in_a_filter_is_text(page: Page, pages: Path) -> None:
