@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.formats import clock, counted, duration, percent
+from analytics.report.formats import counted, date_and_time, duration, percent
 from analytics.report.plain import Name, Phrase
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def _files(quality: Quality) -> list[Phrase]:
 
 def _clocks(quality: Quality) -> list[Phrase]:
     gaps: list[Phrase] = [
-        ("no lines from ", Name(gap.node), f" between {clock(gap.from_us)} and {clock(gap.to_us)} UTC")
+        ("no lines from ", Name(gap.node), f" between {date_and_time(gap.from_us)} and {date_and_time(gap.to_us)} UTC")
         for gap in quality.gaps[:MAX_LISTED]
     ]
     steps: list[Phrase] = [
-        ("the clock of ", Name(step.node), f" is {_skew(step.skew_s)} from {clock(step.at_us)} UTC on")
+        ("the clock of ", Name(step.node), f" is {_skew(step.skew_s)} from {date_and_time(step.at_us)} UTC on")
         for step in quality.clock_steps[:MAX_LISTED]
     ]
     rest = len(quality.gaps) - len(gaps) + len(quality.clock_steps) - len(steps)

@@ -58,11 +58,12 @@ def rhythm_of(episode: Episode) -> Phrase:
     if episode.rhythm is None:
         return (Name(episode.backoff),)
     rhythm = episode.rhythm
-    figures = (
-        f"median pause {millis(rhythm.median_ms)} over {counted(rhythm.gaps, 'pause')}, varying by {rhythm.cv:.0%}"
-    )
+    whose = " of its busiest client" if episode.n_clients > 1 else ""
+    whose = " of its busiest client" if episode.n_clients > 1 else ""
+    pauses = f"{counted(rhythm.gaps, 'pause')}{whose}"
+    figures = f"median pause {millis(rhythm.median_ms)} over {pauses}, varying by {rhythm.cv * 100:.0f} %"
     growth = "" if abs(rhythm.growth - 1) < 0.05 else f", each about {times(rhythm.growth)} the one before"
-    return (Name(episode.backoff), f": {figures.replace('%', ' %')}{growth}")
+    return (Name(episode.backoff), f": {figures}{growth}")
 
 
 def blast_of(episode: Episode) -> str | None:

@@ -32,6 +32,13 @@ def clock(us: int) -> str:
     return f"{us} µs" if when is None else when.strftime("%H:%M:%S")
 
 
+def moment_in(us: int, *others: int | None) -> str:
+    """The time alone if all these are on one day, which is then told elsewhere; else with its date."""
+    written = date_and_time(us)
+    days = {date_and_time(other)[:10] for other in others if other is not None}
+    return clock(us) if days <= {written[:10]} else written
+
+
 def duration(seconds: float) -> str:
     """In the unit that is read best: milliseconds below a second, hours from two hours on."""
     if abs(seconds) < 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from analytics.classes import StormClass
 from analytics.report.first_aid import first_aid
-from analytics.report.formats import clock, counted, date_and_time, duration
+from analytics.report.formats import counted, date_and_time, duration, moment_in
 from analytics.report.plain import Name, Phrase
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def verdict(report: Report) -> Verdict:
     worst = report.episodes[0]
     return Verdict(
         count=_count(report),
-        what=_what(worst),
+        what=_what(worst, report),
         why=worst.why.cause,
         first=first_aid(worst.storm),
         then=next(iter(steps(worst.why.advice)), None),
@@ -76,14 +76,14 @@ def _count(report: Report) -> str:
     return "; ".join([", ".join(parts[:2]), *parts[2:]]) + "."
 
 
-def _what(episode: Episode) -> Phrase:
+def _what(episode: Episode, report: Report) -> Phrase:
     named = episode.n_clients == 1 and episode.clients
     who: Phrase = (Name(episode.clients[0]),) if named else (counted(episode.n_clients, "client"),)
     went = "since" if episode.outcome == "ongoing" else "from"
     return (
         episode.storm.value,
         *_where(episode),
-        f" {went} {clock(episode.start_us)} UTC: ",
+        f" {went} {moment_in(episode.start_us, report.totals.first_us, report.totals.last_us)} UTC: ",
         *who,
         f" sent {counted(episode.n, 'request')} in {duration(episode.duration_s)}",
         *_after(episode),

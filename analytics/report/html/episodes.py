@@ -15,7 +15,7 @@ from analytics.report.evidence import (
     evidence,
     rhythm_of,
 )
-from analytics.report.formats import clock, date_and_time, duration, peak
+from analytics.report.formats import clock, duration, moment_in, peak
 from analytics.report.html.charts import sparkline
 from analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
 from analytics.report.html.tables import Column, heading
@@ -131,10 +131,7 @@ def _body(rank: int, episode: Episode, report: Report, command: str) -> Markup:
 
 
 def _started(us: int, report: Report) -> str:
-    """With the date only where the log has more than one."""
-    written = date_and_time(us)
-    dates = {date_and_time(each)[:10] for each in (report.totals.first_us, report.totals.last_us) if each is not None}
-    return written if dates != {written[:10]} else clock(us)
+    return moment_in(us, report.totals.first_us, report.totals.last_us)
 
 
 def _several(names: Sequence[str], count: int, limit: int) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.report.caveats import caveats
-from analytics.report.formats import clock, counted, date_and_time, duration, percent, size, times
+from analytics.report.formats import counted, date_and_time, duration, moment_in, percent, size, times
 from analytics.report.html.charts import MAX_FLAGS, timeline
 from analytics.report.html.episodes import SIGNS
 from analytics.report.html.markup import Child, Markup, element, joined, name, time
@@ -80,7 +80,7 @@ def _worst_minute(report: Report) -> Tile:
     worst = report.worst_minute
     if worst is None:
         return ("Worst node-minute", "none", _note(f"no minute had {report.params.busy_minute:,} requests"))
-    note = _note(name(worst.node, 24), ", ", time(worst.minute_us, clock(worst.minute_us)[:5]), " UTC, ")
+    note = _note(name(worst.node, 24), ", ", time(worst.minute_us, date_and_time(worst.minute_us)[:16]), " UTC, ")
     of = f"{worst.repeats:,} of {worst.requests:,} too many"
     return ("Worst node-minute", times(worst.amplification), joined(note, _note(of)))
 
@@ -100,20 +100,22 @@ def _quality(report: Report) -> Tile:
     return ("Data quality", value, _note(link, f", {report.quality.unparsable:,} unparsable"))
 
 
-def timeline_section(report: Report) -> Markup:
-    """The traffic with storms and events, and the events again in words."""
+def timeline_section(report: Report) -> Markup | None:
+    """The traffic with storms and events, and the events again in words; ``None`` where it was not computed."""
     data = report.timeline
+    if data is None and report.totals.requests:
+        return None
     if data is None or not data.requests:
         return element("p", "The log has no requests, so there is nothing to draw.", class_="none")
     legend = [
         element("span", title, class_=f"key {kind}")
         for kind, title in (("traffic", "all requests"), ("failures", "refused or failed"), ("hits", "storm"))
     ]
-    day = date_and_time(data.start_us)[:10]
     bars = " Bars: the worst storms." if report.episodes else ""
     flags = " Flags: events, listed below." if data.markers else ""
-    caption = f"Requests per second, {day}, UTC.{bars}{flags}"
-    numbered = [element("li", _event(marker)) for marker in data.markers[:MAX_FLAGS]]
+    caption = f"Requests per second from {date_and_time(data.start_us)} UTC.{bars}{flags}"
+    last_us = data.start_us + len(data.requests) * data.step_us
+    numbered = [element("li", _event(marker, data.start_us, last_us)) for marker in data.markers[:MAX_FLAGS]]
     rest = data.n_markers - len(numbered)
     return element(
         "figure",
@@ -124,6 +126,7 @@ def timeline_section(report: Report) -> Markup:
     )
 
 
-def _event(marker: Marker) -> Markup:
+def _event(marker: Marker, first_us: int, last_us: int) -> Markup:
     where = [(" ", name(each, 32)) for each in (marker.node, marker.channel) if each is not None]
-    return joined(time(marker.ts_us, clock(marker.ts_us)), " ", element("b", name(marker.event, 32)), where)
+    at = time(marker.ts_us, moment_in(marker.ts_us, first_us, last_us))
+    return joined(at, " ", element("b", name(marker.event, 32)), where)

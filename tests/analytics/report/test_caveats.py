@@ -36,8 +36,8 @@ def test_every_fault_is_said() -> None:
         "compressed files that end early or are none: logs/relay-1/access-2.jsonl.gz",
         "files left out, being copies of others: logs/relay-2/copy-of-access.jsonl",
         "Lines of two versions of the record are mixed.",
-        "no lines from relay-2 between 09:04:56 and 09:05:01 UTC",
-        "the clock of relay-1 is 1.5 s behind from 09:26:40 UTC on",
+        "no lines from relay-2 between 2025-10-09 09:04:56 and 2025-10-09 09:05:01 UTC",
+        "the clock of relay-1 is 1.5 s behind from 2025-10-09 09:26:40 UTC on",
     ]
 
 

@@ -92,6 +92,7 @@ def test_rhythm() -> None:
         " before"
     )
     assert as_text(rhythm_of(sample_episode())).endswith("varying by 4 %")
+    assert "over 189 pauses of its busiest client, varying" in as_text(rhythm_of(sample_episode(n_clients=2)))
     assert as_text(rhythm_of(sample_episode(rhythm=None))) == "hot_loop"
     assert rhythm_of(sample_episode(backoff=None)) == ()
 

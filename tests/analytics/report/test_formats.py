@@ -14,6 +14,7 @@ from analytics.report.formats import (
     duration,
     millis,
     moment,
+    moment_in,
     peak,
     percent,
     rate,
@@ -66,6 +67,12 @@ def test_formats(form: Callable[[Any], str], value: float, shown: str) -> None:
 def test_counted() -> None:
     """One of them has no plural."""
     assert [counted(count, "line") for count in (0, 1, 1200)] == ["0 lines", "1 line", "1,200 lines"]
+
+
+def test_dates_where_they_are_needed() -> None:
+    """The date is left out where all is on one day."""
+    assert moment_in(BASE, BASE + 1, None) == moment_in(BASE) == "08:53:20"
+    assert moment_in(BASE, BASE + 86_400_000_000) == "2025-10-09 08:53:20"
 
 
 @pytest.mark.parametrize("us", [2**63 - 1, -(2**63)])

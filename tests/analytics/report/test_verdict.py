@@ -81,6 +81,7 @@ def test_when() -> None:
     assert said(sample_episode(trigger_us=at(1510)))[1].endswith(", until channel_end.")
     assert said(sample_episode(trigger=None, trigger_us=None))[1].endswith("in 9.5 s.")
     assert " since 09:18:20 UTC" in said(sample_episode(outcome="ongoing"))[1]
+    assert " from 2025-10-11 09:18:20 UTC" in said(sample_episode(start_us=at(1500 + 2 * 86_400)))[1]
 
 
 def test_no_storms() -> None:

@@ -185,6 +185,12 @@ def test_hostile_names_are_all_there() -> None:
     assert "n" * 300 not in text
 
 
+def test_what_was_not_computed_is_not_said() -> None:
+    """Without a timeline there is no section for it; only a log without requests is said to have none."""
+    assert 'id="timeline"' not in as_html(sample_report(timeline=None))
+    assert "The log has no requests" in as_html(empty_report())
+
+
 def test_size() -> None:
     """Below 60 KB without data; a thousand episodes with a hundred names each are less than 3 MB."""
     assert len(as_html(empty_report()).encode()) < 60_000
