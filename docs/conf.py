@@ -13,7 +13,10 @@ from typing import Final
 import click
 from sphinx.application import Sphinx
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from storm_tables import parameter_table, report_tables
 
 from app.cli import COMMANDS, load
 from trickle import __version__
@@ -22,6 +25,7 @@ project = "tricklecast"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
+html_extra_path = ["../analytics/report/report.schema.json"]
 html_theme = "furo"
 html_title = f"tricklecast {__version__}"
 html_copy_source = False
@@ -33,18 +37,23 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 COMMANDS_HERE: Final = "<!-- commands -->"
+REPORT_HERE: Final = "<!-- report.json -->"
+PARAMETERS_HERE: Final = "<!-- parameters -->"
 
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.connect("source-read", _fill_in_commands)
+    app.connect("source-read", _fill_in)
 
 
-def _fill_in_commands(app: Sphinx, page: str, source: list[str]) -> None:
-    """The page of commands comes from the commands themselves, so that it cannot say anything else."""
+def _fill_in(app: Sphinx, page: str, source: list[str]) -> None:
+    """What a page says of commands, fields and thresholds comes from those themselves: it cannot say anything else."""
     if COMMANDS_HERE in source[0]:
         sections = (_section(name, load(name)) for name in COMMANDS)
         source[0] = source[0].replace(COMMANDS_HERE, "\n\n".join(sections))
+    for mark, tables in ((REPORT_HERE, report_tables), (PARAMETERS_HERE, parameter_table)):
+        if mark in source[0]:
+            source[0] = source[0].replace(mark, tables())
 
 
 def _section(name: str, command: click.Command) -> str:
