@@ -87,7 +87,7 @@ def sparkline(episode: Episode, params: StormParams, points: int) -> Markup | No
         _threshold(params, top, plot) if episode.n_clients == 1 else None,
         _trigger(episode, axis, plot),
     ]
-    label = f"Requests per second, {span_of(episode)}, steps of {duration(data.step_us * width / 1e6)}"
+    label = f"Requests, {span_of(episode)}, in steps of {duration(data.step_us * width / 1e6)}"
     return _svg(label, 18 + plot + _TIMES, drawn)
 
 

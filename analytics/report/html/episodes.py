@@ -56,7 +56,7 @@ class Room:
 AMPLE: Final = Room(names=100, points=300)
 SCARCE: Final = Room(names=5, points=40)
 FEW: Final = 150
-MAX_AMPLE: Final = 20
+MAX_AMPLE: Final = 10
 """All have ample room if they are few; of many, the worst."""
 MAX_LINE: Final = 12
 """Of more names than this the list scrolls."""

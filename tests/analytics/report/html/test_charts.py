@@ -114,7 +114,7 @@ def test_sparkline() -> None:
     drawn = drawn_sparkline()
     assert "critical from 10/s" in drawn
     assert "channel_end, 09:18:19" in drawn
-    assert "<title>Requests per second, 09:18:20 to 09:18:29 UTC, steps of 1.0 s</title>" in drawn
+    assert "<title>Requests, 09:18:20 to 09:18:29 UTC, in steps of 1.0 s</title>" in drawn
 
 
 def test_sparkline_with_a_trigger_far_away() -> None:

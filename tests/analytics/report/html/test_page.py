@@ -210,7 +210,7 @@ def test_names_of_many_episodes_are_cut() -> None:
     many = large_report(FEW + 1, 100)
     assert count_names(many, MAX_AMPLE) == AMPLE.names
     assert count_names(many, MAX_AMPLE + 1) == SCARCE.names
-    assert "From number 21 on, lists of names are cut at 5; report.json has more." in as_html(many)
+    assert "From number 11 on, lists of names are cut at 5; report.json has more." in as_html(many)
 
 
 def test_dates_where_they_are_needed() -> None:
