@@ -70,6 +70,7 @@ def main(
             for seed in _range(seeds):
                 found = judged(spark, seed, kind, lines)
                 sys.stdout.writelines(f"{kind} {seed}: {text}\n" for text in details(found))
+                sys.stdout.flush()
                 scores.append(found)
             sys.stdout.write(f"\n{kind}, {len(scores)} logs\n{table(together(scores), kind)}\n")
             sys.stdout.flush()

@@ -108,6 +108,16 @@ class _Writing:
 
     def run(self, progress: Progress) -> Truth:
         """All slices, one after the other."""
+        try:
+            self._write_all(progress)
+        finally:
+            for server in self.servers.values():
+                server.log.close()
+        request, program = self._request, self.program
+        storms, traps = tuple(program.storms), tuple(program.traps)
+        return Truth(request.seed, request.kind, self.lines, storms, traps, tuple(sorted(program.left_out)))
+
+    def _write_all(self, progress: Progress) -> None:
         now = START_US
         while now < self._end:
             now = min(now + self._slice, self._end)
@@ -119,10 +129,6 @@ class _Writing:
             progress(now - START_US, self.lines)
         for server in self.servers.values():
             self._write(server, None)
-            server.log.close()
-        request, program = self._request, self.program
-        storms, traps = tuple(program.storms), tuple(program.traps)
-        return Truth(request.seed, request.kind, self.lines, storms, traps, tuple(sorted(program.left_out)))
 
     def _begin_scenes(self, until_us: int) -> None:
         while self._scenes and self._scenes[-1].at_us < until_us:

@@ -1,0 +1,41 @@
+"""One small log of each set, for all tests that only read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from analytics.simulate.catalogue import Set
+from analytics.simulate.evaluate import simulated
+from analytics.simulate.truth import Truth
+from tests.analytics.simulate.logs import Line, all_lines
+
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A simulated log: its folder, its truth, its lines."""
+
+    folder: Path
+    truth: Truth
+    lines: list[Line]
+
+
+def _log(folder: Path, kind: Set, lines: int) -> Log:
+    truth = simulated(folder, SEED, kind, lines)
+    return Log(folder, truth, all_lines(folder))
+
+
+@pytest.fixture(scope="session")
+def standard(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Clear cases."""
+    return _log(tmp_path_factory.mktemp("logs") / "standard", Set.STANDARD, 60_000)
+
+
+@pytest.fixture(scope="session")
+def grey(tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """Cases near the thresholds."""
+    return _log(tmp_path_factory.mktemp("logs") / "grey", Set.GREY, 15_000)

@@ -1,0 +1,98 @@
+"""Rhythms and sizes: what was asked for is what is drawn."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from statistics import median
+
+import pytest
+
+from analytics.simulate.catalogue import Needs, Set, scripts
+from analytics.simulate.pace import LONGEST_S, Pace, Rhythm, polite
+from analytics.simulate.people import behind_nat, make_client
+from analytics.simulate.sizes import sizes
+from trickle.errors import InvalidInput
+
+
+def gaps(pace: Pace, gap_s: float, count: int = 400) -> list[float]:
+    """Some pauses."""
+    return list(islice(Rhythm(pace, gap_s).gaps(random.Random(1)), count))
+
+
+@pytest.mark.parametrize("pace", list(Pace))
+def test_pauses(pace: Pace) -> None:
+    """No rhythm stands still, and none pauses so long that it would be two storms."""
+    found = gaps(pace, 1.0)
+    assert all(0 < gap <= LONGEST_S for gap in found)
+    assert 0.3 < median(found) < 1.1
+
+
+def test_growth() -> None:
+    """An exponential back-off grows up to its longest pause, and stays there."""
+    found = gaps(Pace.EXPONENTIAL, 2.0)
+    assert found[0] < 0.2 < found[4]
+    assert all(1.9 < gap < 2.1 for gap in found[20:])
+
+
+def test_labels() -> None:
+    """Pauses below 100 ms are a hot loop, whatever their law."""
+    assert Rhythm(Pace.FIXED, 0.09).label is Pace.HOT_LOOP
+    assert Rhythm(Pace.FIXED, 0.11).label is Pace.FIXED
+    assert Rhythm(Pace.EXPONENTIAL_JITTER, 0.15).label is Pace.HOT_LOOP
+
+
+def test_politeness() -> None:
+    """A polite client never comes back sooner than told, and its pauses grow."""
+    found = polite(random.Random(1), 1.0, 30.0, 200)
+    assert min(found) >= 1.0
+    assert median(found[20:]) > 5 * median(found[:2])
+
+
+def test_clients() -> None:
+    """Clients of one address without names share a key; with names they do not; connections are used as said."""
+    rng = random.Random(1)
+    nat = behind_nat(rng, 5)
+    assert len({client.key for client in nat}) == 1
+    assert len({make_client(rng, ip="192.0.2.1", named=True).key for _ in range(5)}) == 5
+    two = make_client(rng, conns=2)
+    assert len({two.conn() for _ in range(6)}) == 2
+    two.reconnects, two.conns = True, [7]
+    assert len({two.conn() for _ in range(6)}) == 6
+
+
+def test_the_catalogue() -> None:
+    """Every class is played in several ways, and names are unique."""
+    standard = scripts(Set.STANDARD)
+    counts = {kind: sum(script.kind == kind for script in standard) for kind in {script.kind for script in standard}}
+    assert len(counts) == 13
+    assert min(counts.values()) >= 5
+    assert {script.needs for script in standard} == set(Needs)
+    assert scripts(Set.HEALTHY) == ()
+
+
+@pytest.mark.parametrize("kind", [Set.STANDARD, Set.GREY])
+def test_scenes_are_repeatable(kind: Set) -> None:
+    """A scene depends on its seed and number, and on nothing else in the log."""
+    for script in scripts(kind)[::12]:
+        one, same, other = script.scene(1, 0), script.scene(1, 0), script.scene(1, 1)
+        assert one.entries == same.entries
+        assert one.entries != other.entries
+        assert all(tally.n for tally in one.tallies)
+
+
+def test_sizes_follow_from_each_other() -> None:
+    """What is not given follows: fewer lines, less time; more clients, more lines."""
+    assert sizes(lines=1000).duration_us < sizes(lines=100_000).duration_us == 7_200_000_000
+    assert sizes(clients=1000, duration_s=600).lines > 5 * sizes(clients=100, duration_s=600).lines
+    assert sizes(lines=50_000, channels=3, nodes=7).channels == 3
+    assert sizes(lines=50_000, nodes=7).nodes == 7
+    assert sizes(lines=5_000_000).planted < 2_000_000
+    assert sizes(lines=10_000, planted=False).planted == 0
+
+
+@pytest.mark.parametrize("lines", [1, 99, 10**10])
+def test_impossible_sizes(lines: int) -> None:
+    """Too few or too many lines are refused."""
+    with pytest.raises(InvalidInput):
+        sizes(lines=lines)

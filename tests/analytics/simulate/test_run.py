@@ -1,0 +1,214 @@
+"""Simulated logs: complete, in order, repeatable, and what their truth says."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from analytics.errors import CannotWrite
+from analytics.simulate.catalogue import Set
+from analytics.simulate.evaluate import simulated
+from analytics.simulate.formats import FormatName
+from analytics.simulate.truth import FILE, Truth
+from tests.analytics.simulate.conftest import Log
+from tests.analytics.simulate.logs import all_lines, files_of, is_of, lines_of
+from trickle.records import SCHEMA
+
+TYPES = {"int": int, "long": int, "string": str, "boolean": bool}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """What every file of a folder holds."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("which", ["standard", "grey"])
+def test_truth_is_that_of_the_lines(which: str, request: pytest.FixtureRequest) -> None:
+    """Counting a storm's kind of line, of its clients on its channels in its time, gives the number in the truth."""
+    log: Log = request.getfixturevalue(which)
+    by_channel: dict[str | None, list[int]] = {}
+    for place, line in enumerate(log.lines):
+        by_channel.setdefault(line.get("channel"), []).append(place)
+    for storm in log.truth.storms:
+        clients = set(storm.clients)
+        mine = [
+            line
+            for channel in storm.channels
+            for line in (log.lines[place] for place in by_channel[channel])
+            if is_of(storm.storm, line)
+            and storm.start_us <= line["ts_us"] <= storm.end_us
+            and line["node"] == storm.node
+            and (not clients or line["client"] in clients)
+        ]
+        # Healthy readers behind the same address ask once more at a channel's end: they share the client's key.
+        others = 12 if "/nat#" in storm.name else 0
+        assert storm.n <= len(mine) <= storm.n + others, storm.name
+        assert min(line["ts_us"] for line in mine) == storm.start_us, storm.name
+        assert max(line["ts_us"] for line in mine) == storm.end_us, storm.name
+
+
+@pytest.mark.parametrize("which", ["standard", "grey"])
+def test_storms_are_storms_by_definition(which: str, request: pytest.FixtureRequest) -> None:
+    """Each single client's storm has 8 requests at 8 per second, or 30 at any pace; fleets have 5 clients or more."""
+    log: Log = request.getfixturevalue(which)
+    assert log.truth.storms
+    for storm in log.truth.storms:
+        if storm.storm in ("overload_amplification", "thundering_herd"):
+            assert len(storm.clients) >= 5
+            continue
+        each = storm.n / max(1, len(storm.clients)) / len(storm.channels)
+        seconds = max(1.0, (storm.end_us - storm.start_us) / 1e6)
+        assert each >= 30 or (each >= 8 and each / seconds >= 8), storm.name
+
+
+def test_near_misses_are_none(grey: Log) -> None:
+    """No near miss of a single client reaches 8 quick requests or 30 slow ones."""
+    misses = [trap for trap in grey.truth.traps if trap.name.startswith("near/") and trap.name.count("/") == 3]
+    assert len(misses) > 20
+    for trap in misses:
+        inside = [
+            line
+            for line in grey.lines
+            if line.get("client") in trap.clients
+            and line.get("channel") in trap.channels
+            and line["kind"] == "exchange"
+        ]
+        assert len(inside) < 30, trap.name
+        assert trap.name.rpartition("/")[2].startswith("slow") or len(inside) < 8, trap.name
+
+
+def test_lines_are_records(standard: Log, grey: Log) -> None:
+    """Every field of every line is one of the schema, with its type."""
+    types = {name: TYPES[kind] for name, kind in SCHEMA}
+    for line in standard.lines + grey.lines:
+        assert all(type(value) is types[name] for name, value in line.items()), line
+        assert line["v"] == 1
+
+
+def test_lines_are_written_when_requests_end(standard: Log) -> None:
+    """The lines of a server are in the order of their ends, over all of its files, not of their arrivals."""
+    arrivals_in_order = True
+    for path in files_of(standard.folder):
+        lines = lines_of(path)
+        ends = [line["ts_us"] + line.get("dur_us", 0) for line in lines]
+        assert ends == sorted(ends)
+        arrivals_in_order &= [line["ts_us"] for line in lines] == sorted(line["ts_us"] for line in lines)
+    assert not arrivals_in_order
+
+
+def test_every_server_has_its_files(standard: Log) -> None:
+    """Four servers, each with the file of the first hour, named with the time, and the present one."""
+    names = [path.name for path in files_of(standard.folder)]
+    assert {name for name in names if name.count("-") == 2} == {f"access-edge-{number}.jsonl" for number in range(1, 5)}
+    rotated = [name for name in names if name.count("-") > 2]
+    assert len(rotated) >= 4
+    assert all(name.endswith("-0001.jsonl") and "-20251009T10" in name for name in rotated)
+
+
+def test_about_as_many_lines_as_asked_for(standard: Log) -> None:
+    """The truth counts the lines that are there; they are about as many as were asked for."""
+    assert len(standard.lines) == standard.truth.lines
+    assert 54_000 < standard.truth.lines < 66_000
+
+
+def test_every_class_and_many_traps_are_there(standard: Log) -> None:
+    """A small log has storms of every class, and look-alikes."""
+    assert len({storm.storm for storm in standard.truth.storms}) == 12
+    assert len(standard.truth.traps) > 10
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    """Twice the same; another seed gives something else; compressed files hold the same lines."""
+    for name, seed, more in (("a", 1, {}), ("b", 1, {}), ("c", 2, {}), ("d", 1, {"packed": True})):
+        simulated(tmp_path / name, seed, Set.GREY, 3000, **more)
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    assert digests(tmp_path / "a").keys() == digests(tmp_path / "c").keys()
+    assert digests(tmp_path / "a") != digests(tmp_path / "c")
+    assert all(path.suffix == ".gz" for path in files_of(tmp_path / "d"))
+    assert all_lines(tmp_path / "a") == all_lines(tmp_path / "d")
+
+
+def test_scenes_made_twice_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenes that were not kept from planning to writing, to save memory, are made again just as they were."""
+    simulated(tmp_path / "kept", 3, Set.GREY, 3000)
+    monkeypatch.setattr("analytics.simulate.plan.KEPT_LINES", 0)
+    simulated(tmp_path / "again", 3, Set.GREY, 3000)
+    assert digests(tmp_path / "kept") == digests(tmp_path / "again")
+
+
+def test_a_healthy_log_has_no_storms(tmp_path: Path) -> None:
+    """Nothing is planted, and the lines are still about as many."""
+    truth = simulated(tmp_path / "log", 1, Set.HEALTHY, 10_000)
+    assert not truth.storms
+    assert not truth.traps
+    assert 8500 < truth.lines < 11_500
+
+
+def test_small_files(tmp_path: Path) -> None:
+    """A file that has its size is renamed, and numbered."""
+    simulated(tmp_path / "log", 1, Set.HEALTHY, 5000, rotate_bytes=100_000)
+    first = [path for path in files_of(tmp_path / "log") if "edge-1" in path.name]
+    assert len(first) > 5
+    assert all(path.stat().st_size < 300_000 for path in first)
+
+
+def test_copies(tmp_path: Path) -> None:
+    """What log shipping delivers twice is there twice, byte for byte, and the truth stays that of the lines once."""
+    once = simulated(tmp_path / "once", 1, Set.GREY, 3000)
+    twice = simulated(tmp_path / "twice", 1, Set.GREY, 3000, copies=0.1)
+    assert twice.storms == once.storms
+    assert 1.02 * once.lines < twice.lines
+    different = {repr(line) for line in all_lines(tmp_path / "twice")}
+    assert different == {repr(line) for line in all_lines(tmp_path / "once")}
+
+
+@pytest.mark.parametrize("form", [form for form in FormatName if form is not FormatName.JSONL])
+def test_forms_of_proxies(form: FormatName, tmp_path: Path) -> None:
+    """A proxy's log has one line for each exchange and none for events."""
+    truth = simulated(tmp_path / "ours", 1, Set.GREY, 2000)
+    theirs = simulated(tmp_path / "theirs", 1, Set.GREY, 2000, form=form)
+    events = sum(line["kind"] == "event" for line in all_lines(tmp_path / "ours"))
+    assert theirs.lines == truth.lines - events
+    written = sum(path.read_bytes().count(b"\n") for path in files_of(tmp_path / "theirs"))
+    assert written == theirs.lines
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    """Only an earlier simulation is replaced, and only when told to; nothing is left behind."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("precious")
+    for force in (False, True):
+        with pytest.raises(CannotWrite):
+            simulated(mine, 1, Set.HEALTHY, 200, force=force)
+    assert (mine / "thesis.txt").read_text() == "precious"
+    log = tmp_path / "log"
+    simulated(log, 1, Set.HEALTHY, 200)
+    with pytest.raises(CannotWrite):
+        simulated(log, 2, Set.HEALTHY, 200)
+    simulated(log, 2, Set.HEALTHY, 200, force=True)
+    assert Truth.read(log).seed == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "log"}
+
+
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+    """Whoever stops it in the middle has neither half a log nor a temporary folder."""
+    from analytics.simulate.run import Request, simulate_logs
+    from analytics.simulate.sizes import sizes
+
+    def stop(done_us: int, lines: int) -> None:
+        if lines > 100:
+            raise KeyboardInterrupt
+
+    request = Request(tmp_path / "log", 1, Set.HEALTHY, sizes(lines=2000, planted=False))
+    with pytest.raises(KeyboardInterrupt):
+        simulate_logs(request, stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_truth_is_read_as_it_was_written(grey: Log) -> None:
+    """truth.json holds all that is known."""
+    assert Truth.read(grey.folder) == grey.truth
+    assert Truth.read(grey.folder / FILE) == grey.truth
