@@ -75,7 +75,13 @@ FAILURES: Final = (Answer.OVERLOAD, Answer.SERVER_ERROR, Answer.NOT_FOUND, Answe
 """Answers that say no: every one of them counts, whatever seq it was about."""
 
 REPEATABLE: Final = (Answer.POST, Answer.SERVED)
-"""Answers that are right once per seq: only what exceeds that counts, and it is told within one bucket."""
+"""Answers with bytes that are right once per seq; their buckets are long enough to tell what exceeds that."""
+
+ONCE_PER_SEQ: Final = (Answer.ZERO_BYTE, *REPEATABLE)
+"""Answers that are right once per seq and reader."""
+
+COUNTED: Final = (*FAILURES, Answer.ENDED)
+"""Answers of which every one counts."""
 
 WATCHED: Final = (*FAILURES, Answer.ENDED, Answer.ZERO_BYTE, *REPEATABLE)
 """Kinds of answer that can be a storm."""

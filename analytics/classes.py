@@ -55,7 +55,6 @@ def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
 
 
 def _class_of(params: StormParams) -> Column:
-    # With the head unknown (a log of another server), a range of seqs is a sweep and one seq is a client left behind.
     return F.expr(
         f"""
         CASE answer
@@ -64,18 +63,39 @@ def _class_of(params: StormParams) -> Column:
         WHEN '{Answer.ENDED}' THEN '{StormClass.ENDED_LOOP}'
         WHEN '{Answer.POST}' THEN '{StormClass.REPOST_LOOP}'
         WHEN '{Answer.SERVER_ERROR}' THEN '{StormClass.SERVER_ERROR_LOOP}'
-        WHEN '{Answer.SEQ_MISSING}' THEN
-            CASE WHEN coalesce(seq_lo >= head_lo, seq_hi > seq_lo) THEN '{StormClass.SEQ_AHEAD_SWEEP}'
-                 ELSE '{StormClass.SEQ_BEHIND_LOOP}' END
-        WHEN '{Answer.NOT_FOUND}' THEN
-            CASE WHEN mean_rps >= {params.not_found_rps} THEN '{StormClass.NOT_FOUND_LOOP}'
-                 WHEN ended_us IS NOT NULL THEN '{StormClass.NOT_FOUND_DRIP}' END
-        WHEN '{Answer.OVERLOAD}' THEN IF(mean_rps >= {params.overload_rps}, '{StormClass.OVERLOAD_CLIENT}', NULL)
+        WHEN '{Answer.SEQ_MISSING}' THEN {_seq_missing()}
+        WHEN '{Answer.NOT_FOUND}' THEN {_not_found(params)}
+        WHEN '{Answer.OVERLOAD}' THEN IF({_polite(params)}, NULL, '{StormClass.OVERLOAD_CLIENT}')
         WHEN '{Fleet.OVERLOAD}' THEN '{StormClass.OVERLOAD_AMPLIFICATION}'
         WHEN '{Fleet.HERD}' THEN IF(trigger IS NOT NULL OR at_once, '{StormClass.THUNDERING_HERD}', NULL)
         END
         """
     )
+
+
+def _seq_missing() -> str:
+    # With the head unknown (a log of another server), a range of seqs is a sweep and one seq is a client left behind.
+    ahead = "coalesce(seq_lo >= head_lo, seq_hi > seq_lo)"
+    # Falling behind now and then, and being told so, is no loop; asking on past a head that stands still is one.
+    sweeps = "head_lo <=> head_hi AND 2 * (seq_hi - seq_lo + 1) >= n"
+    return f"""CASE WHEN {ahead} THEN IF(slow AND NOT ({sweeps}), NULL, '{StormClass.SEQ_AHEAD_SWEEP}')
+                 WHEN NOT slow THEN '{StormClass.SEQ_BEHIND_LOOP}' END"""
+
+
+def _not_found(params: StormParams) -> str:
+    # A refusal that says that the channel has ended needs no event to prove it.
+    ended = "(ended_us IS NOT NULL OR 2 * closed >= n)"
+    return f"""CASE WHEN NOT slow THEN '{StormClass.NOT_FOUND_LOOP}'
+                 WHEN mean_rps >= {params.not_found_rps} THEN '{StormClass.NOT_FOUND_LOOP}'
+                 WHEN {ended} AND born_us IS NULL THEN '{StormClass.NOT_FOUND_DRIP}' END"""
+
+
+def _polite(params: StormParams) -> str:
+    """It waits about as long as it was told; or, if it was not told, it is slow."""
+    told = f"coalesce({params.early} * retry_after_ms, 1000)"
+    waits = f"gap_ms >= {told} AND peak_rps <= 1 + 1000 / greatest(1, {told})"
+    return f"""CASE WHEN retry_after_ms > 0 THEN {waits}
+                 ELSE slow OR (mean_rps < {params.overload_rps} AND peak_rps < {params.warn_rps}) END"""
 
 
 def without_repetition(episodes: DataFrame) -> DataFrame:

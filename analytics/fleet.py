@@ -28,7 +28,7 @@ class Fleet(StrEnum):
 def no_fleet(candidates: DataFrame) -> DataFrame:
     """Single clients' candidates with the columns that only a fleet fills."""
     names = F.lit(None).cast("array<string>")
-    number = F.lit(None).cast("int")
+    number = F.lit(None).cast("long")
     return candidates.withColumns(
         {"n_clients": number, "clients": names, "n_channels": number, "channels": names, "at_once": F.lit(False)}
     )
@@ -49,33 +49,52 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
     """Stretches of time in which many clients failed together, from the roll-up, each with its members.
 
     Returns:
-        columns as of :func:`analytics.episodes.storms`, with a :class:`Fleet` as ``answer``, without ``client`` and
-        ``channel``, but with ``n_clients``, ``clients``, ``n_channels``, ``channels``, ``at_once``.
+        columns as of :func:`analytics.episodes.storms`, with a :class:`Fleet` as ``answer``, without ``client``; with
+        ``channel`` only if there is just one; but with ``n_clients``, ``clients``, ``n_channels``, ``channels``,
+        ``at_once``.
     """
     failures = rollup.where(among(FAILURES) & F.col("client").isNotNull())
     found = _with_members(_stretches(_seconds(failures, params), params), failures, params)
     again = F.col("n") >= params.amplification * F.col("n_clients")
-    return found.where((F.col("answer") == Fleet.OVERLOAD.value) | again)
+    # Where most of it is the loops of single clients, those are told, each for itself.
+    together = 2 * F.col("looping") < F.col("n")
+    return found.where((F.col("answer") == Fleet.OVERLOAD.value) | (again & together)).drop("looping")
 
 
 def _seconds(failures: DataFrame, params: StormParams) -> DataFrame:
     """Per node and second: how much failed, for how many; one row per kind of fleet that the second points to."""
     refused = F.col("answer") == Answer.OVERLOAD.value
-    seconds = failures.groupBy("node", "bucket_us").agg(
-        F.min("first_us").alias("first_us"),
-        F.max("last_us").alias("last_us"),
-        F.sum("n").alias("n"),
-        F.size(F.collect_set("client")).alias("clients"),
-        F.sum(F.when(refused, F.col("n")).otherwise(0)).alias("refused"),
-        F.size(F.collect_set(F.when(refused, F.col("client")))).alias("refused_clients"),
+    seconds = (
+        failures.withColumn("early", F.when(refused, _early(params)).otherwise(0))
+        .groupBy("node", "bucket_us")
+        .agg(
+            F.min("first_us").alias("first_us"),
+            F.max("last_us").alias("last_us"),
+            F.sum("n").alias("n"),
+            F.size(F.collect_set("client")).alias("clients"),
+            F.sum("early").alias("early"),
+            F.sum(F.when(refused, F.col("n")).otherwise(0)).alias("refused"),
+            F.size(F.collect_set(F.when(refused, F.col("client")))).alias("refused_clients"),
+        )
     )
-    # Refused, and back before the second was over: nobody who waits as told does that.
+    # Of so many refusals, at least one was enough: the others came too early, so that amplification is at least 2.
+    wanted = F.col("refused") - F.col("early")
     many = F.col("refused_clients") >= params.many_clients
-    hot = many & (F.col("refused") >= params.amplification * F.col("refused_clients"))
+    hot = many & (F.col("refused") >= params.amplification * wanted)
     crowded = F.col("clients") >= params.herd_clients
     burst = crowded & (F.col("n") >= params.herd_ratio * _usual())
     kinds = F.array_compact(F.array(F.when(hot, Fleet.OVERLOAD.value), F.when(burst, Fleet.HERD.value)))
     return seconds.withColumn("kinds", kinds).withColumn("answer", F.explode("kinds")).drop("kinds")
+
+
+def _early(params: StormParams) -> Column:
+    """How many of a row's refusals came long before the client was told to come again (a second, if it was not)."""
+    ordered = Window.partitionBy("node", "client", "channel", "answer").orderBy("bucket_us", "first_us", "release")
+    told_us = F.coalesce("retry_after_ms", F.lit(1000)) * 1000 * params.early
+    pause = F.col("first_us") - F.lag("last_us").over(ordered)
+    inside = (F.col("last_us") - F.col("first_us")) / F.greatest(F.lit(1), F.col("n") - 1)
+    others = F.when(inside < told_us, F.col("n") - 1).otherwise(0)
+    return others + F.when(pause < told_us, 1).otherwise(0)
 
 
 def _usual() -> Column:
@@ -124,14 +143,29 @@ def _with_members(stretches: DataFrame, failures: DataFrame, params: StormParams
     added_up = per_client.groupBy("answer", "node", "from_us", "peak_rps").agg(
         *sums(),
         F.sum("n").alias("hits"),
-        F.size(F.collect_set("client")).alias("n_clients"),
-        F.size(F.collect_set("channel")).alias("n_channels"),
+        F.sum(F.when(_loops(params), F.col("n")).otherwise(0)).alias("looping"),
+        F.size(F.collect_set("client")).cast("long").alias("n_clients"),
+        F.size(F.collect_set("channel")).cast("long").alias("n_channels"),
         worst_names("client", params).alias("clients"),
         worst_names("channel", params).alias("channels"),
+        F.max("channel").alias("channel"),
         arrival_us.alias("arrival_us"),
-        # One name if all clients have the same release, null if they differ.
-        F.when(F.min("release_lo") == F.max("release_hi"), F.max("release_hi")).alias("release"),
+        F.min("release_lo").alias("release_lo"),
+        F.max("release_hi").alias("release_hi"),
     )
     together = (F.col("n_channels") >= params.herd_channels) & (F.col("arrival_us") <= micros(params.herd_arrival_s))
-    marked = added_up.withColumn("at_once", together).withColumn("severity", F.lit(Severity.CRITICAL.value))
-    return marked.drop("from_us", "arrival_us")
+    return added_up.withColumns(
+        {
+            "channel": F.when(F.col("n_channels") == 1, F.col("channel")),
+            "at_once": together,
+            "severity": F.lit(Severity.CRITICAL.value),
+            "named": F.lit(True),
+            "slow": F.lit(False),
+        }
+    ).drop("from_us", "arrival_us")
+
+
+def _loops(params: StormParams) -> Column:
+    """Whether what one client did in a stretch is a storm of its own."""
+    rate = F.col("n") / F.greatest(F.lit(1.0), (F.col("last_us") - F.col("first_us")) / 1e6)
+    return (F.col("n") >= params.warn_hits_alone) | ((F.col("n") >= params.warn_hits) & (rate >= params.warn_rps))

@@ -2,86 +2,125 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from analytics.answers import FAILURES, Answer
 from analytics.classes import classify, without_repetition
-from analytics.episodes import islands, merge_clients, storms
+from analytics.episodes import merge_channels, merge_clients, storms
 from analytics.fleet import fleet_candidates, no_fleet, worth_looking
+from analytics.islands import islands
+from analytics.metrics.measure import measure
+from analytics.metrics.totals import overview
 from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.progress import Stage, silent
-from analytics.report.model import Report, episode_from
+from analytics.report.model import Episode, Report, episode_from
+from analytics.rhythm import tempos
 from analytics.rollup import events_of, roll_up
-from analytics.sources import read_lines
+from analytics.sources import read_logs
 from analytics.spark import interpreted
-from analytics.totals import answer_totals, failed_clients, island_repeats, summarise
 from analytics.triggers import with_context
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
     from analytics.inputs import LogFiles
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the roll-up gives: lazy frames, nothing computed yet."""
-
-    islands: DataFrame
-    episodes: DataFrame
-
-
-def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) -> Found:
-    """All storms of a roll-up.
-
-    Args:
-        fleets: also look for storms of many clients (:func:`analytics.fleet.worth_looking`).
-    """
-    found = islands(rollup, params)
-    candidates = storms(found, params)
-    if fleets:
-        candidates = candidates.unionByName(fleet_candidates(rollup, params), allowMissingColumns=True)
-    else:
-        candidates = no_fleet(candidates)
-    classified = classify(with_context(candidates, events_of(rollup), params), params)
-    return Found(found, without_repetition(merge_clients(classified, params)))
+    from analytics.metrics.totals import Overview
+    from analytics.sources import Reading
 
 
 def make_report(
     spark: SparkSession,
     files: LogFiles,
-    paths: Sequence[str],
     params: StormParams | None = None,
     stage: Stage = silent,
+    reading: Reading | None = None,
 ) -> Report:
     """Reads the logs and finds their storms.
 
     Args:
-        files: what was asked for; ``paths``: the same files as Spark can read them.
+        files: what is to be read; reading: how, and of what time.
         stage: told what is being done.
     """
+    count = len(files.names)
+    what = f"reading {count:,} file{'s' if count != 1 else ''}, {files.size / 1e6:,.1f} MB"
+    rollup = rolled_up(spark, files, reading)
+    return report_from_rollup(rollup, files, params, stage, what)
+
+
+def rolled_up(spark: SparkSession, files: LogFiles, reading: Reading | None = None) -> DataFrame:
+    """The roll-up of the logs, not computed yet: all that a report needs of them."""
+    return roll_up(normalise(read_logs(spark, files, reading)))
+
+
+def report_from_rollup(
+    rollup: DataFrame,
+    files: LogFiles,
+    params: StormParams | None = None,
+    stage: Stage = silent,
+    what: str = "reading what was kept",
+) -> Report:
+    """The report on a roll-up, wherever it is from.
+
+    Args:
+        rollup: with the columns of :func:`analytics.rollup.roll_up`.
+        files: what it was made from.
+        what: says what computing it does.
+    """
     params = params or StormParams()
-    with stage(f"reading {len(paths):,} file{'s' if len(paths) != 1 else ''}, {files.size / 1e6:,.1f} MB"):
-        rollup = roll_up(normalise(read_lines(spark, paths, damaged=bool(files.damaged)))).persist()
-        rows: list[Any] = answer_totals(rollup, params).collect()
+    with _kept(rollup):
+        with stage(what):
+            seen = overview(rollup)
+        with interpreted(rollup.sparkSession):
+            with stage("looking for storms"):
+                episodes, count = _episodes(rollup, seen, params)
+            with stage("adding up"):
+                figures = measure(rollup, seen, episodes, params)
+    told = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    told["quality"] = replace(figures.quality, damaged_files=files.damaged, duplicate_files=files.duplicates)
+    return Report(inputs=files.names, n_episodes=count, params=params, **told)
+
+
+@contextmanager
+def _kept(rollup: DataFrame) -> Iterator[None]:
+    rollup.persist()
     try:
-        with stage("looking for storms"), interpreted(spark):
-            found = find_storms(rollup, params, fleets=worth_looking(*failed_clients(rows), params))
-            repeats = island_repeats(found.islands).collect()[0]["repeats"]
-            worst, count = _worst(found.episodes, params)
+        yield
     finally:
         rollup.unpersist()
-    totals, quality = summarise(rows, repeats, files.damaged)
-    episodes = tuple(episode_from(row.asDict()) for row in worst)
-    return Report(files.names, totals, quality, episodes, count, params)
 
 
-def _worst(episodes: DataFrame, params: StormParams) -> tuple[list[Any], int]:
+def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) -> DataFrame:
+    """All storms of a roll-up: rows with the columns of :data:`analytics.episodes.EPISODE`.
+
+    Args:
+        fleets: also look for storms of many clients (:func:`analytics.fleet.worth_looking`).
+    """
+    candidates = no_fleet(storms(islands(rollup, params), params))
+    if fleets:
+        candidates = candidates.unionByName(fleet_candidates(rollup, params), allowMissingColumns=True)
+    classified = classify(with_context(candidates, events_of(rollup), params), params)
+    return without_repetition(merge_channels(merge_clients(classified, params), params))
+
+
+def _episodes(rollup: DataFrame, seen: Overview, params: StormParams) -> tuple[tuple[Episode, ...], int]:
+    """The worst episodes, and how many there are."""
+    refused, failed = (_clients(seen, kinds) for kinds in ((Answer.OVERLOAD,), FAILURES))
+    worst, count = _worst(find_storms(rollup, params, fleets=worth_looking(refused, failed, params)), params)
+    paces = tempos(rollup, worst)
+    return tuple(episode_from(row, pace) for row, pace in zip(worst, paces, strict=True)), count
+
+
+def _clients(seen: Overview, kinds: tuple[Answer, ...]) -> int:
+    return sum(seen.failed_clients.get(kind.value, 0) for kind in kinds)
+
+
+def _worst(episodes: DataFrame, params: StormParams) -> tuple[list[dict[str, Any]], int]:
     # "critical" sorts before "warn"; the rest makes the order the same in every run.
     order = [
         F.col("severity"),
@@ -93,4 +132,4 @@ def _worst(episodes: DataFrame, params: StormParams) -> tuple[list[Any], int]:
     ]
     rows = episodes.orderBy(*order).limit(params.max_episodes + 1).collect()
     count = len(rows) if len(rows) <= params.max_episodes else episodes.count()
-    return rows[: params.max_episodes], count
+    return [row.asDict() for row in rows[: params.max_episodes]], count

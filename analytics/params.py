@@ -22,7 +22,13 @@ class StormParams:
         crowd_s: a burst no longer than this, in which every connection asked about once, is a crowd behind one client
             key (a NAT without ``Trickle-Client``) and not a loop. Seconds.
         crowd_per_conn: fewer requests per connection than this count as "about once".
-        same_seq_s: one segment asked for longer than this is a loop even if each request opened a connection. Seconds.
+        slow_gap_s: a loop that is slow but goes on for long (a drip after a channel's end, a sweep past a head that
+            stands still, Retry-After cut short) may pause for so long. Seconds.
+        same_seq_s, same_seq_few, same_seq_share: at most so many segments, asked for longer than this and in so much
+            of that time, are a loop even if each request opened a connection (seconds, segments, 0 to 1).
+        early: coming back after less than this share of Retry-After, on average, is ignoring it (0 to 1).
+        anonymous_s: many connections of one network, without names, that ask about once each are a loop only if that
+            goes on for longer than this. Seconds.
         trigger_before_s: an event so long before an episode's first request can still be its trigger. Seconds.
         trigger_after_s: how long after it, since the lines of one moment are not ordered. Seconds.
         many_clients: from so many clients on, overload is the fleet's (clients).
@@ -60,7 +66,12 @@ class StormParams:
     overload_rps: float = 1.0
     crowd_s: float = 2.0
     crowd_per_conn: float = 2.0
+    slow_gap_s: float = 30.0
     same_seq_s: float = 10.0
+    same_seq_few: int = 3
+    same_seq_share: float = 0.25
+    early: float = 0.5
+    anonymous_s: float = 30.0
     trigger_before_s: float = 120.0
     trigger_after_s: float = 2.0
     many_clients: int = 5

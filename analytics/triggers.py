@@ -15,6 +15,8 @@ from analytics.params import StormParams, micros
 from trickle.records import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import DataFrame
 
 SERVER_EVENTS: Final = (Event.SERVER_START, Event.SERVER_READY, Event.DRAIN, Event.SERVER_STOP, Event.CONFIG)
@@ -22,11 +24,22 @@ CHANNEL_EVENTS: Final = (Event.CHANNEL_CREATE, Event.CHANNEL_END)
 
 _NO_EVENTS: Final = "cast(array() AS array<struct<ts_us: bigint, event: string>>)"
 
-_BEFORE_THE_END: Final = (Answer.ZERO_BYTE, Answer.SERVED)
+_RESTART: Final = (Event.SERVER_START, Event.SERVER_READY, Event.DRAIN, Event.SERVER_STOP)
+
+UNTIL_THE_END: Final = (Answer.ZERO_BYTE, Answer.SERVED)
 """Answers that a client may loop on until the channel ends."""
 
-_ABOUT_THE_CHANNEL: Final = (Answer.ENDED, Answer.NOT_FOUND, Answer.ZERO_BYTE, Answer.SERVED, Answer.POST)
-"""Answers for which the channel's own events are the likelier trigger; for the others, the server's."""
+PLAUSIBLE: Final[dict[tuple[Answer, ...], tuple[tuple[Event, ...], ...]]] = {
+    (Answer.NOT_FOUND, Answer.ENDED): ((Event.CHANNEL_END,), _RESTART),
+    (Answer.ZERO_BYTE, Answer.SERVED): ((Event.CHANNEL_END,), (Event.CHANNEL_CREATE,), _RESTART),
+    # Where 470 is said there is a channel: its new life explains more than the end of its former one.
+    (Answer.SEQ_MISSING,): ((Event.CHANNEL_CREATE,), _RESTART, (Event.CHANNEL_END,)),
+    (Answer.POST,): ((Event.CHANNEL_CREATE, Event.CHANNEL_END), _RESTART),
+}
+"""Which events can set off a loop on these answers, the likeliest first."""
+
+OTHERWISE: Final = (SERVER_EVENTS, (Event.CHANNEL_CREATE,))
+"""The same for all others: refusals, errors, and fleets."""
 
 
 def with_context(storms: DataFrame, events: DataFrame, params: StormParams) -> DataFrame:
@@ -37,8 +50,8 @@ def with_context(storms: DataFrame, events: DataFrame, params: StormParams) -> D
         events: :func:`analytics.rollup.events_of`.
 
     Returns:
-        the same rows with ``trigger``, ``trigger_us`` and ``ended_us`` (when the channel had ended shortly before),
-        each null if there was none.
+        the same rows with ``trigger`` and ``trigger_us``; ``ended_us`` (when the channel had ended shortly before);
+        ``born_us`` (when it was created after that, until shortly after the episode); each null if there was none.
     """
     of_channel = _gathered(events, CHANNEL_EVENTS, ["node", "channel"], "channel_events")
     of_server = _gathered(events, SERVER_EVENTS, ["node"], "server_events")
@@ -49,7 +62,13 @@ def with_context(storms: DataFrame, events: DataFrame, params: StormParams) -> D
         .selectExpr("s.*", "c.channel_events", "v.server_events")
     )
     chosen = joined.withColumns({"chosen": F.expr(_best_trigger(params)), "ended_us": F.expr(_last_end(params))})
-    return chosen.selectExpr(*storms.columns, "ended_us", "chosen.event AS trigger", "chosen.ts_us AS trigger_us")
+    return chosen.selectExpr(
+        *storms.columns,
+        "ended_us",
+        f"{_birth(params)} AS born_us",
+        "chosen.event AS trigger",
+        "chosen.ts_us AS trigger_us",
+    )
 
 
 def _gathered(events: DataFrame, kinds: tuple[Event, ...], key: list[str], name: str) -> DataFrame:
@@ -58,24 +77,32 @@ def _gathered(events: DataFrame, kinds: tuple[Event, ...], key: list[str], name:
 
 
 def _best_trigger(params: StormParams) -> str:
-    """The likeliest trigger: of the likelier kind; of those, a channel's end before its beginning; then the latest."""
+    """The likeliest trigger: by :data:`PLAUSIBLE`, then one before the beginning, then the latest."""
     soon = f"first_us + {micros(params.trigger_after_s)}"
     # The fault of the past: the publisher closes its last, empty segment and deletes the channel only afterwards, so
     # that the readers loop *until* the channel ends. Its end is then inside or just after the episode.
-    around = f"IF(answer IN ({_quoted(_BEFORE_THE_END)}), last_us + {micros(params.gap_s)}, {soon})"
-    own_rank = f"IF(answer IN ({_quoted(_ABOUT_THE_CHANNEL)}), 1, -1)"
-    return f"""array_max(concat(
-        {_ranked("channel_events", around, own_rank, params)},
-        {_ranked("server_events", soon, "0", params)}
+    until = f"IF(answer IN ({_quoted(UNTIL_THE_END)}), last_us + {micros(params.gap_s)}, {soon})"
+    end = f"e.event = '{Event.CHANNEL_END}' AND e.ts_us BETWEEN {_since(params)} AND {until}"
+    near = f"e.ts_us BETWEEN {_since(params)} AND {soon} OR {end}"
+    every = f"concat(coalesce(channel_events, {_NO_EVENTS}), coalesce(server_events, {_NO_EVENTS}))"
+    return f"""array_max(filter(
+        transform(
+            filter({every}, e -> {near}),
+            e -> struct({_rank()} AS rank, e.ts_us <= first_us AS before, e.ts_us AS ts_us, e.event AS event)
+        ),
+        e -> e.rank IS NOT NULL
     ))"""
 
 
-def _ranked(name: str, until: str, rank: str, params: StormParams) -> str:
-    """Those events of an array that are near enough to the episode's beginning, ready to be compared."""
-    return f"""transform(
-        filter(coalesce({name}, {_NO_EVENTS}), e -> e.ts_us BETWEEN {_since(params)} AND {until}),
-        e -> struct({rank} AS rank, e.event = '{Event.CHANNEL_END}' AS is_end, e.ts_us AS ts_us, e.event AS event)
-    )"""
+def _rank() -> str:
+    """How plausible event ``e`` is for ``answer``: the higher, the likelier; null if it is not."""
+    cases = [f"WHEN answer IN ({_quoted(answers)}) THEN {_place(events)}" for answers, events in PLAUSIBLE.items()]
+    return f"CASE {' '.join(cases)} ELSE {_place(OTHERWISE)} END"
+
+
+def _place(ranked: tuple[tuple[Event, ...], ...]) -> str:
+    cases = [f"WHEN e.event IN ({_quoted(events)}) THEN {-place}" for place, events in enumerate(ranked)]
+    return f"CASE {' '.join(cases)} END"
 
 
 def _last_end(params: StormParams) -> str:
@@ -84,9 +111,16 @@ def _last_end(params: StormParams) -> str:
     return f"array_max(transform(filter(channel_events, e -> {near}), e -> e.ts_us))"
 
 
+def _birth(params: StormParams) -> str:
+    """Somebody who waits for a channel to begin again stops asking when it does."""
+    until = f"last_us + {micros(params.slow_gap_s)}"
+    born = f"e.event = '{Event.CHANNEL_CREATE}' AND e.ts_us BETWEEN coalesce(ended_us, first_us) AND {until}"
+    return f"array_max(transform(filter(channel_events, e -> {born}), e -> e.ts_us))"
+
+
 def _since(params: StormParams) -> str:
     return f"first_us - {micros(params.trigger_before_s)}"
 
 
-def _quoted(answers: tuple[Answer, ...]) -> str:
-    return ", ".join(f"'{answer}'" for answer in answers)
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

@@ -12,7 +12,7 @@ import typer
 from analytics.command.interrupts import interruptible
 from analytics.command.request import FailOn, Request
 from analytics.errors import AnalyticsError, BadInput
-from analytics.inputs import find_logs, readable_paths
+from analytics.inputs import find_logs
 from analytics.progress import Watched, on_stderr, silent
 from analytics.spark import SMALL_INPUT, failures_as_one_line, spark_session
 
@@ -51,7 +51,7 @@ def _report(request: Request) -> Report:
         from analytics.job import make_report  # imports pyspark, which the line above has found to be there
 
         with failures_as_one_line():
-            report = make_report(spark, files, held.enter_context(readable_paths(files)), request.params, stage)
+            report = make_report(spark, files, request.params, stage, request.reading)
     show(report, request)
     return report
 

@@ -25,6 +25,7 @@ from analytics.report.figures import (
     Timeline,
     Totals,
 )
+from analytics.rhythm import Tempo
 
 EARLY: Final = 0.5
 """Coming back after less than this share of ``Retry-After``, on average, is ignoring it."""
@@ -139,13 +140,13 @@ class Report:
         return any(rank(episode.severity) >= rank(Severity(severity)) for episode in self.episodes)
 
 
-def episode_from(row: Mapping[str, Any]) -> Episode:
-    """A row with the columns of :data:`analytics.episodes.EPISODE`, as an :class:`Episode`."""
+def episode_from(row: Mapping[str, Any], pace: Tempo) -> Episode:
+    """A row with the columns of :data:`analytics.episodes.EPISODE`, and its pace, as an :class:`Episode`."""
     storm = StormClass(row["class"])
     clients, channels = tuple(row["clients"]), tuple(row["channels"])
-    retry_after = _retry_after(row["retry_after_ms"], row["gap_ms"])
+    retry_after = _retry_after(row["retry_after_ms"], pace.gap_ms)
     return Episode(
-        id=_identity(storm, row["node"], row["release"], *clients[:1], *channels[:1], row["first_us"]),
+        id=identity(storm, row["node"], row["release"], *clients[:1], *channels[:1], row["first_us"]),
         storm=storm,
         severity=Severity(row["severity"]),
         start_us=row["first_us"],
@@ -164,7 +165,8 @@ def episode_from(row: Mapping[str, Any]) -> Episode:
         trigger=row["trigger"],
         trigger_us=row["trigger_us"],
         peak_rps=round(row["peak_rps"], 3),
-        backoff=row["backoff"],
+        backoff=pace.backoff,
+        rhythm=pace.rhythm,
         retry_after=retry_after,
         bytes_out=row["bytes_out"] or 0,
         handler_s=(row["dur_us"] or 0) / 1e6,
@@ -182,5 +184,6 @@ def _retry_after(told_ms: int | None, gap_ms: float | None) -> str | None:
     return "ignored" if gap_ms < EARLY * told_ms else "honoured"
 
 
-def _identity(*parts: object) -> str:
+def identity(*parts: object) -> str:
+    """What an episode is called: made of its class, node, release, first client and channel, and beginning."""
     return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]

@@ -33,13 +33,11 @@ def simulated(out: Path, seed: int, kind: Set, lines: int, **more: Any) -> Truth
 
 def reported(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """The document of report.json about a folder's logs."""
-    from analytics.inputs import find_logs, readable_paths
+    from analytics.inputs import find_logs
     from analytics.job import make_report
     from analytics.report.json_report import as_json
 
-    files = find_logs([str(folder)])
-    with readable_paths(files) as paths:
-        document: dict[str, Any] = json.loads(as_json(make_report(spark, files, paths)))
+    document: dict[str, Any] = json.loads(as_json(make_report(spark, find_logs([str(folder)]))))
     return document
 
 

@@ -100,7 +100,7 @@ def test_plan(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
 
     rollup.persist()
     try:
-        rest = executed_plan(find_storms(rollup, StormParams()).episodes)
+        rest = executed_plan(find_storms(rollup, StormParams()))
     finally:
         rollup.unpersist()
     assert not re.search(r"\w*Python\w*", rest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.inputs import find_logs, readable_paths
+from analytics.inputs import find_logs
 from analytics.job import make_report
 from analytics.report.model import Episode, Report
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth, write_all
@@ -29,9 +29,7 @@ def truths() -> dict[str, list[Truth]]:
 def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """The report on one log with all scenarios."""
     path = write_lines(tmp_path_factory.mktemp("logs") / "access.jsonl", write_all(SEED)[0])
-    files = find_logs([str(path)])
-    with readable_paths(files) as paths:
-        return make_report(spark, files, paths)
+    return make_report(spark, find_logs([str(path)]))
 
 
 @pytest.fixture(scope="module")

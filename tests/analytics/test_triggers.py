@@ -34,15 +34,28 @@ CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]
     ),
     "the server before the channel": (
         "overload",
-        [(None, "server_start", START - 9 * S), ("film", "channel_end", START - S)],
+        [(None, "server_start", START - 9 * S), ("film", "channel_create", START - S)],
         "server_start",
+        False,
+    ),
+    "a new life before the end of the former one": (
+        "seq_missing",
+        [("film", "channel_create", START - 9 * S), ("film", "channel_end", START - S)],
+        "channel_create",
         True,
     ),
-    "the end before the beginning": (
-        "seq_missing",
-        [("film", "channel_end", START - 9 * S), ("film", "channel_create", START - S)],
-        "channel_end",
-        True,
+    "just before rather than just after": (
+        "overload",
+        [(None, "server_ready", START - 9 * S), (None, "config", START + S)],
+        "server_ready",
+        False,
+    ),
+    "no cause of this": ("overload", [("film", "channel_end", START - S)], None, True),
+    "a crowd at a channel's beginning": (
+        "fleet_overload",
+        [("film", "channel_create", START - S)],
+        "channel_create",
+        False,
     ),
     "the latest of a kind": (
         "overload",

@@ -54,6 +54,9 @@ def write_all(seed: int) -> tuple[list[str], dict[str, list[Truth]]]:
     for name, scenario in (STORMS | TRAPS).items():
         log = LogWriter(name, random.Random(f"{seed} {name}"))
         truths[name] = scenario(log)
+        for record in log.records:
+            # The same client on two nodes would be one client, and its failures there one storm.
+            record.client = record.client and f"{name}/{record.client}"
         lines += log.lines()
     random.Random(seed).shuffle(lines)
     return lines, truths
