@@ -9,7 +9,10 @@ import pytest
 from analytics.episodes import Severity
 from analytics.report.figures import Quality, Totals
 from analytics.report.model import Episode, episode_from
+from analytics.rhythm import Backoff, Tempo
 from tests.analytics.support.sample_report import quiet_report, sample_episode, sample_report
+
+HOT = Tempo(Backoff.HOT_LOOP, gap_ms=50.0)
 
 ROW: dict[str, Any] = {
     "class": "ended_loop",
@@ -28,9 +31,7 @@ ROW: dict[str, Any] = {
     "seq_hi": 10,
     "head_hi": 10,
     "peak_rps": 20.0,
-    "backoff": "hot_loop",
     "retry_after_ms": None,
-    "gap_ms": 50.0,
     "bytes_out": None,
     "dur_us": 95_000,
     "trigger": "channel_end",
@@ -38,9 +39,9 @@ ROW: dict[str, Any] = {
 }
 
 
-def episode(**fields: Any) -> Episode:
+def episode(pace: Tempo = HOT, **fields: Any) -> Episode:
     """An episode with some fields changed."""
-    return episode_from(ROW | fields)
+    return episode_from(ROW | fields, pace)
 
 
 def test_id_is_stable_and_distinct() -> None:
@@ -56,7 +57,7 @@ def test_id_is_stable_and_distinct() -> None:
 )
 def test_retry_after(told_ms: int | None, gap_ms: float | None, expected: str | None) -> None:
     """Coming back in less than half of the time told is ignoring it."""
-    assert episode(retry_after_ms=told_ms, gap_ms=gap_ms).retry_after == expected
+    assert episode(Tempo(gap_ms=gap_ms), retry_after_ms=told_ms).retry_after == expected
 
 
 def test_severities() -> None:
