@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from analytics.metrics import clocks, gaps, minutes, shares, success, timeline
+from analytics.metrics import clocks, gaps, minutes, timeline
+from analytics.metrics.cube import Kind, cube
 from analytics.metrics.parts import collect_parts
+from analytics.metrics.shares import offenders, shares
+from analytics.metrics.success import success
 from analytics.metrics.wanted import judged
 from analytics.report.figures import BudgetBreak, NodeMinute, Offender, Quality, Share, Success, Timeline, Totals
 
@@ -53,55 +56,49 @@ def measure(rollup: DataFrame, seen: Overview, episodes: Sequence[Episode], para
         seen: :func:`analytics.metrics.totals.overview` of it.
         episodes: the worst ones found in it, the worst first.
     """
+    width = timeline.step_width(seen.from_us or 0, seen.to_us or 0)
     rows = judged(rollup, params).persist()
     try:
-        found = collect_parts(_frames(rollup, rows, seen, params))
+        found = collect_parts(
+            {
+                "cube": cube(rows, width, params),
+                "markers": timeline.markers(rollup, params),
+                "gaps": gaps.silences(rollup, params),
+                "clocks": clocks.overlaps(rollup),
+            }
+        )
     finally:
         rows.unpersist()
-    return _figures(found, seen, tuple(episodes))
+    return _figures(found, seen, tuple(episodes), params)
 
 
-def _frames(rollup: DataFrame, rows: DataFrame, seen: Overview, params: StormParams) -> dict[str, DataFrame]:
-    by_minute = minutes.node_minutes(rows)
-    breaks = minutes.node_breaks(by_minute, params).unionAll(minutes.client_breaks(rows, params))
-    frames = {
-        "outcomes": success.outcomes(rows),
-        "recoveries": success.recoveries(rows),
-        "worst_minute": minutes.worst_minutes(by_minute, params),
-        "breaks": minutes.listed(breaks, params),
-        "n_breaks": minutes.counted(breaks),
-        "markers": timeline.markers(rollup, params),
-        "gaps": gaps.silences(rollup, params),
-        "clocks": clocks.overlaps(rollup),
-    }
-    frames |= {f"by_{name}": shares.by(rows, name, params) for name in ("node", "channel", "release")}
-    frames |= {f"worst_{name}": shares.worst(rows, name, params) for name in ("client", "release", "net")}
-    if seen.from_us is not None:
-        frames["traffic"] = timeline.traffic(rollup, seen)
-    return frames
-
-
-def _figures(found: dict[str, list[Row]], seen: Overview, episodes: tuple[Episode, ...]) -> Figures:
-    repeats = sum(row["n"] - row["wanted"] for row in found["outcomes"])
-    recovered = sum(row["recovered"] for row in found["recoveries"])
-    named = Counter(name for episode in episodes for name in episode.clients)
-    releases = Counter(episode.release for episode in episodes if episode.release is not None)
+def _figures(
+    found: dict[str, list[Row]], seen: Overview, episodes: tuple[Episode, ...], params: StormParams
+) -> Figures:
+    of: dict[str, list[Row]] = {kind: [] for kind in Kind}
+    for row in found["cube"]:
+        of[row["kind"]].append(row)
+    repeats = sum(row["repeats"] for row in of[Kind.ALL])
+    named: Counter[str | None] = Counter(name for episode in episodes for name in episode.clients)
+    releases = Counter(episode.release for episode in episodes)
     lines = [episode.sparkline for episode in episodes if episode.sparkline is not None]
+    breaks = minutes.budget_breaks(of[Kind.NODE_BREAK], of[Kind.CLIENT_BREAK])
+    most = params.max_offenders
     return Figures(
         totals=seen.totals(repeats),
         quality=replace(
             seen.quality(), gaps=gaps.log_gaps(found["gaps"]), clock_steps=clocks.clock_steps(found["clocks"])
         ),
-        success=success.success(found["outcomes"], recovered),
+        success=success(of[Kind.ALL]),
         episodes=episodes,
-        worst_minute=minutes.worst_minute(found["worst_minute"]),
-        by_node=shares.shares(found["by_node"]),
-        by_channel=shares.shares(found["by_channel"]),
-        by_release=shares.shares(found["by_release"]),
-        offending_clients=shares.offenders(found["worst_client"], repeats, named),
-        offending_releases=shares.offenders(found["worst_release"], repeats, releases),
-        offending_networks=shares.offenders(found["worst_net"], repeats, {}),
-        budget_breaks=minutes.budget_breaks(found["breaks"]),
-        n_budget_breaks=sum(row["count"] for row in found["n_breaks"]),
-        timeline=timeline.timeline(seen, found.get("traffic", []), found["markers"], lines),
+        worst_minute=minutes.worst_minute(of[Kind.BUSY_MINUTE]),
+        by_node=shares(of[Kind.NODE]),
+        by_channel=shares(of[Kind.CHANNEL]),
+        by_release=shares(of[Kind.RELEASE]),
+        offending_clients=offenders(of[Kind.CLIENT], repeats, named, most),
+        offending_releases=offenders(of[Kind.RELEASE], repeats, releases, most),
+        offending_networks=offenders(of[Kind.NET], repeats, {}, most),
+        budget_breaks=breaks[: params.max_budget_breaks],
+        n_budget_breaks=len(breaks),
+        timeline=timeline.timeline(seen, of[Kind.STEPS], found["markers"], lines),
     )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping
-from functools import reduce
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,8 +19,11 @@ def collect_parts(frames: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
     Args:
         frames: by name; each of a bounded number of rows.
     """
-    parts = [_as_text(name, frame) for name, frame in frames.items()]
-    rows = reduce(lambda left, right: left.unionAll(right), parts).collect()
+    parts = deque(_as_text(name, frame) for name, frame in frames.items())
+    # Two by two: each union looks at everything below it once more.
+    while len(parts) > 1:
+        parts.append(parts.popleft().unionAll(parts.popleft()))
+    rows = parts.pop().collect()
     found: dict[str, list[Row]] = {name: [] for name in frames}
     for row in rows:
         found[row["part"]].append(json.loads(row["row"]))
@@ -31,5 +32,5 @@ def collect_parts(frames: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
 
 def _as_text(name: str, frame: DataFrame) -> DataFrame:
     # Rows of one type, whatever their columns; JSON is the only such text that Spark writes for nested values, too.
-    row = F.to_json(F.struct(*(F.col(column) for column in frame.columns)), {"ignoreNullFields": "false"})
-    return frame.select(F.lit(name).alias("part"), row.alias("row"))
+    # As one expression in SQL: column by column, building the plan would take longer than running it.
+    return frame.selectExpr(f"'{name}' AS part", "to_json(struct(*), map('ignoreNullFields', 'false')) AS row")

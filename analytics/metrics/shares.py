@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
 
 from analytics.report.figures import Offender, Share
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterable, Mapping
 
     from analytics.metrics.parts import Row
-    from analytics.params import StormParams
-
-
-def by(judged: DataFrame, name: str, params: StormParams) -> DataFrame:
-    """The traffic per value of a column, the most repeats first, then the most requests; at most ``max_shares``."""
-    sums = judged.groupBy(F.col(name).alias("name")).agg(
-        F.sum("n").alias("requests"),
-        F.sum(F.col("n") - F.col("wanted")).alias("repeats"),
-        F.sum("bytes_out").alias("bytes_out"),
-        F.sum("wasted_bytes").alias("wasted_bytes"),
-        F.approx_count_distinct("client").alias("clients"),
-    )
-    worst = (F.col("repeats").desc(), F.col("requests").desc(), F.col("name"))
-    return sums.orderBy(*worst).limit(params.max_shares)
 
 
 def shares(rows: Iterable[Row]) -> tuple[Share, ...]:
-    """The collected rows of :func:`by`, in their order."""
+    """Rows of the cube about nodes, channels or releases: the most repeats first, then the most requests."""
     found = [
         Share(
             name=row["name"],
@@ -45,26 +28,28 @@ def shares(rows: Iterable[Row]) -> tuple[Share, ...]:
     return tuple(sorted(found, key=lambda share: (-share.repeats, -share.requests, share.name or "")))
 
 
-def worst(judged: DataFrame, name: str, params: StormParams) -> DataFrame:
-    """Who made the most repeats, among those that the log names; at most ``max_offenders``."""
-    repeats = F.col("n") - F.col("wanted")
-    sums = judged.where((repeats > 0) & F.col(name).isNotNull()).groupBy(F.col(name).alias("name"))
-    return (
-        sums.agg(F.sum(repeats).alias("repeats")).orderBy(F.col("repeats").desc(), "name").limit(params.max_offenders)
-    )
-
-
-def offenders(rows: Iterable[Row], repeats: int, episodes: Mapping[str, int]) -> tuple[Offender, ...]:
-    """The collected rows of :func:`worst`, with their share of all repeats.
+def offenders(
+    rows: Iterable[Row], repeats: int, episodes: Mapping[str | None, int], limit: int
+) -> tuple[Offender, ...]:
+    """Rows of the cube about clients, releases or networks, as shares of all repeats; those without any are left out.
 
     Args:
         repeats: all repeats of the log.
         episodes: how many episodes a name is found in.
+        limit: how many are listed.
     """
-    found = []
+    found: list[Offender] = []
     so_far = 0
-    for row in sorted(rows, key=lambda row: (-row["repeats"], row["name"])):
+    ranked = sorted((row for row in rows if row["repeats"]), key=lambda row: (-row["repeats"], row["name"] or ""))
+    for row in ranked[:limit]:
         so_far += row["repeats"]
-        share, cumulative = row["repeats"] / repeats, so_far / repeats
-        found.append(Offender(row["name"], row["repeats"], share, cumulative, episodes.get(row["name"], 0)))
+        found.append(
+            Offender(
+                name=row["name"],
+                repeats=row["repeats"],
+                share=row["repeats"] / repeats,
+                cumulative=so_far / repeats,
+                episodes=episodes.get(row["name"], 0),
+            )
+        )
     return tuple(found)

@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from analytics.answers import FAILURES, among
 from analytics.report.figures import Success
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterable
 
     from analytics.metrics.parts import Row
 
 
-def outcomes(judged: DataFrame) -> DataFrame:
-    """Sums over all requests, one row per kind of ending: ``failed`` or not."""
-    failed = among(FAILURES)
-    return judged.groupBy(failed.alias("failed")).agg(
-        F.sum("n").alias("n"),
-        F.sum("wanted").alias("wanted"),
-        F.sum("bytes").alias("bytes"),
-        F.sum("wasted_bytes").alias("wasted_bytes"),
-        F.sum("wasted_us").alias("wasted_us"),
-    )
+def success(rows: Iterable[Row]) -> Success:
+    """The one row of the cube about the whole log (none if it is empty), as shares.
+
+    *At once* means: a wanted request that was not refused (404, 470, 429, 5xx). *In the end* also counts those that
+    were refused, if the same client was answered on the same channel of the same node later on: after the last of its
+    refusals all of them, after the first all but one.
+    """
+    for row in rows:
+        return _success(row)
+    return Success(1.0, 1.0, 0.0, 1.0, 0, 0, 0.0)
 
 
-def recoveries(judged: DataFrame) -> DataFrame:
-    """One row, ``recovered``: wanted requests that failed, but whose client was answered on that channel later."""
-    named = judged.where(F.col("client").isNotNull())
-    failed = named.where(among(FAILURES) & (F.col("wanted") > 0))
-    failed = failed.select("client", "channel", "last_us", "wanted")
-    answered = named.where(~among(FAILURES)).groupBy("client", "channel").agg(F.max("last_us").alias("answered_us"))
-    same = failed["client"].eqNullSafe(answered["client"]) & failed["channel"].eqNullSafe(answered["channel"])
-    later = failed.join(answered, same & (F.col("answered_us") > F.col("last_us")))
-    return later.agg(F.coalesce(F.sum("wanted"), F.lit(0)).alias("recovered"))
-
-
-def success(rows: Iterable[Row], recovered: int) -> Success:
-    """The collected rows of :func:`outcomes`, and the figure of :func:`recoveries`, as one answer."""
-    rows = list(rows)
-    n, wanted = _total(rows, "n"), _total(rows, "wanted")
-    at_once = sum(row["wanted"] for row in rows if not row["failed"])
-    moved, wasted = _total(rows, "bytes"), _total(rows, "wasted_bytes")
+def _success(row: Row) -> Success:
+    wanted = row["requests"] - row["repeats"]
+    at_once = wanted - row["refused"]
     return Success(
         first_try=at_once / wanted if wanted else 1.0,
-        eventual=(at_once + recovered) / wanted if wanted else 1.0,
-        retry_ratio=(n - wanted) / wanted if wanted else float(n),
-        goodput=1 - wasted / moved if moved else 1.0,
-        wasted_requests=round(n - wanted),
-        wasted_bytes=round(wasted),
-        wasted_handler_s=_total(rows, "wasted_us") / 1e6,
+        eventual=(at_once + row["recovered"]) / wanted if wanted else 1.0,
+        retry_ratio=row["repeats"] / wanted if wanted else float(row["repeats"]),
+        goodput=1 - row["wasted_bytes"] / row["bytes"] if row["bytes"] else 1.0,
+        wasted_requests=row["repeats"],
+        wasted_bytes=round(row["wasted_bytes"]),
+        wasted_handler_s=row["wasted_us"] / 1e6,
     )
-
-
-def _total(rows: Iterable[Row], name: str) -> float:
-    return float(sum(row[name] for row in rows))

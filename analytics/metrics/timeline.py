@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer, among
+from analytics.answers import Answer
 from analytics.report.figures import Marker, Sparkline, Timeline
 from analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from analytics.metrics.parts import Row
     from analytics.metrics.totals import Overview
@@ -38,26 +38,6 @@ def step_width(from_us: int, to_us: int) -> int:
     raise AssertionError("a width of the whole time holds it in two steps")
 
 
-def traffic(rollup: DataFrame, seen: Overview) -> DataFrame:
-    """Requests by stretch of steps: ``first``, ``last`` (numbers of steps), ``n``, ``failures``.
-
-    A row of the roll-up may last longer than a step. Here its requests are counted from its first step to its last;
-    :func:`timeline` spreads them evenly in between.
-    """
-    assert seen.from_us is not None
-    assert seen.to_us is not None
-    width = step_width(seen.from_us, seen.to_us)
-    start, last = seen.from_us // width, seen.to_us // width
-    inside = F.col("first_us").between(seen.from_us, seen.to_us)
-    requests = rollup.where(inside & ~among((Answer.EVENT, Answer.UNPARSABLE)))
-
-    def step(name: str) -> Column:
-        return F.least(F.expr(f"{name} DIV {width}"), F.lit(last)) - start
-
-    stretch = requests.groupBy(step("first_us").alias("first"), step("last_us").alias("last"))
-    return stretch.agg(F.sum("n").alias("n"), F.sum(F.when(among(FAILURES), F.col("n")).otherwise(0)).alias("failures"))
-
-
 def markers(rollup: DataFrame, params: StormParams) -> DataFrame:
     """Lifecycle events, the server's first, at most ``max_markers``."""
     events = rollup.where(F.col("answer") == Answer.EVENT.value)
@@ -70,10 +50,14 @@ def markers(rollup: DataFrame, params: StormParams) -> DataFrame:
 def timeline(
     seen: Overview, rows: Iterable[Row], events: Iterable[Row], sparklines: Iterable[Sparkline]
 ) -> Timeline | None:
-    """The collected rows of :func:`traffic` and :func:`markers`, and the episodes' requests over time.
+    """The traffic in steps.
 
-    Returns:
-        ``None`` for a log without any line.
+    Args:
+        seen: says from when to when; a log without any line has no timeline.
+        rows: the cube's rows about steps. A row of the roll-up may last longer than a step; its requests are spread
+            evenly from its first step to its last.
+        events: the collected rows of :func:`markers`.
+        sparklines: the episodes' requests over time.
     """
     if seen.from_us is None or seen.to_us is None:
         return None
@@ -82,8 +66,8 @@ def timeline(
     steps = seen.to_us // width - start + 1
     requests, failures, hits = ([0.0] * steps for _ in range(3))
     for row in rows:
-        _spread(requests, row["first"], row["last"], row["n"])
-        _spread(failures, row["first"], row["last"], row["failures"])
+        _spread(requests, row["at"] - start, row["to"] - start, row["requests"])
+        _spread(failures, row["at"] - start, row["to"] - start, row["failures"])
     for line in sparklines:
         for place, count in enumerate(line.counts):
             begins = line.start_us + place * line.step_us
@@ -104,8 +88,7 @@ def timeline(
 
 
 def _spread(counts: list[float], first: int, last: int, n: float) -> None:
-    first, last = max(0, first), min(len(counts) - 1, last)
-    for place in range(first, last + 1):
+    for place in range(max(0, first), min(len(counts) - 1, last) + 1):
         counts[place] += n / (last - first + 1)
 
 
