@@ -76,7 +76,7 @@ def simulate(
             return
         if out is None:
             raise typer.BadParameter("where are the logs to be written?", param_hint="--out")
-        size = _sizes(lines, duration, nodes, clients, channels, planted=kind is not Set.HEALTHY)
+        size = _sizes(lines, duration, nodes, clients, channels, kind)
         from analytics.simulate.run import Request
 
         rotate_bytes = _checked_size(rotate)
@@ -89,15 +89,14 @@ def _sizes(
     nodes: int | None,
     clients: int | None,
     channels: int | None,
-    *,
-    planted: bool,
+    kind: Set,
 ) -> Sizes:
     try:
         seconds = None if duration is None else parse_duration(duration)
     except InvalidInput as error:
         raise typer.BadParameter(str(error), param_hint="--duration") from None
     try:
-        return sizes(lines=lines, duration_s=seconds, nodes=nodes, clients=clients, channels=channels, planted=planted)
+        return sizes(lines=lines, duration_s=seconds, nodes=nodes, clients=clients, channels=channels, kind=kind)
     except InvalidInput as error:
         raise typer.BadParameter(str(error), param_hint="--lines") from None
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def simulated(out: Path, seed: int, kind: Set, lines: int, **more: Any) -> Truth:
     """Write a log of about so many lines."""
-    size = sizes(lines=lines, planted=kind is not Set.HEALTHY)
+    size = sizes(lines=lines, kind=kind)
     return simulate_logs(Request(out, seed, kind, size, **more))
 
 

@@ -74,6 +74,7 @@ class Show:
 
     def __post_init__(self) -> None:
         self._begin(self.at_us + int(self.rng.random() * self.cadence_us))
+        self.live.head = self.rng.randrange(5000)  # it was there before the log began
 
     def advance(self, until_us: int, out: list[Entry]) -> None:
         """Everything that begins before a moment."""

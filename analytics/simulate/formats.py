@@ -97,7 +97,10 @@ def _nginx_json(line: Line, end: int) -> bytes:
         "hostname": line["node"],
         "http_trickle_client": _named(line) or "",
         "http_trickle_attempt": str(line["attempt"]) if line["attempt"] > 1 else "",
-        **{f"sent_http_{name.lower().replace('-', '_')}": str(value or "") for name, value in _answered(line).items()},
+        **{
+            f"sent_http_{name.lower().replace('-', '_')}": "" if value is None else str(value)
+            for name, value in _answered(line).items()
+        },
     }
     return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 

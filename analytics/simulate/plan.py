@@ -33,7 +33,7 @@ ALONE: Final = 0.5
 SKEW_US: Final = 80_000
 """Servers' clocks are wrong by up to so much, either way. Microseconds."""
 
-KEPT_LINES: Final = 300_000
+KEPT_LINES: Final = 150_000
 """Lines of scenes that are kept from planning to writing; beyond that, scenes are made twice to save memory."""
 
 MAX_ROUNDS: Final = 50

@@ -5,8 +5,9 @@ channel in common, and by a client in common, as far as both name them: a report
 storm is *found* if the episodes that belong to it cover half of its time or tell of half of its requests. Thus a
 fleet's storm may be told as one episode or as one for each release. An episode that belongs to no storm is a *false
 alarm*. The *class* and the *trigger* of a found storm are judged by the largest of its episodes, so that a small
-companion neither helps nor harms; a restart has one name, whichever of its events is named. *Exact* is a storm that is
-told in one episode of the right class, begun and ended within two seconds of the truth, with its requests within 10 %.
+companion neither helps nor harms; a restart has one name, whichever of its events is named. *Exact* is a storm that
+is told in one episode of the right class (one of another class beside it does not matter), begun and ended within two
+seconds of the truth, with its requests within 10 %.
 """
 
 from __future__ import annotations
@@ -164,7 +165,9 @@ def _verdict(storm: Storm, episodes: list[Episode]) -> Verdict:
     class_right = main["class"] in (storm.storm, *storm.also)
     trigger_right = _cue(main["trigger"]) == _cue(storm.trigger)
     rhythm = None if storm.backoff is None or main["backoff"] is None else main["backoff"] == storm.backoff
-    exact = class_right and len(episodes) == 1 and _is_exact(main, storm)
+    # The storm that one client made just before, or after, is another one.
+    parts = [episode for episode in episodes if episode["class"] in (storm.storm, *storm.also)]
+    exact = class_right and len(parts) == 1 and _is_exact(main, storm)
     return Verdict(storm, tuple(episodes), True, class_right, trigger_right, exact, rhythm)
 
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from analytics.simulate.catalogue import Set
 from analytics.simulate.entries import micros
 from analytics.simulate.fleet import CADENCES_S, IDLE_SHARE, PROBES, Show, swing
 from analytics.simulate.plan import PLANTED, PLANTED_SMALL, Outage
@@ -14,8 +15,8 @@ from trickle.errors import InvalidInput
 DEFAULT_LINES: Final = 500_000
 DEFAULT_S: Final = 7200.0
 SHORTEST_S: Final = 1200.0
-ROUND_LINES: Final = 180_000
-"""About what every script once amounts to (standard set), lines."""
+ROUND_LINES: Final = {Set.STANDARD: 185_000, Set.GREY: 9_000, Set.HEALTHY: 0}
+"""About what every script of a set once amounts to, lines."""
 
 MIN_LINES: Final = 100
 MAX_LINES: Final = 1_000_000_000
@@ -54,12 +55,12 @@ def sizes(
     nodes: int | None = None,
     clients: int | None = None,
     channels: int | None = None,
-    planted: bool = True,
+    kind: Set = Set.STANDARD,
 ) -> Sizes:
     """What is not given follows from what is: lines = time x (readers + publishers) x their pace.
 
     Args:
-        planted: whether the log has scenes besides the fleet.
+        kind: the scenes that the log has besides the fleet.
 
     Raises:
         InvalidInput: it cannot be so large, or so small.
@@ -67,12 +68,12 @@ def sizes(
     duration = duration_s or _duration(lines or DEFAULT_LINES)
     if lines is None and clients is not None:
         rate = (clients + (channels or max(1, clients // 10))) * _MEAN_RATE
-        lines = round(rate * duration / (1 - PLANTED if planted else 1))
+        lines = round(rate * duration / (1 - PLANTED if ROUND_LINES[kind] else 1))
     lines = lines or DEFAULT_LINES
     if not MIN_LINES <= lines <= MAX_LINES:
         raise InvalidInput(f"a log has {MIN_LINES:,} to {MAX_LINES:,} lines, not {lines:,}")
     nodes = nodes or (2 if lines < 30_000 else 4)
-    share = max(round(PLANTED * lines), min(ROUND_LINES, round(PLANTED_SMALL * lines))) if planted else 0
+    share = _planted(lines, kind)
     machines = _probed(duration, nodes)
     probed = machines <= MAX_PROBED * lines
     rate = max(0.0, (lines - share - probed * machines) / duration)
@@ -80,6 +81,11 @@ def sizes(
     # One publisher to ten readers, unless a number was given; where there is hardly anybody, one channel.
     channels = channels or max(1, min(20_000, round(senders / 11)))
     return Sizes(lines, share, micros(duration), nodes, probed, channels, max(0.0, senders - channels))
+
+
+def _planted(lines: int, kind: Set) -> int:
+    once = ROUND_LINES[kind]
+    return max(round(PLANTED * lines), min(once, round(PLANTED_SMALL * lines))) if once else 0
 
 
 def _duration(lines: int) -> float:

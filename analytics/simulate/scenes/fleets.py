@@ -30,6 +30,7 @@ class Overload:
         trigger: what begins it.
         status: 429 or 503.
         nodes: on how many servers at once.
+        decoy: a restart, which everybody had got over, precedes the trigger.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Overload:
     trigger: str | None = None
     status: int = 503
     nodes: int = 1
+    decoy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ OVERLOADS: Final = (
     Overload("forty_fixed_after_restart", 40, Pace.FIXED, (0.2, 0.3), trigger=Event.SERVER_READY),
     Overload("crowd", 60, Pace.FIXED_JITTER, (0.15, 0.3), channels=1, trigger=Event.CHANNEL_CREATE),
     Overload("lowered_limit", 30, Pace.FIXED_JITTER, (0.1, 0.3), trigger=Event.CONFIG, status=429),
+    Overload("lowered_limit_after_restart", 30, Pace.FIXED_JITTER, (0.1, 0.3), trigger=Event.CONFIG, decoy=True),
     Overload("out_of_the_blue", 40, Pace.FIXED_JITTER, (0.15, 0.35)),
     Overload("exponential", 40, Pace.EXPONENTIAL, (0.25, 0.35), trigger=Event.SERVER_READY),
     Overload("hot", 12, Pace.HOT_LOOP, (0.03, 0.08), (5, 10), trigger=Event.CONFIG),
@@ -107,7 +110,7 @@ def play_overload(scene: Scene, *, overload: Overload) -> None:
     """Refusals from the cue on, until the server has room again."""
     rng = scene.rng
     names = [scene.channel() for _ in range(overload.channels)]
-    begins = _cue(scene, overload.trigger, names[0])
+    begins = _cue(scene, overload.trigger, names[0], decoy=overload.decoy)
     rhythm, until = Rhythm(overload.pace, rng.uniform(*overload.gap_s)), begins + rng.uniform(*overload.lasts_s)
     for node in map(str, range(overload.nodes)):
         tally = scene.storm(AMPLIFICATION, overload.trigger, also=(HERD,) if overload.trigger else ())
@@ -132,8 +135,12 @@ def _retry(
     return at
 
 
-def _cue(scene: Scene, trigger: str | None, channel: str) -> float:
+def _cue(scene: Scene, trigger: str | None, channel: str, *, decoy: bool = False) -> float:
     rng = scene.rng
+    if decoy:
+        at = scene.restart(10, away=5) + rng.uniform(60, 90)
+        scene.event(at, Event.CONFIG, detail='{"max_readers":100}')
+        return at + rng.uniform(0.3, 4)
     match trigger:
         case Event.SERVER_READY:
             return scene.restart(10, away=rng.uniform(3, 9)) + rng.uniform(0.2, 2)

@@ -71,6 +71,7 @@ def scripts() -> Iterator[Script]:
     for herd in _HERDS:
         play = partial(fleets.play_herd, herd=herd)
         yield Script(f"{fleets.HERD}/{herd.name}", fleets.HERD, play, Set.GREY, Needs.SERVER)
+    yield Script("not_found_loop/rotating_keys", "not_found_loop", rotating_keys, Set.GREY)
     for name, miss, needs in _MISSES:
         yield Script(f"near/{name}", "trap", miss, Set.GREY, needs)
 
@@ -91,6 +92,16 @@ def play_case(scene: Scene, *, storm: str, setting: settings.Setting, fast: bool
     place = setting(scene)
     tally = scene.storm(storm, place.trigger) if storm else scene.trap()
     place.close(loops.loop(scene, tally, scene.clients(1), place.answer, shape, place.at))
+
+
+def rotating_keys(scene: Scene) -> None:
+    """One broken player that calls itself something else in each request, on a connection of its own each time."""
+    storm, name, one = scene.storm("not_found_loop"), scene.channel(), scene.client(conns=1)
+    one.reconnects, at = True, 5.0
+    for _ in range(scene.rng.randint(300, 600)):
+        one.key = f"player-{scene.rng.getrandbits(48):012x}"
+        storm.take(scene.not_found(at, one, name))
+        at += scene.rng.uniform(0.02, 0.08)
 
 
 # --- near misses of other kinds -------------------------------------------------------------------------------------

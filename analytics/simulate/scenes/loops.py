@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from analytics.simulate.catalogue import Needs, Script, Set
+from analytics.simulate.channels import LiveChannel
+from analytics.simulate.entries import micros
 from analytics.simulate.pace import Pace, Rhythm
 from analytics.simulate.people import Client, behind_nat
 from analytics.simulate.scene import Answer, Scene
@@ -29,6 +31,7 @@ class Shape:
         channels: on how many channels at once.
         border_s: put it across a multiple of so many seconds.
         needs: of its place.
+        releases: whether the user agent is another one each time. busy: whether the client reads elsewhere meanwhile.
     """
 
     name: str
@@ -42,6 +45,8 @@ class Shape:
     channels: int = 1
     border_s: int = 0
     needs: Needs = Needs.COMPANY
+    releases: bool = False
+    busy: bool = False
 
 
 HOT = Shape("hot", Pace.HOT_LOOP, (0.008, 0.06), (60, 500))
@@ -60,6 +65,8 @@ HOUR = replace(HOT, name="over_an_hour", border_s=3600)
 SECOND = replace(HOT, name="from_a_full_second", border_s=1, n=(40, 80))
 LONG = Shape("long", Pace.FIXED_JITTER, (0.25, 0.33), (2000, 3000))
 SLOW = Shape("slow", Pace.FIXED_JITTER, (0.9, 2.6), (50, 90))
+RELEASES = replace(JITTER, name="releases", releases=True)
+BUSY = replace(JITTER, name="busy", busy=True)
 TWICE = replace(FIXED, name="twice")
 """Two storms of one client on one channel, with 40 s of silence between them."""
 
@@ -77,14 +84,20 @@ _PER_IP = settings.refused(429, Reason.limit("per_ip"))
 
 TABLE: tuple[tuple[str, str, settings.Setting, tuple[Shape, ...]], ...] = (
     ("not_found_loop", "gone", settings.gone, (*EACH, TEN, HUNDRED, RECONNECTS, NAT, MINUTE, HOUR, TWICE)),
-    ("not_found_loop", "never", settings.never, (HOT, FIXED, JITTER, SECOND, RECONNECTS, CHANNELS, LONG)),
+    ("not_found_loop", "never", settings.never, (HOT, FIXED, JITTER, SECOND, RECONNECTS, CHANNELS, LONG, BUSY)),
+    ("not_found_loop", "moody", settings.moody, (HOT, FIXED)),
     ("not_found_loop", "publisher", settings.publisher_gone, (HOT, JITTER)),
     ("not_found_loop", "nameless", settings.nameless, (HOT, JITTER)),
     ("not_found_drip", "gone", settings.gone, DRIPS),
-    ("seq_behind_loop", "behind", settings.behind, (*EACH, SLOW, TEN, HUNDRED, RECONNECTS, NAT, HOUR, TWICE)),
+    (
+        "seq_behind_loop",
+        "behind",
+        settings.behind,
+        (*EACH, SLOW, TEN, HUNDRED, RECONNECTS, NAT, HOUR, TWICE, RELEASES, BUSY),
+    ),
     ("seq_ahead_sweep", "ahead", settings.ahead, (*EACH, SLOW, TEN, RECONNECTS, MINUTE)),
     ("seq_ahead_sweep", "new_life", settings.new_life, (HOT, JITTER, SLOW, TEN)),
-    ("overload_client", "limit", _LIMITS, (*EACH, RECONNECTS, HOUR, LONG)),
+    ("overload_client", "limit", _LIMITS, (*EACH, RECONNECTS, HOUR, LONG, RELEASES)),
     ("overload_client", "per_ip", _PER_IP, (HOT, FIXED, NAT, CHANNELS)),
     ("overload_client", "guarded", settings.guarded, (HOT, FIXED)),
     ("overload_client", "lowered_limit", settings.lowered_limit, (HOT, JITTER)),
@@ -112,7 +125,8 @@ def play_loop(scene: Scene, *, storm: str, setting: Callable[[Scene], settings.P
     """One storm, from its channel's beginning to its end."""
     clients = _clients(scene, shape)
     place = setting(scene)
-    tally = scene.storm(storm, place.trigger)
+    tally = scene.storm(storm, place.trigger, also=place.also)
+    elsewhere = _elsewhere(scene, clients[0], place.at) if shape.busy else []
     until = loop(scene, tally, clients, place.answer, shape, place.at)
     for _ in range(shape.channels - 1):
         other = setting(scene)
@@ -122,6 +136,16 @@ def play_loop(scene: Scene, *, storm: str, setting: Callable[[Scene], settings.P
         second = scene.storm(storm, place.trigger)
         until = loop(scene, second, clients, place.answer, shape, until + 40)
     place.close(until)
+    for live in elsewhere:
+        live.advance(micros(until + 5), scene.entries)
+
+
+def _elsewhere(scene: Scene, client: Client, at: float) -> list[LiveChannel]:
+    """Channels that the client reads as it should, before, during and after its storm."""
+    found = [scene.host(at=max(0.0, at - 20), cadence=0.5, readers=1) for _ in range(3)]
+    for live in found:
+        live.join(client)
+    return found
 
 
 def loop(scene: Scene, tally: Tally, clients: list[Client], answer: Answer, shape: Shape, at: float) -> float:
@@ -136,6 +160,10 @@ def loop(scene: Scene, tally: Tally, clients: list[Client], answer: Answer, shap
     for client in clients:
         now = at + rng.uniform(0, shape.spread_s)
         for turn, gap in zip(range(rng.randint(*shape.n)), rhythm.gaps(rng), strict=False):
+            if shape.releases:
+                client.ua = (
+                    f"player/{scene.rng.randrange(20)}.{scene.rng.randrange(10)} ({scene.rng.getrandbits(32):08x})"
+                )
             tally.take(answer(now, client, turn))
             until = max(until, now)
             now += gap

@@ -24,6 +24,7 @@ class Place:
         answer: what a request gets.
         trigger: the event that sets the storm off.
         live: the channel, as far as it lives.
+        also: other classes that are as right.
         close: called with the storm's end, to finish the channel's life.
     """
 
@@ -32,6 +33,7 @@ class Place:
     trigger: str | None = None
     live: LiveChannel | None = None
     close: Callable[[float], None] = lambda _: None
+    also: tuple[str, ...] = ()
 
 
 Setting = Callable[[Scene], Place]
@@ -106,6 +108,22 @@ def nameless(scene: Scene) -> Place:
     return Place(place.at, answer)
 
 
+def moody(scene: Scene) -> Place:
+    """Three kinds of refusal in turn, and the client takes no notice of any."""
+    name, at = scene.channel(), QUIET_S + scene.rng.uniform(0, 20)
+
+    def answer(at: float, client: Client, turn: int) -> AccessRecord:
+        match turn % 3:
+            case 0:
+                return scene.not_found(at, client, name, 7)
+            case 1:
+                return scene.missing(at, client, name, 7, 300)
+            case _:
+                return scene.refused(at, client, name, 503, seq=7)
+
+    return Place(at, answer, also=("seq_behind_loop", "overload_client"))
+
+
 # --- 470 --------------------------------------------------------------------------------------------------------------
 
 
@@ -135,8 +153,12 @@ def ahead(scene: Scene) -> Place:
 
 def new_life(scene: Scene) -> Place:
     """The channel was created anew, and the client keeps the position that it had in its former life."""
-    live = scene.host(at=scene.rng.uniform(1, 20))
+    began = scene.rng.uniform(8, 30)
+    live = scene.host(at=began)
     created, seq = live.last_us / 1e6, scene.rng.randrange(400, 9000)
+    if scene.rng.random() < 0.5:  # the former life's end is in the log, too
+        scene.event(began - scene.rng.uniform(1, 7), Event.CHANNEL_END, live.name, next_seq=seq, detail="deleted")
+        live.epoch = 2
     begins = created + scene.rng.uniform(0.3, 15)
     live.advance(micros(begins), scene.entries)
 

@@ -140,6 +140,33 @@ def probes(scene: Scene, path: str, status: int, every: float, count: int) -> No
         trap.take(scene.exchange(1 + turn * every, client, None, **how))
 
 
+def heads(scene: Scene) -> None:
+    """A monitor sends HEAD once a second: no body, by definition."""
+    trap, client, name = scene.trap(), scene.client(), scene.channel()
+    for turn in range(200):
+        how = {"method": "HEAD", "seq": -2, "rseq": 40, "next_seq": 41, "reason": Reason.COMPLETE}
+        trap.take(scene.exchange(1 + turn * 1.0, client, name, status=200, **how))
+
+
+def follows_changes(scene: Scene) -> None:
+    """Follows the changefeed, on which a lot is going on."""
+    trap, client = scene.trap(), scene.client()
+    for seq in range(200):
+        how = {"op": Op.CHANGES, "path": "/trickle/_changes/-1", "seq": -1, "rseq": seq, "next_seq": seq + 1}
+        trap.take(scene.exchange(1 + seq * 0.1, client, "_changes", status=200, bytes_out=60, **how))
+
+
+def flaky_network(scene: Scene) -> None:
+    """Every tenth segment is cut, and asked for again: one retry in ten requests is what a budget allows."""
+    trap, client, name = scene.trap(), scene.client(), scene.channel()
+    for seq in range(300):
+        at = 1 + seq * 1.0
+        if seq % 10 == 3:
+            trap.take(scene.served(at, client, name, seq, bytes_out=30_000, reason=Reason.CLIENT_GONE))
+            at += 0.3
+        trap.take(scene.served(at, client, name, seq, attempt=2 if seq % 10 == 3 and client.says_attempt else 1))
+
+
 def asks_for_the_head(scene: Scene) -> None:
     """A dashboard asks for a channel's head, three times a second."""
     trap, client, name = scene.trap(), scene.client(), scene.channel()
@@ -172,6 +199,9 @@ _TRAPS: tuple[tuple[str, Callable[[Scene], None]], ...] = (
     ("probes/readyz", partial(probes, path="/readyz", status=503, every=5.0, count=40)),
     ("probes/scanner", partial(probes, path="/wp-login.php", status=404, every=0.02, count=200)),
     ("asks_for_the_head", asks_for_the_head),
+    ("heads", heads),
+    ("follows_changes", follows_changes),
+    ("flaky_network", flaky_network),
 )
 
 

@@ -88,7 +88,7 @@ def test_sizes_follow_from_each_other() -> None:
     assert sizes(lines=50_000, channels=3, nodes=7).channels == 3
     assert sizes(lines=50_000, nodes=7).nodes == 7
     assert sizes(lines=5_000_000).planted < 2_000_000
-    assert sizes(lines=10_000, planted=False).planted == 0
+    assert sizes(lines=10_000, kind=Set.HEALTHY).planted == 0
 
 
 @pytest.mark.parametrize("lines", [1, 99, 10**10])

@@ -120,7 +120,7 @@ def test_too_little() -> None:
 def test_the_largest_part_names_it() -> None:
     """A small companion of another class, and without a trigger, changes nothing."""
     companion = episode(id="2", n=9, trigger=None, end_us=1001 * S) | {"class": "not_found_loop"}
-    assert judge(companion, episode()) == (1.0, 1.0, 1.0, 1.0, 0.0)
+    assert judge(companion, episode()) == PERFECT
     assert judge(companion, episode() | {"class": "not_found_loop", "trigger": None})[2:4] == (0.0, 0.0)
 
 
