@@ -2,7 +2,8 @@
 
 A thousand viewers each read one of a hundred channels on four nodes, a segment every 1.1 s; that makes 1,000 lines a
 second. Every 30,000 lines hold a storm of 150 lines (eight kinds in turn) and a look-alike of 100. The shapes differ in
-nothing but whose the viewers' lines are.
+nothing but whose the viewers' lines are. A viewer asks for the next segment while it gets the present one, as
+subscribers do, and so waits about as long as a segment takes.
 """
 
 from __future__ import annotations
@@ -131,9 +132,10 @@ def _typed(part: str) -> str:
     return f"SELECT {columns} FROM (SELECT {nothing} WHERE false UNION ALL BY NAME {part})"
 
 
-_USUAL: Final = """1 AS v, 'exchange' AS kind, '10.' || (h % 250) || '.' || (h // 256 % 250) || '.7' AS ip,
-    h % 5000 AS conn, 'viewer/1.' || (h % 3) AS release, 'viewer/1.' || (h % 3) || ' (linux)' AS ua, 1 AS attempt,
-    500 + h % 3000 + IF(h % 50 = 0, 400000, 0) AS wait_us, 700 + h % 900000 AS dur_us, 0 AS bytes_in"""
+_USUAL: Final = """1 AS v, 'exchange' AS kind, '10.' || (conn % 250) || '.' || (conn // 250 % 250) || '.7' AS ip,
+    'viewer/1.' || (conn % 3) AS release, release || ' (linux)' AS ua, 1 AS attempt, 0 AS bytes_in"""
+
+_AT_ONCE: Final = "500 + h % 3000 AS wait_us, 700 + h % 4000 AS dur_us"
 
 
 def _healthy(shape: Shape) -> str:
@@ -146,7 +148,9 @@ def _healthy(shape: Shape) -> str:
     }[shape.clients]
     hot = f"slot % 2 = 0 AND slot < {VIEWERS}" if shape.clients is Clients.HOT else "false"
     return f"""
-    SELECT {_USUAL}, {BASE_US} + i * {LINE_US} + h % {LINE_US} AS ts_us, epoch_of AS epoch, seq, next_seq,
+    SELECT slot AS conn, {_USUAL}, {BASE_US} + i * {LINE_US} + h % {LINE_US} AS ts_us, epoch_of AS epoch, seq, next_seq,
+        IF(what = 'served' AND h % 10 > 0, 900000, 500) + h % 200000 AS wait_us,
+        wait_us + 100000 + h % 900000 AS dur_us,
         'node-' || (place % {NODES}) AS node,
         CASE WHEN what = 'api' THEN NULL WHEN {hot} THEN 'hot' ELSE 'film-' || place END AS channel,
         CASE WHEN what = 'post' THEN 'studio-' || place ELSE {owner} END AS client,
@@ -167,7 +171,7 @@ def _healthy(shape: Shape) -> str:
 def _storms(shape: Shape) -> str:
     """Eight kinds of storm in turn, 20 requests a second for 7.5 s."""
     return f"""
-    SELECT {_USUAL}, {_moment(shape)} + turn * 50000 + h % 9000 AS ts_us,
+    SELECT 100000 + s AS conn, {_USUAL}, {_AT_ONCE}, {_moment(shape)} + turn * 50000 + h % 9000 AS ts_us,
         'node-' || (s % {NODES}) AS node, 'rogue-' || s AS client, 'dead-' || s AS channel,
         IF(what = 4, 'publish', 'read') AS op, IF(what = 4, 'POST', 'GET') AS method, '/trickle/dead-' || s AS path,
         [404, 470, 470, 503, 409, 200, 200, 500][what::INTEGER + 1] AS status,
@@ -183,7 +187,8 @@ def _storms(shape: Shape) -> str:
 def _traps(shape: Shape) -> str:
     """Two kinds of look-alike in turn: every subscriber's one closed answer, and polite retries of many clients."""
     return f"""
-    SELECT {_USUAL}, {_moment(shape)} + 12000000 + IF(what = 0, h % 200000, turn % 5 * 3000000 + h % 900000) AS ts_us,
+    SELECT 200000 + turn AS conn, {_USUAL}, {_AT_ONCE},
+        {_moment(shape)} + 12000000 + IF(what = 0, h % 200000, turn % 5 * 3000000 + h % 900000) AS ts_us,
         'node-' || (s % {NODES}) AS node, 'polite-' || s || '-' || IF(what = 0, turn, turn // 5) AS client,
         'over-' || s AS channel, 'read' AS op, 'GET' AS method, '/trickle/over-' || s AS path,
         IF(what = 0, 200, 503) AS status, 9 AS seq, CASE WHEN what = 0 THEN 9 END AS rseq, 9 AS next_seq,

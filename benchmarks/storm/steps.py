@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analytics.inputs import find_logs
-from analytics.job import find_storms
-from analytics.normalise import normalise
-from analytics.params import StormParams
-from analytics.rollup import roll_up
+from analytics.job import report_from_rollup, rolled_up
+from analytics.progress import Stage
 from analytics.sources import read_logs
-from analytics.spark import interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-PARAMS = StormParams()
 
 
 def lines(spark: SparkSession, folder: Path) -> DataFrame:
@@ -25,15 +20,14 @@ def lines(spark: SparkSession, folder: Path) -> DataFrame:
     return read_logs(spark, find_logs([str(folder)]))
 
 
-def rollup(read: DataFrame) -> DataFrame:
+def rollup(spark: SparkSession, folder: Path) -> DataFrame:
     """Its roll-up, not computed yet."""
-    return roll_up(normalise(read))
+    return rolled_up(spark, find_logs([str(folder)]))
 
 
-def rest(spark: SparkSession, rolled: DataFrame) -> int:
-    """All that follows a roll-up that is there; returns how many episodes were found."""
-    with interpreted(spark):
-        return len(find_storms(rolled, PARAMS).collect())
+def report(rolled: DataFrame, folder: Path, stage: Stage) -> int:
+    """The report on a roll-up, which its first stage computes; returns how many episodes were found."""
+    return report_from_rollup(rolled, find_logs([str(folder)]), stage=stage).n_episodes
 
 
 def bare(read: DataFrame, rolled: DataFrame) -> DataFrame:

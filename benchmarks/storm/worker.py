@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -98,7 +99,6 @@ def work(task: Task) -> Found:
     """Does a task."""
     begun = time.perf_counter()
     from analytics.spark import SMALL_INPUT, spark_session
-    from benchmarks.storm.steps import lines
 
     size = max(sum(path.stat().st_size for path in Path(log).iterdir()) for log in task.logs)
     with spark_session(small=size <= SMALL_INPUT) as spark:
@@ -107,32 +107,34 @@ def work(task: Task) -> Found:
         logs = {log: Measured() for log in task.logs}
         for _ in range(task.rounds + 1):
             for log, measured in logs.items():
-                _scan(watch, lines(spark, Path(log)), measured)
+                _scan(watch, Path(log), measured)
         for log, measured in logs.items():
             if task.rest:
-                _finish(watch, lines(spark, Path(log)), measured, task.rounds)
+                _finish(watch, Path(log), measured, task.rounds)
         return Found(session_s, watch.peak_mb(), logs)
 
 
-def _scan(watch: Stopwatch, read: DataFrame, measured: Measured) -> None:
-    from benchmarks.storm.steps import bare, rollup
+def _scan(watch: Stopwatch, log: Path, measured: Measured) -> None:
+    from benchmarks.storm.steps import bare, lines, rollup
 
-    rolled = rollup(read)
     # The roll-up first: it is the one whose cold time is of interest.
+    rolled = rollup(watch.spark, log)
     watch.time(measured.rollup, lambda: _run(rolled))
-    watch.time(measured.floor, lambda: _run(bare(read, rolled)))
+    only_read = bare(lines(watch.spark, log), rolled)
+    watch.time(measured.floor, lambda: _run(only_read))
 
 
-def _finish(watch: Stopwatch, read: DataFrame, measured: Measured, rounds: int) -> None:
-    from benchmarks.storm.steps import rest, rollup
+def _finish(watch: Stopwatch, log: Path, measured: Measured, rounds: int) -> None:
+    from benchmarks.storm.steps import report, rollup
 
-    rolled = rollup(read).persist()
-    measured.rows = rolled.count()
+    measured.rows = rollup(watch.spark, log).count()
     for _ in range(rounds + 1):
-        before = watch.jobs()
-        measured.episodes = watch.time(measured.rest, lambda: rest(watch.spark, rolled))
-        measured.jobs = watch.jobs() - before
-    rolled.unpersist()
+        stages = StageWatch(watch)
+        measured.episodes = report(rollup(watch.spark, log), log, stages)
+        _, *others = stages.timings.values()
+        measured.rest.wall_s.append(round(sum(timing.wall_s[0] for timing in others), 3))
+        measured.rest.cpu_s.append(round(sum(timing.cpu_s[0] for timing in others), 2))
+        measured.jobs = watch.jobs() - stages.jobs_of_first
 
 
 def _run(frame: DataFrame) -> None:
@@ -149,11 +151,19 @@ class Stopwatch:
 
     def time(self, timing: Timing, step: Callable[[], T]) -> T:
         """Runs a step and adds how long it took."""
-        begun, used = time.perf_counter(), self._cpu_s()
+        start = self.start()
         result = step()
-        timing.wall_s.append(round(time.perf_counter() - begun, 3))
-        timing.cpu_s.append(round(self._cpu_s() - used, 2))
+        self.stop(timing, start)
         return result
+
+    def start(self) -> tuple[float, float]:
+        """Both clocks, for :meth:`stop`."""
+        return time.perf_counter(), self._cpu_s()
+
+    def stop(self, timing: Timing, start: tuple[float, float]) -> None:
+        """Adds how long it took since then."""
+        timing.wall_s.append(round(time.perf_counter() - start[0], 3))
+        timing.cpu_s.append(round(self._cpu_s() - start[1], 2))
 
     def jobs(self) -> int:
         """How many jobs Spark has run."""
@@ -171,6 +181,23 @@ class Stopwatch:
         text = Path(f"/proc/{self._java}/stat").read_text(encoding="ascii", errors="replace")
         user, system = text.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+class StageWatch:
+    """A :data:`analytics.progress.Stage` that times each stage of a report; the first one computes the roll-up."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self.timings: dict[str, Timing] = {}
+        self.jobs_of_first = 0
+        self._watch = watch
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = self._watch.start()
+        yield
+        self._watch.stop(self.timings.setdefault(name, Timing()), start)
+        if len(self.timings) == 1:
+            self.jobs_of_first = self._watch.jobs()
 
 
 def _high_water_kb(process: int) -> int:
