@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from analytics.metrics import clocks, gaps, minutes, timeline
+from analytics.metrics import blast, clocks, gaps, minutes, outcomes, sparklines, timeline
 from analytics.metrics.cube import Kind, cube
-from analytics.metrics.parts import collect_parts
+from analytics.metrics.members import members as members_of
+from analytics.metrics.members import networks
+from analytics.metrics.parts import collect_parts, persisted
 from analytics.metrics.shares import offenders, shares
 from analytics.metrics.success import success
 from analytics.metrics.wanted import judged
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from analytics.metrics.totals import Overview
     from analytics.params import StormParams
     from analytics.report.model import Episode
+
+
+_OF_EPISODES: Final = ("arrivals", "served", "waits", "networks")
+"""What is asked only if there are episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +64,38 @@ def measure(rollup: DataFrame, seen: Overview, episodes: Sequence[Episode], para
         episodes: the worst ones found in it, the worst first.
     """
     width = timeline.step_width(seen.from_us or 0, seen.to_us or 0)
-    rows = judged(rollup, params).persist()
-    try:
-        found = collect_parts(
-            {
-                "cube": cube(rows, width, params),
-                "markers": timeline.markers(rollup, params),
-                "gaps": gaps.silences(rollup, params),
-                "clocks": clocks.overlaps(rollup),
+    with ExitStack() as held:
+        rows = held.enter_context(persisted(judged(rollup, params)))
+        frames = {
+            "cube": cube(rows, width, params),
+            "markers": timeline.markers(rollup, params),
+            "gaps": gaps.silences(rollup, params),
+            "clocks": clocks.overlaps(rollup),
+        }
+        if episodes:
+            steps = [sparklines.step_width(episode.start_us, episode.end_us) for episode in episodes]
+            members = held.enter_context(persisted(members_of(rollup, episodes, steps)))
+            frames |= {
+                "arrivals": sparklines.arrivals(members),
+                "served": outcomes.served_again(rollup, members),
+                "waits": blast.healthy_waits(rollup, members, episodes, params),
+                "networks": networks(members),
             }
-        )
-    finally:
-        rows.unpersist()
-    return _figures(found, seen, tuple(episodes), params)
+        found: dict[str, list[Row]] = {name: [] for name in _OF_EPISODES}
+        found |= collect_parts(frames)
+    return _figures(found, seen, _filled(episodes, found, seen, params), params)
+
+
+def _filled(
+    episodes: Sequence[Episode], found: dict[str, list[Row]], seen: Overview, params: StormParams
+) -> tuple[Episode, ...]:
+    lines = sparklines.sparklines(episodes, found["arrivals"])
+    ends = outcomes.outcomes(episodes, found["served"], seen.to_us, params)
+    blasts = blast.blasts(episodes, found["waits"])
+    return tuple(
+        replace(episode, sparkline=line, outcome=end.value, blast=hit)
+        for episode, line, end, hit in zip(episodes, lines, ends, blasts, strict=True)
+    )
 
 
 def _figures(
@@ -83,6 +109,7 @@ def _figures(
     releases = Counter(episode.release for episode in episodes)
     lines = [episode.sparkline for episode in episodes if episode.sparkline is not None]
     breaks = minutes.budget_breaks(of[Kind.NODE_BREAK], of[Kind.CLIENT_BREAK])
+    networked = {row["net"]: row["episodes"] for row in found["networks"]}
     most = params.max_offenders
     return Figures(
         totals=seen.totals(repeats),
@@ -97,7 +124,7 @@ def _figures(
         by_release=shares(of[Kind.RELEASE]),
         offending_clients=offenders(of[Kind.CLIENT], repeats, named, most),
         offending_releases=offenders(of[Kind.RELEASE], repeats, releases, most),
-        offending_networks=offenders(of[Kind.NET], repeats, {}, most),
+        offending_networks=offenders(of[Kind.NET], repeats, networked, most),
         budget_breaks=breaks[: params.max_budget_breaks],
         n_budget_breaks=len(breaks),
         timeline=timeline.timeline(seen, of[Kind.STEPS], found["markers"], lines),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,6 +29,16 @@ def collect_parts(frames: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
     for row in rows:
         found[row["part"]].append(json.loads(row["row"]))
     return found
+
+
+@contextmanager
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """A frame that several others are made from: computed once, whichever of its columns they use."""
+    frame.persist()
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
 
 
 def _as_text(name: str, frame: DataFrame) -> DataFrame:

@@ -4,13 +4,14 @@ A *repeat* is a request that would not have been needed, since its answer was kn
 
 * a request that says itself that it is a retry (``Trickle-Attempt`` above 1);
 * a refusal (404, 470, 429, 5xx) or another end of channel (200 with ``Lp-Trickle-Closed``) after the first of its
-  *stretch*: what one client got on one channel of one node with pauses of at most ``gap_s``, whatever the statuses;
+  *stretch*: what one client got on one channel, whatever the statuses and the nodes, with pauses of at most
+  ``slow_gap_s`` (before a 470: ``gap_s``, since falling behind now and then is no repetition);
 * a GET or POST of a seq that the same reader has asked for, or posted, already: within the same bucket for answers
   with bytes and for posts, within the same stretch for empty segments.
 
-All others are *wanted*. Requests whose client the log does not say are judged by the first rule alone, and so are those
-that nobody repeats in a loop. A crowd behind one client key, of which each connection asks about once within
-``crowd_s``, is wanted as a whole.
+All others are *wanted*. A client that the log does not name is its network, as far as refusals tell it. A crowd behind
+one name or network is wanted as a whole: where each connection asked about once, and it was soon over or too little to
+be a storm (``crowd_s``, ``anonymous_s``, ``warn_hits_alone``).
 
 Each row of the roll-up gets a count of its own, so that the figures add up whichever way rows are put together: the
 repeats of all channels are those of all nodes, of all releases, of all minutes. What is counted is a lower bound: where
@@ -24,9 +25,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, REPEATABLE, Answer, among
+from analytics.answers import FAILURES, GRAINS, REPEATABLE, Answer, among
 from analytics.params import StormParams, micros
-from analytics.rollup import connections, readers, span
+from analytics.repeats import connections, distinct_seqs, readers
+from analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -55,7 +57,7 @@ JUDGED: Final = (
 )
 """Columns of :func:`judged`."""
 
-_STRETCH: Final = ("node", "channel", "client", "empty")
+_STRETCH: Final = ("who", "channel", "place")
 
 
 def judged(rollup: DataFrame, params: StormParams) -> DataFrame:
@@ -67,35 +69,42 @@ def judged(rollup: DataFrame, params: StormParams) -> DataFrame:
         either direction; ``wasted_bytes``, ``wasted_us``: the repeats' part of the bytes and of the handling time.
     """
     exchanges = rollup.where(~among((Answer.EVENT, Answer.UNPARSABLE)))
-    by_stretch = F.coalesce(among((*TOLD, Answer.ZERO_BYTE)) & F.col("client").isNotNull(), F.lit(False))
-    alone = exchanges.where(~by_stretch).withColumn("wanted", F.col("n") - _repeats_in_row(params))
+    known = F.coalesce("client", "net").isNotNull()
+    by_stretch = among((*TOLD, Answer.ZERO_BYTE)) & known
     together = _in_stretches(exchanges.where(by_stretch), params)
-    return _priced(alone.unionByName(together.select(*alone.columns)))
+    alone = _in_rows(exchanges.where(~by_stretch), params)
+    columns = (*exchanges.columns, "wanted")
+    return _priced(alone.select(*columns).unionAll(together.select(*columns)))
 
 
-def _repeats_in_row(params: StormParams) -> Column:
-    known = F.coalesce(among(REPEATABLE) & F.col("client").isNotNull(), F.lit(False))
-    again = F.greatest(F.lit(0), F.col("n") - distinct_seqs() * readers(params))
-    return F.greatest(F.col("retried"), F.when(known, again).otherwise(0))
-
-
-def distinct_seqs() -> Column:
-    """How many seqs a row is about: exact where they lie within 64 of each other, else as many as there can be."""
-    return F.when(span() <= 64, F.greatest(F.lit(1), F.coalesce(F.bit_count("seq_bits"), F.lit(1)))).otherwise(
-        F.least(F.col("n"), span())
-    )
+def _in_rows(rows: DataFrame, params: StormParams) -> DataFrame:
+    """Adds ``wanted`` to rows that are judged by themselves."""
+    # What is asked of a stretch in order to tell several readers from one, a row can answer for itself.
+    busy = F.bit_count("slots") * (GRAINS[Answer.SERVED].bucket_s / SLOTS)
+    placed = rows.withColumns({"seqs": distinct_seqs(), "busy_s": busy})
+    again = F.greatest(F.lit(0), F.col("n") - F.col("seqs") * readers(params))
+    once = among(REPEATABLE) & F.col("client").isNotNull()
+    repeats = F.greatest(F.col("retried"), F.when(once, again).otherwise(0))
+    return placed.withColumn("wanted", F.col("n") - repeats)
 
 
 def _in_stretches(rows: DataFrame, params: StormParams) -> DataFrame:
     """Adds ``wanted`` to rows that are judged by what came before them."""
-    kept = rows.withColumn("empty", F.col("answer") == Answer.ZERO_BYTE.value)
+    empty = F.col("answer") == Answer.ZERO_BYTE.value
+    # Seqs mean something on one node only; refusals of two nodes are the same refusal to the client.
+    place = F.when(empty, F.concat(F.lit("at "), F.coalesce("node", F.lit("")))).otherwise("anywhere")
+    kept = rows.withColumns({"who": F.coalesce("client", "net"), "place": place, "empty": empty})
     # Several statuses may share a second: the rest of the order makes the result the same in every run.
-    ordered = Window.partitionBy(*_STRETCH).orderBy("first_us", "last_us", "answer", "release", "net")
+    ordered = Window.partitionBy(*_STRETCH).orderBy("first_us", "last_us", "answer", "node", "release", "net")
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
     pause = F.col("first_us") - F.max("last_us").over(before)
+    short = empty | (F.col("answer") == Answer.SEQ_MISSING.value)
+    allowed = F.when(short, micros(params.gap_s)).otherwise(micros(params.slow_gap_s))
     placed = kept.withColumns(
         {
-            "starts": F.when(pause <= micros(params.gap_s), 0).otherwise(1),
+            "starts": F.when(pause <= allowed, 0).otherwise(1),
+            "asked_bits": F.lag("seq_bits").over(ordered),
+            "asked_lo": F.lag("seq_lo").over(ordered),
             "asked_hi": F.lag("seq_hi").over(ordered),
         }
     )
@@ -114,17 +123,27 @@ def _in_stretches(rows: DataFrame, params: StormParams) -> DataFrame:
 
 
 def _new_empties() -> Column:
-    """Empty segments of a row that had not been asked for in this stretch, by each of its connections."""
-    overlap = F.coalesce(F.col("asked_hi") - F.col("seq_lo") + 1, F.lit(1))
-    asked = F.when(F.col("starts") == 1, 0).otherwise(F.greatest(F.lit(0), overlap))
+    """Empty segments of a row that its readers, one per connection, had not been answered in the row before."""
+    same = F.bit_count(F.col("seq_bits").bitwiseAND(F.col("asked_bits")))
+    overlap = (F.col("seq_lo") <= F.col("asked_hi")) & (F.col("asked_lo") <= F.col("seq_hi"))
+    # Where no seq is known, the same is assumed: nothing but repetition makes empty answers come every few seconds.
+    asked = F.when(F.col("starts") == 1, 0).when(F.col("seq_bits").isNull(), 1).when(overlap, same).otherwise(0)
     return F.greatest(F.lit(0), distinct_seqs() - asked) * connections()
 
 
 def _crowd(params: StormParams) -> Column:
-    """Whether many clients share this key: each of their connections asked about once, and then it was over."""
-    conns = connections(bits="all_conns", most="total")
-    once_each = F.col("total") < params.crowd_per_conn * conns
-    return once_each & (conns > 1) & (F.col("length_us") <= micros(params.crowd_s))
+    """Whether many clients share this name or network: each of their connections asked about once.
+
+    The same question as for storms (:mod:`analytics.episodes`); and what is too little to be one is given the benefit
+    of the doubt.
+    """
+    conns = connections("all_conns", "total")
+    named = F.col("client").isNotNull()
+    once_each = (conns > 1) & (F.col("total") < params.crowd_per_conn * conns)
+    soon = F.when(named, micros(params.crowd_s)).otherwise(micros(params.anonymous_s))
+    little = F.col("total") < params.warn_hits_alone
+    unknown = ~named & F.col("all_conns").isNull()
+    return unknown | (once_each & (little | (F.col("length_us") <= soon)))
 
 
 def _priced(rows: DataFrame) -> DataFrame:
