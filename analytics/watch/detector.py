@@ -205,11 +205,12 @@ class Detector:
 
     def _end(self, storm: OpenStorm) -> Change:
         # What set it off may have been written after its beginning was told.
-        for island in [*self._fine, *self._coarse]:
+        islands = self._coarse if storm.slow else self._fine
+        for island in list(islands):
             if self.storms.of_part(_name(island, slow=storm.slow)) is storm:
                 figures = island.figures()
                 storm.context = self._happenings.around(figures.answer, figures, island.key[2])
-                (self._coarse if storm.slow else self._fine).drop(island.key)
+                islands.drop(island.key)
         return self.storms.end(storm)
 
     def _gap_s(self, storm: OpenStorm) -> float:

@@ -17,13 +17,16 @@ from analytics.watch.reading import Health
 MESSAGES: Final = 20_000
 """At most so many messages per batch."""
 
-ANSWER_S: Final = 10.0
-"""How long a broker may take to answer. Seconds."""
-
 PARTITIONS_EVERY_S: Final = 30.0
 """How often new partitions are looked for. Seconds."""
 
-_FIXED: Final = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+_FIXED: Final = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    # What goes wrong is told as a problem; librdkafka's own words go to a stderr that nobody reads.
+    "log_level": 2,
+}
 _GROUP: Final = "tricklecast-storms-watch"
 """librdkafka insists on a group; nothing is ever committed to it."""
 
@@ -97,7 +100,7 @@ class KafkaLines:
         left = {int(number): end for number, end in until["offsets"].items() if end > begin.get(number, 0)}
         self._seek({number: begin.get(str(number), 0) for number in left})
         blocks: list[bytes] = []
-        ends = time.monotonic() + ANSWER_S
+        ends = time.monotonic() + self._limits.answer_s * 2
         while left and time.monotonic() < ends:
             for message in self._consumer.consume(1_000, timeout=0.1):
                 number, line = message.partition() or 0, self._line(message)
@@ -131,7 +134,7 @@ class KafkaLines:
     def _find_partitions(self) -> None:
         self._looked = time.monotonic()
         try:
-            found = self._consumer.list_topics(self._topic, timeout=ANSWER_S).topics.get(self._topic)
+            found = self._consumer.list_topics(self._topic, timeout=self._limits.answer_s).topics.get(self._topic)
         except KafkaException as error:
             self._failed(error.args[0])
             return
@@ -143,7 +146,9 @@ class KafkaLines:
         self.health.files = len(self._partitions)
 
     def _bounds(self, number: int) -> tuple[int, int]:
-        bounds = self._consumer.get_watermark_offsets(TopicPartition(self._topic, number), timeout=ANSWER_S)
+        bounds = self._consumer.get_watermark_offsets(
+            TopicPartition(self._topic, number), timeout=self._limits.answer_s
+        )
         return bounds if bounds is not None else (0, 0)
 
     def _note(self, blocks: list[bytes], offsets: Mapping[str, int]) -> None:

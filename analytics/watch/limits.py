@@ -15,6 +15,7 @@ class WatchLimits:
             and counted. Bytes.
         poll_s: pause between two looks at files that do not grow. Seconds.
         wait_s: a batch is waited for no longer than this before Spark is answered. Seconds.
+        answer_s: how long a Kafka broker may take to answer. Seconds.
         files: at most so many files are followed (files).
         window_s: Spark adds a key's lines up for so long, counted from when they were read. Seconds.
         rows: changed rows that one batch may hand to the detector, the loudest first (rows).
@@ -33,6 +34,7 @@ class WatchLimits:
     chunk_bytes: int = 1 << 20
     poll_s: float = 0.02
     wait_s: float = 0.25
+    answer_s: float = 5.0
     files: int = 5_000
     window_s: int = 20
     rows: int = 20_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -10,11 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from analytics.errors import BadInput, SparkFailed
+from analytics.errors import SparkFailed
 from analytics.spark import one_line, spark_session
 from analytics.watch.courier import Courier
 from analytics.watch.judge import Found, Judge
@@ -23,6 +21,7 @@ from analytics.watch.limits import WatchLimits
 from analytics.watch.reading import read_health
 from analytics.watch.receivers import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
 from analytics.watch.request import WatchRequest
+from analytics.watch.state import only_spark, state_folder
 from analytics.watch.status import Status
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def run(request: WatchRequest) -> Found:
     """
     limits = WatchLimits()
     with ExitStack() as held:
-        folder = held.enter_context(_state_folder(request.state))
+        folder = held.enter_context(state_folder(request.state))
         ledger = Ledger(folder, request.source, limits)
         status = Status(sys.stderr, quiet=request.quiet)
         stop = held.enter_context(_interruptible())
@@ -59,6 +58,7 @@ def run(request: WatchRequest) -> Found:
         local = Lines("json" if request.json else "terminal", sys.stdout, for_programs if request.json else for_people)
         couriers = [Courier(receiver, ledger) for receiver in _remote(request)]
         judge = Judge(ledger, request.params, limits, local, couriers)
+        held.enter_context(only_spark(spark, folder))
         query = start_query(spark, request, folder, judge, limits)
         held.callback(_stop_query, query)
         for courier in couriers:
@@ -83,6 +83,7 @@ def start_query(
     from analytics.watch.query import signals, start  # brings pyspark along
     from analytics.watch.stream import read_stream
 
+    (folder / HEALTH).unlink(missing_ok=True)  # what the source of an earlier run said
     # A session of its own has settings of its own.
     own = spark.newSession()
     blocks = read_stream(own, request.source, folder / HEALTH, earliest=request.earliest)
@@ -124,39 +125,6 @@ def _stop_query(query: StreamingQuery) -> None:
         query.stop()
     except Py4JError as error:
         raise SparkFailed(f"Spark failed: {one_line(str(error))} (-v shows all of it)") from error
-
-
-@contextmanager
-def _state_folder(state: Path | None) -> Iterator[Path]:
-    """The folder of the state, which one process at a time may use."""
-    if state is None:
-        import shutil
-
-        folder = Path(mkdtemp(prefix="tricklecast-watch-"))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        return
-    try:
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = open(state / "lock", "w", encoding="ascii")  # noqa: SIM115  # it is held as long as the folder is
-    except OSError as error:
-        raise BadInput(f"cannot use {str(state)!r} for the state: {error.strerror}") from error
-    with lock:
-        _only_one(lock.fileno(), state)
-        yield state.absolute()
-
-
-def _only_one(descriptor: int, state: Path) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such lock on Windows
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise BadInput(f"{str(state)!r} is in use by another watch") from None
 
 
 @contextmanager

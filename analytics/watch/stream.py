@@ -103,10 +103,13 @@ class LinesReader(SimpleDataSourceStreamReader):
         self._health_file = Path(options["health"])
         self._told = float("-inf")
         self._warm = False
+        self._beginning: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a first run begins."""
-        return self._lines.beginning() | {WARM_UP: 0}
+        """Where a first run begins. Spark asks more than once, and what it then reads begins at either."""
+        if self._beginning is None:
+            self._beginning = self._lines.beginning() | {WARM_UP: 0}
+        return self._beginning
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[str, int]], dict[str, Any]]:
         """What was added since ``start``; waits a moment for it."""

@@ -1,0 +1,82 @@
+"""The folder of a watch's state, which one process, and one Spark, at a time may use."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any, Final
+
+from analytics.errors import BadInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LAST_BREATH_S: Final = 30.0
+"""How long the Spark of a process that was killed may take to notice. Seconds."""
+
+PAUSE_S: Final = 0.1
+
+
+@contextmanager
+def state_folder(state: Path | None) -> Iterator[Path]:
+    """The folder of the state, which one process at a time may use."""
+    if state is None:
+        folder = Path(mkdtemp(prefix="tricklecast-watch-"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = open(state / "lock", "w", encoding="ascii")  # noqa: SIM115  # it is held as long as the folder is
+    except OSError as error:
+        raise BadInput(f"cannot use {str(state)!r} for the state: {error.strerror}") from error
+    with lock:
+        _only_one(lock.fileno(), state)
+        yield state.absolute()
+
+
+def _only_one(descriptor: int, state: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such lock on Windows
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise BadInput(f"{str(state)!r} is in use by another watch") from None
+
+
+@contextmanager
+def only_spark(
+    spark: SparkSession,
+    folder: Path,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Has Spark's Java process hold a lock of its own.
+
+    Where a command is killed, its Java process lives on for a moment, and may write another batch into the checkpoint.
+
+    Args:
+        folder: of the state; clock, sleep: the time in seconds, and how to let it pass.
+
+    Raises:
+        BadInput: another Java process does not let go of it.
+    """
+    java: Any = spark._jvm
+    channel = java.java.io.RandomAccessFile(str(folder / "spark.lock"), "rw").getChannel()
+    try:
+        until = clock() + LAST_BREATH_S
+        while channel.tryLock() is None:
+            if clock() >= until:
+                raise BadInput(f"{str(folder)!r} is in use by the Spark of another watch")
+            sleep(PAUSE_S)
+        yield
+    finally:
+        channel.close()

@@ -1,0 +1,54 @@
+"""Plays a finished log as if it were being written: batch by batch, through the transforms of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from analytics.params import StormParams
+from analytics.watch.detector import Detector
+from analytics.watch.limits import WatchLimits
+from analytics.watch.open_storms import Change
+from analytics.watch.signals import Signal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STEP_US: Final = 1_000_000
+"""Arrivals of so long are one batch."""
+
+LIMITS: Final = WatchLimits(rows=1_000_000)
+
+
+def batches(spark: SparkSession, lines: Iterable[str]) -> Iterator[tuple[int, list[Signal]]]:
+    """What the query would hand over: per batch its time in microseconds, and the rows that it changed."""
+    from pyspark.sql import functions as F
+
+    from analytics.normalise import normalise
+    from analytics.rollup import roll_up
+    from analytics.watch.query import records, signals
+
+    window_us = LIMITS.window_s * STEP_US
+    blocks = spark.createDataFrame([("\n".join(lines), 0)], "block string, read_us long")
+    rows = normalise(records(blocks)).withColumn("window_us", F.expr(f"ts_us DIV {window_us} * {window_us}"))
+    # A row as it stands after a batch is made of the lines of all batches of its window up to that one.
+    until = F.expr(f"sequence(ts_us DIV {STEP_US}, (window_us + {window_us}) DIV {STEP_US} - 1)")
+    standing = roll_up(rows.withColumn("batch", F.explode(until)), also=["batch", "window_us"])
+    changed = standing.where(F.expr(f"last_us DIV {STEP_US} = batch"))
+    found = [Signal.from_row(row.asDict()) for row in signals(changed, LIMITS).collect()]
+    found.sort(key=lambda row: row.last_us)
+    for batch, group in groupby(found, key=lambda row: row.last_us // STEP_US):
+        yield (batch + 1) * STEP_US, list(group)
+
+
+def play(spark: SparkSession, lines: Iterable[str], params: StormParams | None = None) -> list[Change]:
+    """All that a live view would have told, in order."""
+    detector = Detector(params or StormParams(), LIMITS)
+    told: list[Change] = []
+    now_s = 0.0
+    for at_us, rows in batches(spark, lines):
+        now_s = at_us / 1e6
+        told += detector.tick(now_s - STEP_US / 1e6)
+        told += detector.fold(rows, now_s)
+    return told + detector.tick(now_s + 60.0)
