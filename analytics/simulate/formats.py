@@ -7,7 +7,7 @@ log is computed from the same line, so that each form tells of the same requests
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from analytics.simulate.entries import Line
+from analytics.simulate.truth import Storm
 from trickle.records import Kind
 
 
@@ -39,10 +40,23 @@ class Format:
 
     Attributes:
         suffix: of the files' names. encode: lines to bytes, each ended by a newline.
+        events: whether it has lifecycle events. names: whether it has the clients' ``Trickle-Client``.
     """
 
     suffix: str
     encode: Callable[[Sequence[Line]], bytes]
+    events: bool = False
+    names: bool = True
+
+    def tells(self, storm: Storm) -> Storm:
+        """A storm as far as such a log can tell of it: what is not in the log is not part of the truth about it.
+
+        A client that gives no name has another key in each log, since it is made of what the log has of it.
+        """
+        if self.events:
+            return storm
+        known = self.names and all(is_name(client) for client in storm.clients)
+        return replace(storm, trigger=None, clients=storm.clients if known else ())
 
 
 def _jsonl(lines: Sequence[Line]) -> bytes:
@@ -76,10 +90,14 @@ def _combined(line: Line, end: int) -> bytes:
     ).encode()
 
 
+def is_name(key: str) -> bool:
+    """Whether a key came in the ``Trickle-Client`` header: one that is a hash was made by the server."""
+    return not (len(key) == 16 and key.isalnum())
+
+
 def _named(line: Line) -> str | None:
-    """The ``Trickle-Client`` header, where there was one: a key that is a hash was made by the server."""
     key: str | None = line.get("client")
-    return key if key and not (len(key) == 16 and key.isalnum()) else None
+    return key if key and is_name(key) else None
 
 
 def _nginx_json(line: Line, end: int) -> bytes:
@@ -171,8 +189,8 @@ def _caddy(line: Line, end: int) -> bytes:
 
 
 FORMATS: Final = {
-    FormatName.JSONL: Format(".jsonl", _jsonl),
-    FormatName.NGINX: Format(".log", _exchanges(_combined)),
+    FormatName.JSONL: Format(".jsonl", _jsonl, events=True),
+    FormatName.NGINX: Format(".log", _exchanges(_combined), names=False),
     FormatName.NGINX_JSON: Format(".jsonl", _exchanges(_nginx_json)),
     FormatName.ENVOY: Format(".jsonl", _exchanges(_envoy)),
     FormatName.CADDY: Format(".jsonl", _exchanges(_caddy)),

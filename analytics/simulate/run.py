@@ -114,7 +114,8 @@ class _Writing:
             for server in self.servers.values():
                 server.log.close()
         request, program = self._request, self.program
-        storms, traps = tuple(program.storms), tuple(program.traps)
+        form = FORMATS[request.form]
+        storms, traps = tuple(form.tells(storm) for storm in program.storms), tuple(program.traps)
         return Truth(request.seed, request.kind, self.lines, storms, traps, tuple(sorted(program.left_out)))
 
     def _write_all(self, progress: Progress) -> None:

@@ -171,6 +171,8 @@ def test_forms_of_proxies(form: FormatName, tmp_path: Path) -> None:
     theirs = simulated(tmp_path / "theirs", 1, Set.GREY, 2000, form=form)
     events = sum(line["kind"] == "event" for line in all_lines(tmp_path / "ours"))
     assert theirs.lines == truth.lines - events
+    assert all(storm.trigger is None for storm in theirs.storms)
+    assert all(len(client) != 16 for storm in theirs.storms for client in storm.clients)
     written = sum(path.read_bytes().count(b"\n") for path in files_of(tmp_path / "theirs"))
     assert written == theirs.lines
 
