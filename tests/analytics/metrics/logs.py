@@ -1,0 +1,22 @@
+"""Hand-made logs as roll-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analytics.normalise import normalise
+from analytics.rollup import roll_up
+from analytics.schema import CORRUPT, log_schema
+from tests.analytics.support.writer import write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def rolled_up(spark: SparkSession, lines: Iterable[str], folder: Path) -> DataFrame:
+    """The roll-up of these lines."""
+    path = write_lines(folder / "access.jsonl", lines)
+    reader = spark.read.schema(log_schema()).option("columnNameOfCorruptRecord", CORRUPT)
+    return roll_up(normalise(reader.json(str(path))))
