@@ -22,7 +22,8 @@ MAX_BLOCKS: Final = 30
 """Blocks per side; see above."""
 
 MIN_BLOCKS: Final = 5
-"""With fewer, the variance between them says too little: there is no interval."""
+"""With fewer, the variance between them says too little: there is no interval. Unequal blocks count as fewer,
+``(sum n)^2 / sum n^2`` (L. Kish, *Survey Sampling*, 1965): where one has nearly all of it, it is as good as alone."""
 
 _Z: Final = 1.959964
 """97.5 % of a normal distribution are below it."""
@@ -61,7 +62,7 @@ class _Rate:
     requests: int
     variance: float | None
     """Of the rate's logarithm."""
-    degrees: int
+    degrees: float
 
     @property
     def rate(self) -> float:
@@ -94,12 +95,13 @@ def rate_ratio(name: str, before: Sequence[Block], after: Sequence[Block]) -> Ra
 def _rate(name: str, blocks: Sequence[Block]) -> _Rate:
     used = [(block.counts.get(name, 0.0), block.requests) for block in blocks if block.requests > 0]
     count, requests = math.fsum(count for count, _ in used), sum(requests for _, requests in used)
-    if count <= 0 or len(used) < MIN_BLOCKS:
-        return _Rate(max(count, 0.0), requests, None, max(1, len(used) - 1))
+    alike = requests**2 / sum(requests**2 for _, requests in used) if used else 0.0
+    if count <= 0 or alike < MIN_BLOCKS:
+        return _Rate(max(count, 0.0), requests, None, 1)
     mean, k = count / requests, len(used)
     between = k / (k - 1) * math.fsum((count - mean * requests) ** 2 for count, requests in used) / count**2
     # By chance, blocks can be more alike than independent events ever are.
-    return _Rate(count, requests, max(between, 1 / count), k - 1)
+    return _Rate(count, requests, max(between, 1 / count), alike - 1)
 
 
 def _interval(old: _Rate, new: _Rate) -> tuple[float | None, float | None, float | None]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer
-from analytics.classes import classify, without_repetition
+from analytics.classes import classify, of_many, without_repetition
 from analytics.episodes import merge_channels, merge_clients, storms
 from analytics.fleet import fleet_candidates, no_fleet, worth_looking
 from analytics.islands import islands
@@ -88,6 +88,9 @@ def report_from_rollup(
 
 @contextmanager
 def _kept(rollup: DataFrame) -> Iterator[None]:
+    if rollup.storageLevel.useMemory:  # by the caller, who needs it afterwards, too
+        yield
+        return
     rollup.persist()
     try:
         yield
@@ -105,7 +108,8 @@ def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) 
     if fleets:
         candidates = candidates.unionByName(fleet_candidates(rollup, params), allowMissingColumns=True)
     classified = classify(with_context(candidates, events_of(rollup), params), params)
-    return without_repetition(merge_channels(merge_clients(classified, params), params))
+    merged = merge_channels(merge_clients(classified, params), params)
+    return of_many(without_repetition(merged), params)
 
 
 def _episodes(rollup: DataFrame, seen: Overview, params: StormParams) -> tuple[tuple[Episode, ...], int]:

@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
 from analytics.errors import SparkFailed, SparkUnavailable
+from analytics.signals import deferred
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,7 +99,7 @@ def spark_session(
     Raises:
         SparkUnavailable: pyspark or Java is missing or too old, no master answers, or Spark did not start.
     """
-    session_type = _import_session()
+    session_type = check_installed()
     if active := session_type.getActiveSession():
         yield active
         return
@@ -142,7 +143,12 @@ def _check_hosts(master: str) -> None:
     raise SparkUnavailable(f"no Spark master answers at {master}: {one_line('; '.join(failed))}")
 
 
-def _import_session() -> type[SparkSession]:
+def check_installed() -> type[SparkSession]:
+    """Spark's session, if there is a Spark.
+
+    Raises:
+        SparkUnavailable: pyspark is not installed.
+    """
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -162,8 +168,10 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
         builder = builder.config(name, value)
     with TemporaryFile() as noise:
         try:
-            with _stderr_to(None if verbose else noise):
-                return builder.getOrCreate()
+            # Interrupted while it starts, Java would be left behind: nobody knows its process yet.
+            with _stderr_to(None if verbose else noise), deferred():
+                session: SparkSession = builder.getOrCreate()
+                return session
         except Exception as error:  # pyspark and py4j raise a dozen unrelated types here; each means the same
             raise SparkUnavailable(_why_not_started(noise, error)) from error
 

@@ -10,8 +10,10 @@ import typer
 from analytics.command.baseline import parse_baseline
 from analytics.command.outputs import Outputs
 from analytics.command.params_file import load_params
-from analytics.command.request import FailOn, Reading, Request, checked_format, moment, now_us, spark_conf
+from analytics.command.request import FailOn, Request, checked_format, moment, now_us, spark_conf
 from analytics.command.times import parse_duration
+from analytics.inputs import Window
+from analytics.sources import Reading
 
 LOCAL = "local[*]"
 
@@ -92,9 +94,7 @@ def storms(
     try:
         request = Request(
             logs=tuple(logs or ()),
-            reading=Reading(checked_format(log_format), client_key, path_prefix),
-            since_us=moment(since),
-            until_us=moment(until),
+            reading=Reading(checked_format(log_format), client_key, path_prefix, Window(moment(since), moment(until))),
             params=load_params(params, settings or ()),
             outputs=Outputs(html=html, json=json_file, prom=prom, parquet=parquet),
             baseline=None if baseline is None else parse_baseline(baseline, now_us()),

@@ -15,6 +15,7 @@ from analytics.command.baseline import Baseline
 from analytics.command.outputs import Outputs
 from analytics.command.times import parse_time
 from analytics.params import StormParams
+from analytics.sources import Reading
 
 FORMATS: Final = ("auto", "tricklecast", "nginx", "envoy", "caddy")
 """Formats that are known by name; any other is a field map, a ``.toml`` file."""
@@ -31,28 +32,12 @@ class FailOn(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How lines are read.
-
-    Attributes:
-        format: one of :data:`FORMATS`, or a field map's file.
-        client_key: the fields that tell clients apart; ``None`` for the format's own choice.
-        path_prefix: what stands before ``/CHANNEL/SEQ`` in a path; ``None`` for the format's own choice.
-    """
-
-    format: str = "auto"
-    client_key: str | None = None
-    path_prefix: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """One run.
 
     Attributes:
         logs: as typed.
-        reading: how their lines are read.
-        since_us, until_us: only what arrived in between, the first included; ``None`` for no limit.
+        reading: how their lines are read, and of what time.
         params: what counts as a storm.
         outputs: where the report goes.
         baseline: what it is compared with.
@@ -65,8 +50,6 @@ class Request:
 
     logs: tuple[str, ...]
     reading: Reading
-    since_us: int | None
-    until_us: int | None
     params: StormParams
     outputs: Outputs
     baseline: Baseline | None
@@ -87,7 +70,8 @@ class Request:
         """
         if not self.logs and self.state is None:
             raise ValueError("no logs were given")
-        if self.since_us is not None and self.until_us is not None and self.since_us >= self.until_us:
+        since, until = self.reading.window.from_us, self.reading.window.to_us
+        if since is not None and until is not None and since >= until:
             raise ValueError("--from is not before --to")
         if self.keep_us is not None and self.state is None:
             raise ValueError("--keep is about the state that --incremental keeps")
@@ -106,6 +90,11 @@ class Request:
         others += ["--baseline"] if self.baseline is not None else []
         if others:
             raise ValueError(f"--explain shows one episode from its logs; it does not go with {others[0]}")
+
+
+def described(reading: Reading) -> dict[str, str | None]:
+    """The options by which lines are read, each with its value, as a state remembers them."""
+    return {"--format": reading.format, "--client-key": reading.client_key, "--path-prefix": reading.path_prefix}
 
 
 def checked_format(name: str) -> str:

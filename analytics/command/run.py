@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 import traceback
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING
 
 import typer
 
+from analytics.command.baseline import Kind
 from analytics.command.interrupts import interruptible
-from analytics.command.request import FailOn, Request
+from analytics.command.request import FailOn, Request, described
 from analytics.errors import AnalyticsError, BadInput
-from analytics.inputs import find_logs
+from analytics.inputs import ALWAYS, LogFiles, find_logs
 from analytics.progress import Watched, on_stderr, silent
-from analytics.spark import SMALL_INPUT, failures_as_one_line, spark_session
+from analytics.sources import recognise
+from analytics.spark import SMALL_INPUT, check_installed, failures_as_one_line, spark_session
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from analytics.incremental.update import State
+    from analytics.progress import Stage
     from analytics.report.model import Report
 
 
@@ -28,19 +34,26 @@ def run(request: Request) -> None:
     """
     try:
         with interruptible():
-            report = _report(request)
+            report = _done(request)
     except AnalyticsError as error:
         if request.verbose:
             traceback.print_exc()
         print(f"tricklecast: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from error
-    if request.fail_on is not FailOn.NEVER and report.has(request.fail_on.value):
+    if report is not None and request.fail_on is not FailOn.NEVER and report.has(request.fail_on.value):
         raise typer.Exit(1)
 
 
-def _report(request: Request) -> Report:
-    files = find_logs(request.logs)
+def _done(request: Request) -> Report | None:
+    """The report; ``None`` if an episode was explained instead."""
+    # A state takes in whole logs; what time the report is about is a question for later.
+    window = ALWAYS if request.state is not None else request.reading.window
+    files = find_logs(request.logs, window) if request.logs else LogFiles((), 0, ())
+    other = _other_logs(request)
+    recognise(files, request.reading)
     with ExitStack() as held:
+        check_installed()
+        state = held.enter_context(_state(request, files))
         watched = Watched()
         stage = silent if request.quiet else held.enter_context(on_stderr(watched))
         with stage("starting Spark"):
@@ -48,15 +61,50 @@ def _report(request: Request) -> Report:
             session = spark_session(request.master, small=small, verbose=request.verbose, conf=request.conf)
             spark = held.enter_context(session)
         watched.follow(spark)
-        from analytics.job import make_report  # imports pyspark, which the line above has found to be there
-
         with failures_as_one_line():
-            report = make_report(spark, files, request.params, stage, request.reading)
-    show(report, request)
-    return report
+            return _with_spark(spark, request, files, other, state, stage)
 
 
-def show(report: Report, request: Request) -> None:
+def _with_spark(
+    spark: SparkSession,
+    request: Request,
+    files: LogFiles,
+    other: LogFiles | None,
+    state: State | None,
+    stage: Stage,
+) -> Report | None:
+    from analytics.command.pipeline import explained, report_on_logs, report_on_state  # imports pyspark
+
+    if state is not None:
+        return _shown(report_on_state(spark, request, state, other, stage), request)
+    report = report_on_logs(spark, request, files, other, stage)
+    if request.explain is None:
+        return _shown(report, request)
+    with stage("gathering evidence"):
+        found = explained(spark, report, request.explain, files, request.reading)
+    from analytics.command.explaining import show
+
+    show(found, request.params, request.outputs.json, quiet=request.quiet)
+    return None
+
+
+def _other_logs(request: Request) -> LogFiles | None:
+    if request.baseline is None or request.baseline.kind is not Kind.LOGS:
+        return None
+    other = find_logs([request.baseline.text])
+    recognise(other, request.reading)
+    return other
+
+
+def _state(request: Request, files: LogFiles) -> AbstractContextManager[State | None]:
+    if request.state is None:
+        return nullcontext()
+    from analytics.incremental.update import opened
+
+    return opened(request.state, files, described(request.reading))
+
+
+def _shown(report: Report, request: Request) -> Report:
     """Writes the report to its files, and prints it unless standard output is one of them.
 
     Raises:
@@ -66,6 +114,7 @@ def show(report: Report, request: Request) -> None:
     if not (request.outputs.uses_stdout or request.quiet):
         _print(report)
     _check_trustworthy(report)
+    return report
 
 
 def _print(report: Report) -> None:

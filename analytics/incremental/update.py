@@ -14,7 +14,7 @@ from analytics.incremental.folder import clean, held
 from analytics.incremental.identity import stamp_of
 from analytics.incremental.intake import Intake, look_through
 from analytics.incremental.manifest import KnownLog, Manifest, load, save
-from analytics.inputs import LogFiles
+from analytics.inputs import ALWAYS, LogFiles, Window
 from analytics.progress import Stage, silent
 
 if TYPE_CHECKING:
@@ -103,16 +103,14 @@ def update(spark: SparkSession, state: State, roll_up: RollUp, keep_us: int | No
     return manifest
 
 
-def report_on(
-    spark: SparkSession, state: State, manifest: Manifest, since_us: int | None, until_us: int | None
-) -> Kept:
+def report_on(spark: SparkSession, state: State, manifest: Manifest, window: Window = ALWAYS) -> Kept:
     """The roll-up of a span of time, cut at whole minutes, and what the report should say about it."""
     from pyspark.sql import functions as F
 
     from analytics.incremental.store import HOUR_US, NO_HOUR, read_hours
 
-    since = 0 if since_us is None else since_us - since_us % MINUTE_US
-    until = None if until_us is None else until_us + -until_us % MINUTE_US
+    since = 0 if window.from_us is None else window.from_us - window.from_us % MINUTE_US
+    until = None if window.to_us is None else window.to_us + -window.to_us % MINUTE_US
     hours = tuple(
         hour
         for hour in sorted(manifest.hours)

@@ -83,6 +83,7 @@ def test_what_was_never_there_before() -> None:
         (blocks(0, 0), blocks(0, 0), None),
         (blocks(0, 0), blocks(1, 1), None),
         (blocks(*[1] * 9, requests=0), blocks(*[1] * 9), None),
+        ([*blocks(*[5] * 9), Block(1_000_000, {"x": 5000})], blocks(*[5] * 20), 1.0),
     ],
 )
 def test_too_little_to_say(before: list[Block], after: list[Block], ratio: float | None) -> None:

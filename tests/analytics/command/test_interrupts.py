@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 import typer
 
 from analytics.command.interrupts import interruptible
+from analytics.signals import deferred
 
 
 def test_ctrl_c() -> None:
@@ -37,3 +39,49 @@ def test_sigterm() -> None:
     assert stopped.value.exit_code == 143
     assert done == ["cleaned up"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_must_not_be_interrupted_ends_first() -> None:
+    """Both signals wait for it, and take effect afterwards; the old handlers are back."""
+    done: list[str] = []
+
+    def start() -> None:
+        with deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("started")
+        done.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_signal_is_obeyed_at_once() -> None:
+    """Whoever insists is not kept waiting."""
+    done: list[str] = []
+
+    def start() -> None:
+        with deferred():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("started")
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("never")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert done == ["started"]
+
+
+def test_other_threads_have_no_signals() -> None:
+    """There nothing is changed."""
+    done: list[str] = []
+
+    def start() -> None:
+        with deferred():
+            done.append("started")
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join(timeout=10)
+    assert done == ["started"]

@@ -10,16 +10,16 @@ import pytest
 
 from analytics.command.baseline import Baseline, Kind, parse_baseline
 from analytics.command.outputs import Outputs
-from analytics.command.request import FailOn, Reading, Request, checked_format, spark_conf
+from analytics.command.request import FailOn, Request, checked_format, spark_conf
+from analytics.inputs import Window
 from analytics.params import StormParams
+from analytics.sources import Reading
 
 NOW = 1_760_000_000_000_000
 
 GOOD = Request(
     logs=("access.jsonl",),
     reading=Reading(),
-    since_us=None,
-    until_us=None,
     params=StormParams(),
     outputs=Outputs(),
     baseline=None,
@@ -45,7 +45,7 @@ def test_a_good_request() -> None:
     ("changes", "message"),
     [
         ({"logs": ()}, "no logs were given"),
-        ({"since_us": 5, "until_us": 5}, "--from is not before --to"),
+        ({"reading": Reading(window=Window(5, 5))}, "--from is not before --to"),
         ({"keep_us": 5}, "--keep is about"),
         ({"verbose": True, "quiet": True}, "contradict"),
         ({"explain": "the worst"}, "an episode's id"),

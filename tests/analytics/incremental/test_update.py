@@ -20,7 +20,7 @@ from analytics.incremental.manifest import NAME, Manifest
 from analytics.incremental.merge import MEASURES
 from analytics.incremental.store import HOUR_US, SOURCE, with_source
 from analytics.incremental.update import opened, report_on, update
-from analytics.inputs import LogFiles, find_logs
+from analytics.inputs import ALWAYS, LogFiles, Window, find_logs
 from analytics.normalise import normalise
 from analytics.rollup import KEY, roll_up
 from analytics.sources import read_logs
@@ -51,13 +51,13 @@ class Runs:
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return path
 
-    def run(self, keep_us: int | None = None, span: tuple[int | None, int | None] = (None, None)) -> list[Any]:
+    def run(self, keep_us: int | None = None, window: Window = ALWAYS) -> list[Any]:
         """One incremental run over all logs; the rows of its roll-up."""
         files = find_logs([str(self.logs)]) if any(self.logs.iterdir()) else LogFiles((), 0, ())
         # Compiling each of these many small plans would take most of the time.
         with opened(str(self.state), files, READING) as state, interpreted(self.spark):
             manifest = update(self.spark, state, self.roll_up, keep_us)
-            return rows(report_on(self.spark, state, manifest, *span).rollup)
+            return rows(report_on(self.spark, state, manifest, window).rollup)
 
     def roll_up(self, files: LogFiles) -> DataFrame:
         """As the command does."""
@@ -198,7 +198,7 @@ def test_a_span_is_cut_at_whole_minutes(runs: Runs) -> None:
     since, until = times[len(times) // 4], times[len(times) // 2]
     low, high = since - since % 60_000_000, until + -until % 60_000_000
     wanted = [row for row in everything if row[bucket] is None or low <= row[bucket] < high]
-    assert runs.run(span=(since, until)) == wanted
+    assert runs.run(window=Window(since, until)) == wanted
     assert 0 < len(wanted) < len(everything)
 
 

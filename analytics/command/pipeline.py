@@ -1,0 +1,137 @@
+"""From files to a report with everything that was asked for: read or kept roll-ups, tables, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from analytics import sides
+from analytics.command.baseline import Kind
+from analytics.command.request import Request
+from analytics.explain import Evidence, gather
+from analytics.incremental.store import SOURCE, hour_name, with_source
+from analytics.incremental.update import Kept, State, report_on, update
+from analytics.inputs import ALWAYS, LogFiles
+from analytics.job import report_from_rollup, rolled_up
+from analytics.normalise import normalise
+from analytics.report.model import Report
+from analytics.rollup import roll_up
+from analytics.sources import Reading, read_logs
+from analytics.spark import interpreted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from analytics.progress import Stage
+    from analytics.report.figures import Comparison
+
+
+def report_on_logs(
+    spark: SparkSession, request: Request, files: LogFiles, other: LogFiles | None, stage: Stage
+) -> Report:
+    """The report on logs that are read now.
+
+    Args:
+        other: the logs to compare with, if any.
+    """
+    with _persisted(rolled_up(spark, files, request.reading)) as rollup:
+        report = report_from_rollup(rollup, files, request.params, stage, _what(files))
+        return _finished(spark, request, rollup, report, other, stage)
+
+
+def report_on_state(
+    spark: SparkSession, request: Request, state: State, other: LogFiles | None, stage: Stage
+) -> Report:
+    """The report on what a state keeps, after it has taken in what is new."""
+    everything, window = replace(request.reading, window=ALWAYS), request.reading.window
+
+    def roll(files: LogFiles) -> DataFrame:
+        lines = with_source(read_logs(spark, files, everything))
+        return roll_up(normalise(lines, keep=[SOURCE]), also=[SOURCE])
+
+    manifest = update(spark, state, roll, request.keep_us, stage)
+    kept = report_on(spark, state, manifest, window)
+    files = LogFiles(kept.names, 0, kept.damaged, kept.doubles)
+    with interpreted(spark), _persisted(kept.rollup) as rollup:
+        report = report_from_rollup(rollup, files, request.params, stage, _what_kept(kept))
+        notes = (*report.quality.notes, _note(kept, request))
+        report = replace(report, quality=replace(report.quality, notes=notes))
+        return _finished(spark, request, rollup, report, other, stage)
+
+
+def explained(spark: SparkSession, report: Report, episode: str, files: LogFiles, reading: Reading) -> Evidence:
+    """The evidence for one episode of a report.
+
+    Raises:
+        BadInput: there is no such episode.
+    """
+    from analytics.command.explaining import find_episode
+
+    return gather(read_logs(spark, files, reading), find_episode(report, episode))
+
+
+def _finished(
+    spark: SparkSession,
+    request: Request,
+    rollup: DataFrame,
+    report: Report,
+    other: LogFiles | None,
+    stage: Stage,
+) -> Report:
+    if request.baseline is not None:
+        with stage("comparing"):
+            compared = _comparison(spark, request, rollup, report, other)
+            report = replace(report, comparison=compared)
+    if request.outputs.parquet is not None:
+        with stage("writing tables"):
+            request.outputs.write_tables(spark, report, rollup)
+    return report
+
+
+def _comparison(
+    spark: SparkSession, request: Request, rollup: DataFrame, report: Report, other: LogFiles | None
+) -> Comparison | None:
+    baseline = request.baseline
+    if baseline is None:
+        return None
+    match baseline.kind:
+        case Kind.RELEASE:
+            return sides.by_release(rollup, report, baseline.text)
+        case Kind.DATE:
+            return sides.by_date(rollup, report, baseline.at_us or 0, baseline.text)
+        case Kind.LOGS:
+            assert other is not None
+            # --from and --to choose from these logs, not from those of another time.
+            everything = replace(request.reading, window=ALWAYS)
+            with _persisted(rolled_up(spark, other, everything)) as old:
+                before = (old, report_from_rollup(old, other, request.params), baseline.text)
+                return sides.by_logs(before, (rollup, report, "these logs"))
+
+
+@contextmanager
+def _persisted(rollup: DataFrame) -> Iterator[DataFrame]:
+    rollup.persist()
+    try:
+        yield rollup
+    finally:
+        rollup.unpersist()
+
+
+def _what(files: LogFiles) -> str:
+    count = len(files.names)
+    return f"reading {count:,} file{'' if count == 1 else 's'}, {files.size / 1e6:,.1f} MB"
+
+
+def _what_kept(kept: Kept) -> str:
+    return f"reading what is kept of {len(kept.hours):,} hour{'' if len(kept.hours) == 1 else 's'}"
+
+
+def _note(kept: Kept, request: Request) -> str:
+    count = len(kept.hours)
+    cut = "; the span is cut at full minutes" if request.reading.window != ALWAYS else ""
+    if not count:
+        return f"From hourly roll-ups: there are none of this time{cut}."
+    first, last = hour_name(kept.hours[0]), hour_name(kept.hours[-1])
+    return f"From hourly roll-ups: {count:,} hour{'' if count == 1 else 's'}, {first} to {last}{cut}."
