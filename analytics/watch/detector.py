@@ -50,6 +50,7 @@ class Detector:
         self._node_us: dict[str | None, int] = {}
         self._held: dict[str, float] = {}
         self.storms = OpenStorms(params, limits.storms)
+        self._since_s = float("inf")
         self._bad: dict[int, int] = {}
         self._bad_before = 0
 
@@ -60,6 +61,7 @@ class Detector:
             rows: of one batch, in any order; now_s: our own clock, which only has to go on.
         """
         changes: list[Change] = []
+        self._since_s = min(self._since_s, now_s)
         ordered = sorted(self._records(rows), key=lambda row: row.first_us)
         for row in ordered:
             self._node_us[row.node] = max(self._node_us.get(row.node, 0), row.last_us)
@@ -102,7 +104,7 @@ class Detector:
             for storm in self.storms:
                 if whole is not None and storm.storm in _TOLD_BY_FLEET and storm.node == overload.node:
                     changes.append(self.storms.end(storm, into=whole.id))
-        herd = fleet.herd()
+        herd = fleet.herd(now_s - self._since_s)
         if herd is not None and self._goes_on(herd) and not self._overloaded(herd.node):
             changes += self._gathered(herd, now_s)
         return changes

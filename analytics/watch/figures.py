@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from analytics.answers import GRAINS, ONCE_PER_SEQ, REPEATABLE, Answer
 from analytics.params import StormParams
 from analytics.repeats import BITS, FEW, FULL, SLACK
 from analytics.rollup import SLOTS
 from analytics.watch.signals import Signal
+
+STEADIER: Final = 2.0
+"""How many times more of the time has to be busy than for the report. It sees stretches as a whole: of readers behind
+one key it has seen more than three segments. After ten seconds of a stretch, that many may be all there was."""
 
 
 @dataclass(slots=True)
@@ -88,7 +92,7 @@ class Figures:
 
     def _readers(self, params: StormParams) -> int:
         """How many readers share the client key, see :func:`analytics.repeats.readers`."""
-        steady = self.busy_s >= params.same_seq_share * self.duration_s
+        steady = self.busy_s >= STEADIER * params.same_seq_share * self.duration_s
         lasting = self.seqs <= params.same_seq_few and self.duration_s >= params.same_seq_s and steady
         if lasting or self.answer is Answer.POST:
             return 1

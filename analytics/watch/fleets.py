@@ -50,23 +50,25 @@ class _Second:
     n: int = 0
     clients: int = 0
     refused: int = 0
-    refused_clients: int = 0
+    early_clients: int = 0
     early: int = 0
 
     def count(self, params: StormParams) -> None:
         """Brings the figures up to date."""
-        refused = [(row, before) for row, before in self.rows.values() if row.answer is Answer.OVERLOAD]
+        refused = [
+            (row, _early(row, before, params)) for row, before in self.rows.values() if row.answer is Answer.OVERLOAD
+        ]
         self.n = sum(row.n for row, _ in self.rows.values())
         self.clients = len({row.client for row, _ in self.rows.values()})
         self.refused = sum(row.n for row, _ in refused)
-        self.refused_clients = len({row.client for row, _ in refused})
-        self.early = sum(_early(row, before, params) for row, before in refused)
+        # Clients that wait as they are told have no part in it, however many they are.
+        self.early_clients = len({row.client for row, early in refused if early})
+        self.early = sum(early for _, early in refused)
 
     def is_hot(self, params: StormParams) -> bool:
         """Many are refused, and come again so early that it is the retries that keep the server busy."""
-        return self.refused_clients >= params.many_clients and self.refused >= params.amplification * (
-            self.refused - self.early
-        )
+        wanted = self.refused - self.early
+        return self.early_clients >= params.many_clients and self.refused >= params.amplification * wanted
 
 
 class NodeFleet:
@@ -119,13 +121,17 @@ class NodeFleet:
             return None
         return self._gathering(Fleet.OVERLOAD, stretch[0], stretch[-1])
 
-    def herd(self) -> Gathering | None:
-        """The latest stretch in which a herd came, and came again."""
+    def herd(self, known_s: float) -> Gathering | None:
+        """The latest stretch in which a herd came, and came again.
+
+        Args:
+            known_s: how long its failures would have been seen, had there been any. Seconds.
+        """
         params = self._params
         crowded = [bucket for bucket, second in self._seconds.items() if second.clients >= params.herd_clients]
         if not crowded:
             return None
-        least = params.herd_ratio * self._usual()
+        least = params.herd_ratio * self._usual(known_s)
         stretch = _latest_stretch(sorted(b for b in crowded if self._seconds[b].n >= least), micros(params.herd_gap_s))
         if not stretch:
             return None
@@ -135,10 +141,10 @@ class NodeFleet:
         # Where most of it is the loops of single clients, those are told, each for itself.
         return found if again and 2 * looping < found.figures.n else None
 
-    def _usual(self) -> float:
+    def _usual(self, known_s: float) -> float:
         """Failures in its usual second; 1 where most of its seconds have none."""
         span = (max(self._seconds) - min(self._seconds)) / SECOND_US + 1
-        if 2 * len(self._seconds) <= span:
+        if 2 * len(self._seconds) <= max(span, min(known_s, self._limits.fleet_s)):
             return 1
         return median_low(second.n for second in self._seconds.values())
 

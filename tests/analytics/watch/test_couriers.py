@@ -77,7 +77,7 @@ def test_a_webhook_gets_each_alert_once(hook: Hook, ledger: Ledger) -> None:
 def test_retry_after_is_honoured(hook: Hook, ledger: Ledger) -> None:
     """A receiver that is busy is asked again no sooner than it says, with the same key."""
     receiver, clock = Webhook(hook.url), Clock()
-    answers = iter([(503, {"Retry-After": "30"}), (200, {})])
+    answers: Iterator[tuple[int, dict[str, str]]] = iter([(503, {"Retry-After": "30"}), (200, {})])
     hook.answer = lambda: next(answers)
     ledger.commit(1, {}, [news("a")], [receiver.name])
     messenger = courier(receiver, ledger, clock)
@@ -95,7 +95,7 @@ def test_retry_after_is_honoured(hook: Hook, ledger: Ledger) -> None:
 def test_what_is_refused_for_good_is_given_up(hook: Hook, ledger: Ledger) -> None:
     """An alert that the receiver will never take does not hold up the next; it is counted."""
     receiver = Webhook(hook.url)
-    answers = iter([(422, {}), (200, {})])
+    answers: Iterator[tuple[int, dict[str, str]]] = iter([(422, {}), (200, {})])
     hook.answer = lambda: next(answers)
     ledger.commit(1, {}, [news("a"), news("b")], [receiver.name])
     courier(receiver, ledger).deliver()
