@@ -52,6 +52,21 @@ def simulate(
         str, typer.Option(metavar="SIZE", help="Begin the next file at this size; or after an hour.")
     ] = f"{ROTATE_BYTES >> 20}MiB",
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier simulation.")] = False,
+    live: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Misbehave at a real server in place of writing logs.", show_default=False),
+    ] = None,
+    acts: Annotated[
+        list[str] | None,
+        typer.Option("--act", metavar="NAME", help="With --live: only this act; may be given again."),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="With --live: requests per client, at most.", show_default="60"),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.1, max=1000, help="With --live: and per second.", show_default="20")
+    ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -67,15 +82,22 @@ def simulate(
 ) -> None:
     """Write access logs of a made-up fleet, with storms whose place, class and cause are known (truth.json).
 
+    With --live, let clients of every class of storm misbehave at a real server, bounded, so that its log has real ones.
     With --score, compare a report (`tricklecast storms --json`) with that truth. Exit codes: 0 written, or a good
-    report; 1 a report that is not good enough; 2 usage; 3 bad input.
+    report; 1 a report that is not good enough, or nothing that could be played; 2 usage; 3 bad input.
     """
     with interruptible():
         if report is not None:
             _judge(report, truth or out or report.parent)
             return
         if out is None:
-            raise typer.BadParameter("where are the logs to be written?", param_hint="--out")
+            raise typer.BadParameter("where is the result to be written?", param_hint="--out")
+        if live is not None:
+            from analytics.simulate.live.command import play
+
+            if not play(live, out, acts or (), requests, rate, force=force):
+                raise typer.Exit(NOT_GOOD_ENOUGH)
+            return
         size = _sizes(lines, duration, nodes, clients, channels, kind)
         from analytics.simulate.run import Request
 
@@ -150,9 +172,10 @@ def _judge(report: Path, place: Path) -> None:
         raise BadInput(f"cannot read {str(report)!r}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{str(report)!r} is no report.json: {error}") from error
-    kind = Set(truth.kind)
-    typer.echo(table(found, kind), nl=False)
+    if truth.kind not in LIMITS:
+        raise BadInput(f"truth.json is of an unknown set: {truth.kind!r}")
+    typer.echo(table(found, truth.kind), nl=False)
     for text in details(found):
         typer.echo(text)
-    if not found.meets(LIMITS[kind]):
+    if not found.meets(LIMITS[truth.kind]):
         raise typer.Exit(NOT_GOOD_ENOUGH)

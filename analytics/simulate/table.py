@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from analytics.simulate.catalogue import Set
 from analytics.simulate.score import LIMITS, Episode, Score, Verdict
 
 _HEAD = f"{'class':24}{'planted':>9}{'found':>8}{'class':>8}{'trigger':>9}{'exact':>8}{'rhythm':>8}"
 
 
-def table(score: Score, kind: Set) -> str:
+def table(score: Score, kind: str) -> str:
     """How many of each class were found, and rightly named, in per cent; and whether that is enough."""
     rows = [_HEAD]
     classes = sorted({verdict.storm.storm for verdict in score.verdicts})

@@ -13,6 +13,8 @@ from analytics.errors import BadInput
 
 VERSION: Final = 1
 FILE: Final = "truth.json"
+LIVE: Final = "live"
+"""What stands in place of the set where real clients misbehaved at a real server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Storm:
         start_us, end_us: arrivals of its first and last request, microseconds.
         n: its requests, counted from the lines.
         clients, channels: all of their names; no clients where the log does not say.
-        node: the server. release: the clients' product/version, ``None`` if they differ.
+        node: the server; empty if that is not known. release: the clients' product/version, ``None`` if they differ.
         seq_lo, seq_hi: the range of seqs it was about; ``None`` without.
         trigger: the event that set it off; ``None`` if there was none.
         backoff: its pace, as :class:`analytics.simulate.pace.Pace`; ``None`` if its clients differ.
@@ -72,7 +74,8 @@ class Truth:
     """All that is known about a simulated log.
 
     Attributes:
-        seed: what it was drawn from. kind: ``standard``, ``grey`` or ``healthy`` (``set`` in JSON).
+        seed: what it was drawn from. kind: ``standard``, ``grey``, ``healthy`` or ``live`` (``set`` in
+            JSON).
         lines: how many lines were written, copies included.
         storms, traps: what was planted, in the order of time.
         left_out: scripts of the catalogue that the log was too short for.

@@ -21,7 +21,7 @@ from trickle.wire import CLOSED, SEQ_NEXT
 OK, NOT_FOUND, CONFLICT, SEQ_MISSING, BUSY = (200,), (404,), (409,), (470,), (429, 503)
 
 DRIP_RATE: Final = 1.8
-DRIP_REQUESTS: Final = 40
+DRIP_REQUESTS: Final = 34
 """Slower than a loop (``StormParams.not_found_rps``) and longer than a start-up (``warn_hits_alone``)."""
 
 MAX_DRAIN_S: Final = 60

@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 
 from analytics.simulate.live.acts import ACTS, Act
-from analytics.simulate.live.stage import ActImpossible, Loop, Stage
+from analytics.simulate.live.stage import ActImpossible, Loop, Stage, first_of
 
 REQUESTS: Final = 60
 """Requests that a client makes unless told otherwise: critical by number (``StormParams.critical_hits_alone``)."""
@@ -62,7 +62,7 @@ async def perform(
             loops = await act.play(Stage(base, name, prefix, requests, rate))
             performance = Performance(name, act, tuple(loops))
         except* ActImpossible as group:
-            performance = Performance(name, act, impossible=str(_first(group)))
+            performance = Performance(name, act, impossible=str(first_of(group)))
         performances.append(performance)
         tell(performance)
 
@@ -75,10 +75,3 @@ async def perform(
         if ACTS[name].alone:
             await play(name)
     return sorted(performances, key=lambda performance: chosen.index(performance.name))
-
-
-def _first(group: BaseExceptionGroup[ActImpossible]) -> BaseException:
-    first: BaseException = group
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first

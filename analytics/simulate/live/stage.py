@@ -33,6 +33,14 @@ class ServerUnreachable(TrickleError):
     """There is no server to misbehave at."""
 
 
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group: clients that fail together fail for one reason."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
 @dataclass(slots=True)
 class Loop:
     """What one client did, as it saw it itself.

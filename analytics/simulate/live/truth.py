@@ -7,10 +7,7 @@ from typing import Final
 
 from analytics.simulate.live.run import Performance
 from analytics.simulate.live.stage import Loop
-from analytics.simulate.truth import Storm, Truth
-
-KIND: Final = "live"
-"""What stands in the truth in place of the set."""
+from analytics.simulate.truth import LIVE, Storm, Truth
 
 ANY_NODE: Final = ""
 """A client does not know what its server calls itself in the log."""
@@ -26,7 +23,7 @@ def truth_of(performances: Iterable[Performance]) -> Truth:
     storms = [storm for performance in played if performance.loops for storm in _storms(performance)]
     return Truth(
         seed=0,
-        kind=KIND,
+        kind=LIVE,
         lines=0,
         storms=tuple(sorted(storms, key=lambda storm: storm.start_us)),
         traps=(),

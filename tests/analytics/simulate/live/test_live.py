@@ -1,0 +1,106 @@
+"""Real storms: clients of every class misbehave at our server, and at one that is wrong; the report names each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from analytics.inputs import find_logs
+from analytics.job import make_report
+from analytics.report.json_report import as_dict
+from analytics.simulate.live.acts import ACTS
+from analytics.simulate.live.run import Performance, perform
+from analytics.simulate.live.stage import ServerUnreachable
+from analytics.simulate.live.truth import truth_of
+from analytics.simulate.score import LIMITS, Score, score
+from analytics.simulate.table import details
+from analytics.simulate.truth import LIVE
+from tests.analytics.simulate.live.faulty import faulty_server
+from tests.support.server import serve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SERVER = ("--max-readers", "40", "--channel-drain-s", "2", "--window-segments", "32")
+REQUESTS, RATE = 40, 30.0
+
+NOT_AT_OURS = {"historic_fault", "head_backwards", "server_error_loop"}
+"""What our server does not let happen."""
+
+AT_THE_FAULTY = ("historic_fault", "head_backwards", "server_error_loop", "zero_byte_loop", "same_segment_loop")
+
+
+@dataclass
+class Played:
+    """What was done at a server, and the log that it wrote."""
+
+    performances: list[Performance]
+    log: Path
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Played, Played]:
+    """Every act at our server, and those that need a fault at one that has it; at the same time."""
+    folder = tmp_path_factory.mktemp("live")
+    ours, faulty = Played([], folder / "access.jsonl"), Played([], folder / "faulty.jsonl")
+
+    async def both(base: str, faulty_base: str) -> None:
+        async def at(url: str, names: tuple[str, ...], result: Played) -> None:
+            result.performances += await perform(url, names, "live", requests=REQUESTS, rate=RATE)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(at, base, tuple(ACTS), ours)
+            group.start_soon(at, faulty_base, AT_THE_FAULTY, faulty)
+
+    with serve(*SERVER, access_log=ours.log) as server, faulty_server(faulty.log) as faulty_base:
+        anyio.run(both, server.base, faulty_base)
+        assert server.stop() == 0
+    return ours, faulty
+
+
+def judged(spark: SparkSession, played: Played) -> tuple[dict[str, Any], Score]:
+    """The report on a log, and how good it is."""
+    report = as_dict(make_report(spark, find_logs([str(played.log)])))
+    return report, score(report, truth_of(played.performances))
+
+
+def test_every_misbehaviour_at_our_server_is_found_and_named(
+    spark: SparkSession, played: tuple[Played, Played]
+) -> None:
+    """All storms of all classes but those that cannot happen there; the log has nobody else to accuse."""
+    ours, _ = played
+    impossible = {one.name for one in ours.performances if one.impossible is not None}
+    assert impossible == NOT_AT_OURS
+    report, found = judged(spark, ours)
+    assert found.meets(LIMITS[LIVE]), "\n".join(details(found))
+    assert report["quality"]["unparsable"] == 0
+
+
+def test_the_faults_of_a_server_are_found_and_named(spark: SparkSession, played: tuple[Played, Played]) -> None:
+    """A head that stands still at an empty segment, or goes backwards; and requests that fail."""
+    _, faulty = played
+    assert [one.impossible for one in faulty.performances] == [None] * len(AT_THE_FAULTY)
+    report, found = judged(spark, faulty)
+    assert found.meets(LIMITS[LIVE]), "\n".join(details(found))
+    causes = {episode["channels"][0]: episode["cause"] for episode in report["episodes"]}
+    assert "head went backwards" in causes["live-head_backwards"]
+    assert "does not advance" in causes["live-historic_fault"]
+
+
+def test_a_client_does_no_more_than_it_was_told(played: tuple[Played, Played]) -> None:
+    """Misbehaviour is bounded: so many requests each, and no faster than told."""
+    for performance in (*played[0].performances, *played[1].performances):
+        for loop in performance.loops:
+            assert len(loop.statuses) <= REQUESTS
+            assert (len(loop.statuses) - 1) / RATE <= (loop.last_us - loop.first_us) / 1e6 + 0.1
+
+
+def test_nobody_there_is_said_at_once() -> None:
+    """Without a server no act is played."""
+    with pytest.raises(ExceptionGroup) as failure:
+        anyio.run(perform, "http://127.0.0.1:1", ("not_found_loop",), "live")
+    assert failure.group_contains(ServerUnreachable, match="127.0.0.1:1")
