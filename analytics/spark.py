@@ -5,6 +5,7 @@ Imported only when a report is wanted: ``pyspark`` takes a third of a second to 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -163,6 +164,9 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
     # Where Spark runs Python on this machine, it is to be this one, which has these packages.
     if str(chosen.get("spark.master", "")).startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not verbose:  # py4j has pages to say about a call that was interrupted, some of them to nobody's handler
+        logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+        logging.getLogger().addHandler(logging.NullHandler())
     builder = session_type.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
