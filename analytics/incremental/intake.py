@@ -36,7 +36,7 @@ def look_through(files: LogFiles, manifest: Manifest) -> Intake:
         BadInput: a log is remote, gone or unreadable.
     """
     by_stamp = {log.stamp: key for key, log in manifest.logs.items()}
-    sizes = [log.size for log in manifest.logs.values()]
+    sizes = [log.size for log in manifest.logs.values() if log.size]  # every log begins with nothing
     given: dict[str, KnownLog] = {}
     begins: dict[str, frozenset[str]] = {}
     doubles: list[str] = list(files.duplicates)
