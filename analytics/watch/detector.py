@@ -105,7 +105,7 @@ class Detector:
                 if whole is not None and storm.storm in _TOLD_BY_FLEET and storm.node == overload.node:
                     changes.append(self.storms.end(storm, into=whole.id))
         herd = fleet.herd(now_s - self._since_s)
-        if herd is not None and self._goes_on(herd) and not self._overloaded(herd.node):
+        if herd is not None and self._goes_on(herd) and not self._fleet_comes_first(herd.node, now_s):
             changes += self._gathered(herd, now_s)
         return changes
 
@@ -186,7 +186,7 @@ class Detector:
         return [change] if change is not None else []
 
     def _fleet_comes_first(self, node: str | None, now_s: float) -> bool:
-        """Whether one client's overload is part of its fleet's, or may turn out to be within a moment."""
+        """Whether what is seen is part of a fleet's overload, or may turn out to be within a moment."""
         if self._overloaded(node):
             return True
         if not self._fleets.is_hot(node):

@@ -54,6 +54,12 @@ def live_rollup(lines: DataFrame, limits: WatchLimits) -> DataFrame:
     return rolled.withColumn("window_us", F.unix_micros(F.col("reading.start")))
 
 
+def state_schema(spark: SparkSession) -> str:
+    """What Spark's state is made of: a checkpoint with another cannot be gone on from."""
+    nothing = spark.createDataFrame([], "block string, read_us long")
+    return live_rollup(records(nothing), WatchLimits()).schema.simpleString()
+
+
 def signals(rollup: DataFrame, limits: WatchLimits) -> DataFrame:
     """Of the rows that a batch changed, those that could be part of a storm; the loudest, if there are too many."""
     counted = rollup.withColumn("seqs", F.when(among(ONCE_PER_SEQ), distinct_seqs()).otherwise(0).cast("long"))

@@ -21,8 +21,9 @@ from analytics.watch.limits import WatchLimits
 from analytics.watch.reading import read_health
 from analytics.watch.receivers import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
 from analytics.watch.request import WatchRequest
-from analytics.watch.state import only_spark, state_folder
+from analytics.watch.state import carried_over, only_spark, state_folder
 from analytics.watch.status import Status
+from trickle import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,9 @@ LOOK_S: Final = 0.25
 
 HEALTH: Final = "source.json"
 """Where the source says how it is doing, in the state's folder."""
+
+CHECKPOINT: Final = "spark"
+"""Spark's own part of the state, in the same folder."""
 
 FAREWELL_S: Final = 3.0
 """How long receivers are waited for at the end. Seconds."""
@@ -80,14 +84,17 @@ def start_query(
     Args:
         folder: its state; judge: gets what each batch changed.
     """
-    from analytics.watch.query import signals, start  # brings pyspark along
+    from analytics.watch.query import signals, start, state_schema  # brings pyspark along
     from analytics.watch.stream import read_stream
 
     (folder / HEALTH).unlink(missing_ok=True)  # what the source of an earlier run said
     # A session of its own has settings of its own.
     own = spark.newSession()
-    blocks = read_stream(own, request.source, folder / HEALTH, earliest=request.earliest)
-    query = start(own, blocks, lambda rows, batch: judge.batch(signals(rows, limits), batch), folder / "spark", limits)
+    since = carried_over(folder / CHECKPOINT, f"tricklecast {__version__}, Spark {spark.version}, {state_schema(own)}")
+    blocks = read_stream(own, request.source, folder / HEALTH, earliest=request.earliest, since=since)
+    query = start(
+        own, blocks, lambda rows, batch: judge.batch(signals(rows, limits), batch), folder / CHECKPOINT, limits
+    )
     # Until there is its number, no batch has been judged: the first is one without lines.
     judge.follow(str(query.id))
     return query

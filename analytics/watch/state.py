@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final
 
 from analytics.errors import BadInput
+from analytics.watch.ledger import write_atomically
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +21,9 @@ LAST_BREATH_S: Final = 30.0
 """How long the Spark of a process that was killed may take to notice. Seconds."""
 
 PAUSE_S: Final = 0.1
+
+MAKER: Final = "made-by"
+"""The file that says which version made the checkpoint."""
 
 
 @contextmanager
@@ -50,6 +55,28 @@ def _only_one(descriptor: int, state: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise BadInput(f"{str(state)!r} is in use by another watch") from None
+
+
+def carried_over(checkpoint: Path, made_by: str) -> dict[str, Any] | None:
+    """Where to go on if another version made the checkpoint: what Spark has counted means nothing to this one.
+
+    The checkpoint is removed then. What is lost with it are the counts of the last moments, and no line.
+
+    Args:
+        checkpoint: Spark's folder; made_by: what tells this version from others.
+
+    Returns:
+        the offset of its last batch that was finished; ``None`` if the checkpoint can be used, or there is none.
+    """
+    maker, since = checkpoint.parent / MAKER, None
+    with suppress(FileNotFoundError):
+        if maker.read_text(encoding="utf-8") != made_by:
+            finished = [int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdecimal()]
+            offsets = checkpoint / "offsets" / str(max(finished, default=0))
+            since = json.loads(offsets.read_text(encoding="utf-8").splitlines()[-1])
+            shutil.rmtree(checkpoint)
+    write_atomically(maker, made_by.encode())
+    return since
 
 
 @contextmanager

@@ -103,7 +103,7 @@ class LinesReader(SimpleDataSourceStreamReader):
         self._health_file = Path(options["health"])
         self._told = float("-inf")
         self._warm = False
-        self._beginning: dict[str, Any] | None = None
+        self._beginning: dict[str, Any] | None = options["since"]
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a first run begins. Spark asks more than once, and what it then reads begins at either."""
@@ -148,14 +148,22 @@ def _lines_of(options: Mapping[str, Any]) -> Lines:
     return FileLines(options["logs"], earliest=options["earliest"])
 
 
-def read_stream(spark: SparkSession, source: Mapping[str, Any], health: Path, *, earliest: bool) -> DataFrame:
+def read_stream(
+    spark: SparkSession,
+    source: Mapping[str, Any],
+    health: Path,
+    *,
+    earliest: bool,
+    since: Mapping[str, Any] | None = None,
+) -> DataFrame:
     """The stream of blocks of lines.
 
     Args:
         source: ``logs`` (files, folders), or ``servers``, ``topic`` and ``config`` of Kafka.
         health: file in which the source says how it is doing.
         earliest: begin with what is there already, if there is no checkpoint.
+        since: begin there instead.
     """
     spark.dataSource.register(LinesSource)
-    options = json.dumps({**source, "health": str(health), "earliest": earliest})
+    options = json.dumps({**source, "health": str(health), "earliest": earliest, "since": since})
     return spark.readStream.format(NAME).option("json", options).load()

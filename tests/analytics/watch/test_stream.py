@@ -17,6 +17,7 @@ from analytics.watch.news import News
 from analytics.watch.reading import read_health
 from analytics.watch.request import WatchRequest
 from analytics.watch.run import HEALTH, start_query
+from analytics.watch.state import MAKER
 from tests.analytics.support.writer import LogWriter
 from tests.support.waiting import eventually
 
@@ -70,6 +71,7 @@ def request(log: Path) -> WatchRequest:
 @contextmanager
 def watching(spark: SparkSession, log: Path, state: Path, told: Told) -> Iterator[Judge]:
     """A watch, for as long as the context is open."""
+    state.mkdir(exist_ok=True)
     wanted = request(log)
     judge = Judge(Ledger(state, wanted.source, LIMITS), wanted.params, LIMITS, told)
     query = start_query(spark, wanted, state, judge, LIMITS)
@@ -89,8 +91,11 @@ def storm(log: Path, client: str, channel: str) -> None:
         file.writelines(line + "\n" for line in writer.lines())
 
 
-def test_hostile_lines_and_a_restart(spark: SparkSession, tmp_path: Path) -> None:
-    """Lines that are no records are counted and harm nobody; what is told before a restart is not told after it."""
+def test_hostile_lines_and_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    """Lines that are no records are counted and harm nobody; what is told before a restart is not told after it.
+
+    Nor after an update, with which Spark's part of the state cannot be used any more.
+    """
     log, told = tmp_path / "access.jsonl", Told()
     log.write_bytes(
         b'\xff\xfe\x00 no JSON\n[1,2]\n"text"\nnull\n{"ts_us":"soon"}\n{"v":1}\n\n   \n'
@@ -115,4 +120,9 @@ def test_hostile_lines_and_a_restart(spark: SparkSession, tmp_path: Path) -> Non
         health = read_health(tmp_path / "state" / HEALTH)
         assert health is not None
         assert (health.files, health.problems, health.lost_bytes) == (1, {}, 0)
-    assert told.clients[1] == "b"
+    assert told.clients[1:] == ["b"]
+    (tmp_path / "state" / MAKER).write_text("another version")
+    storm(log, "c", "third")
+    with watching(spark, log, tmp_path / "state", told):
+        wait(lambda: "c" in told.clients)
+    assert told.clients[1:] == ["b", "c"]
