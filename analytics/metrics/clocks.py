@@ -2,8 +2,8 @@
 
 Publishers number their segments in the order of time. Where a clock was set back, two stretches of time share the same
 stamps: for as long as it was set back by, each channel's posts are those of two times at once, in turn. So, within a
-bucket, seqs lie far apart, and the lowest of them is older than what was posted in the bucket before. One publisher
-can cause that by itself (it posts again); all publishers of a node at once cannot. Hence: at least :data:`CHANNELS`
+bucket, seqs lie far apart, and the lowest of them are older than the highest of the bucket before. One publisher can
+cause that by itself (it posts again); all publishers of a node at once cannot. Hence: at least :data:`CHANNELS`
 channels, :data:`TOGETHER` of all that were posted to, for at least :data:`BUCKETS` buckets in a row.
 
 What cannot be told without false alarms: steps shorter than that (about half a minute); nodes with fewer publishers; a
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from analytics.answers import GRAINS, Answer
@@ -38,37 +37,45 @@ MAX_ROWS: Final = 10_000
 BUCKET_US: Final = micros(GRAINS[Answer.POST].bucket_s)
 
 
-def overlaps(rollup: DataFrame) -> DataFrame:
-    """Buckets in which a node's channels were all posted to from two times: ``node``, ``bucket_us``."""
+def scattered(rollup: DataFrame) -> DataFrame:
+    """Buckets in which the seqs posted to nearly all channels of a node lie further apart than there are posts.
+
+    Returns:
+        ``node``, ``bucket_us``, ``channels``, and the means ``lo`` and ``hi`` of their lowest and highest seqs.
+    """
     posts = rollup.where((F.col("answer") == Answer.POST.value) & F.col("seq_lo").isNotNull())
-    channels = posts.groupBy("node", "channel", "bucket_us").agg(
-        F.min("seq_lo").alias("lo"), F.max("seq_hi").alias("hi"), F.sum("n").alias("n")
-    )
-    ordered = Window.partitionBy("node", "channel").orderBy("bucket_us")
-    earlier = F.lag("hi").over(ordered)
-    apart = (F.col("lo") < earlier - IN_FLIGHT) & (F.col("hi") > earlier) & (F.col("hi") - F.col("lo") >= F.col("n"))
-    marked = channels.withColumn("apart", F.when(apart, 1).otherwise(0))
-    buckets = marked.groupBy("node", "bucket_us").agg(
-        F.sum("apart").alias("apart"), F.count(F.lit(1)).alias("channels")
+    apart = F.col("seq_hi") - F.col("seq_lo") >= F.col("n") + IN_FLIGHT
+    buckets = posts.groupBy("node", "bucket_us").agg(
+        F.sum(F.when(apart, 1).otherwise(0)).alias("apart"),
+        F.count(F.lit(1)).alias("channels"),
+        F.avg(F.when(apart, F.col("seq_lo"))).alias("lo"),
+        F.avg(F.when(apart, F.col("seq_hi"))).alias("hi"),
     )
     together = (F.col("apart") >= CHANNELS) & (F.col("apart") >= TOGETHER * F.col("channels"))
-    return buckets.where(together).orderBy("bucket_us", "node").limit(MAX_ROWS).select("node", "bucket_us")
+    found = buckets.where(together).select("node", "bucket_us", "channels", "lo", "hi")
+    return found.orderBy("bucket_us", "node").limit(MAX_ROWS)
 
 
 def clock_steps(rows: Iterable[Row]) -> tuple[ClockStep, ...]:
-    """The collected rows of :func:`overlaps`: one step per uninterrupted stretch that is long enough.
+    """The collected rows of :func:`scattered`: one step per uninterrupted stretch that is long enough.
 
-    The stretch is as long as the clock was set back by, to within a bucket or two.
+    The stretch is as long as the clock was set back by, to within a bucket or two. Where publishers skip seqs, as under
+    a heavy load, they lie apart, too; but then each bucket's are all newer than those of the one before.
     """
-    stretches: list[tuple[str | None, int, int]] = []
+    stretches: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: (row["node"] or "", row["bucket_us"])):
-        node, bucket = row["node"], row["bucket_us"]
-        if stretches and stretches[-1][0] == node and bucket - stretches[-1][2] == BUCKET_US:
-            stretches[-1] = (node, stretches[-1][1], bucket)
+        if stretches and _continues(stretches[-1][-1], row):
+            stretches[-1].append(row)
         else:
-            stretches.append((node, bucket, bucket))
+            stretches.append([row])
     return tuple(
-        ClockStep(node, first, -(last - first + BUCKET_US) / 1e6)
-        for node, first, last in stretches
-        if last - first >= (BUCKETS - 1) * BUCKET_US
+        ClockStep(stretch[0]["node"], stretch[0]["bucket_us"], -len(stretch) * BUCKET_US / 1e6)
+        for stretch in stretches
+        if len(stretch) >= BUCKETS
     )
+
+
+def _continues(before: Row, row: Row) -> bool:
+    adjacent = row["node"] == before["node"] and row["bucket_us"] - before["bucket_us"] == BUCKET_US
+    # Means over channels can be compared as long as those are the same ones; their number is a good sign of it.
+    return bool(adjacent and row["channels"] == before["channels"] and row["lo"] < before["hi"] < row["hi"])

@@ -69,8 +69,8 @@ def measure(rollup: DataFrame, seen: Overview, episodes: Sequence[Episode], para
         frames = {
             "cube": cube(rows, width, params),
             "markers": timeline.markers(rollup, params),
-            "gaps": gaps.silences(rollup, params),
-            "clocks": clocks.overlaps(rollup),
+            "gaps": gaps.cells(rollup, seen),
+            "clocks": clocks.scattered(rollup),
         }
         if episodes:
             steps = [sparklines.step_width(episode.start_us, episode.end_us) for episode in episodes]
@@ -114,7 +114,7 @@ def _figures(
     return Figures(
         totals=seen.totals(repeats),
         quality=replace(
-            seen.quality(), gaps=gaps.log_gaps(found["gaps"]), clock_steps=clocks.clock_steps(found["clocks"])
+            seen.quality(), gaps=gaps.log_gaps(found["gaps"], params), clock_steps=clocks.clock_steps(found["clocks"])
         ),
         success=success(of[Kind.ALL]),
         episodes=episodes,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.metrics.clocks import clock_steps, overlaps
-from analytics.metrics.gaps import log_gaps, silences
+from analytics.metrics.clocks import clock_steps, scattered
+from analytics.metrics.gaps import cells, log_gaps
 from analytics.metrics.parts import collect_parts
+from analytics.metrics.totals import overview
 from analytics.params import StormParams
 from analytics.report.figures import ClockStep, LogGap
 from analytics.spark import interpreted
@@ -127,8 +128,8 @@ def told(
         lines += log.lines()
     rollup = rolled_up(spark, lines, tmp_path_factory.mktemp("nodes"))
     with interpreted(spark):
-        found = collect_parts({"gaps": silences(rollup, StormParams()), "clocks": overlaps(rollup)})
-    return log_gaps(found["gaps"]), clock_steps(found["clocks"])
+        found = collect_parts({"gaps": cells(rollup, overview(rollup)), "clocks": scattered(rollup)})
+    return log_gaps(found["gaps"], StormParams()), clock_steps(found["clocks"])
 
 
 def test_gaps(told: tuple[tuple[LogGap, ...], tuple[ClockStep, ...]]) -> None:
@@ -146,7 +147,8 @@ def test_clock_set_back(told: tuple[tuple[LogGap, ...], tuple[ClockStep, ...]]) 
 
 def test_short_overlaps_are_nothing() -> None:
     """One bucket alone is a restart; two in a row are a step, and another node's are another one."""
+    places = (("a", 1), ("a", 5), ("a", 6), ("b", 6))
     rows = [
-        {"node": name, "bucket_us": us(10 * turn)} for name, turns in (("a", (1, 5, 6)), ("b", (6,))) for turn in turns
+        {"node": name, "bucket_us": us(10 * turn), "channels": 4, "lo": turn, "hi": 9.0 + turn} for name, turn in places
     ]
     assert clock_steps(rows) == (ClockStep("a", us(50), -20.0),)
