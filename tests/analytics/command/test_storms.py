@@ -1,0 +1,125 @@
+"""``tricklecast storms`` with its options: comparisons, explanations, incremental runs, tables, windows."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from analytics.command.cli import storms
+from analytics.report import json_report
+from tests.analytics.support.scenarios import ended_then_not_found, flash_crowd
+from tests.analytics.support.writer import LogWriter, write_lines
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def invoke(*arguments: object) -> Result:
+    """Runs the command in this process, with the session that is already there."""
+    app = typer.Typer()
+    app.command()(storms)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A naive client of one release, and a crowd of another."""
+    writer = LogWriter("n1", random.Random(3))
+    ended_then_not_found(writer)
+    flash_crowd(writer)
+    for record in writer.records:
+        if record.client is not None:
+            record.release = "naive/1.0" if record.client == "naive" else "player/2.0"
+    return write_lines(tmp_path_factory.mktemp("log") / "access.jsonl", writer.lines())
+
+
+@pytest.fixture(scope="module")
+def report(log: Path, spark: object) -> dict[str, Any]:
+    """The plain report on it; with -q not a word besides."""
+    result = invoke(log, "--json", "-", "-q")
+    assert (result.exit_code, result.stderr) == (1, "")
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_the_report_is_as_its_schema_says(report: dict[str, Any]) -> None:
+    """Not only reports made by hand are."""
+    schema = json.loads(Path(json_report.__file__).with_name("report.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(report)
+
+
+def test_releases_are_compared_and_tables_written(log: Path, tmp_path: Path) -> None:
+    """Several results of one run: the comparison, and the tables that it can be checked against."""
+    tables = tmp_path / "tables"
+    result = invoke(log, "--baseline", "player/2.0", "--json", "-", "--parquet", tables, "--set", "gap_s=4")
+    assert result.exit_code == 1, result.stderr
+    document = json.loads(result.stdout)
+    compared = document["comparison"]
+    assert (compared["by"], compared["before"], compared["after"]) == ("release", "player/2.0", "all other releases")
+    ended = next(ratio for ratio in compared["ratios"] if ratio["name"] == "ended_loop")
+    assert (ended["before"], ended["after"], ended["ratio"]) == (0, 180, None)
+    assert document["params"]["gap_s"] == 4
+    assert sorted(path.name for path in tables.iterdir()) == ["episodes", "rollup"]
+    assert "storms: comparing" in result.stderr
+
+
+def test_an_episode_is_explained(log: Path, report: dict[str, Any], tmp_path: Path) -> None:
+    """Its lines as they stand in the log, in order; the trigger's line; the pauses: for programs, and as text."""
+    episode = report["episodes"][0]
+    result = invoke(log, "--explain", episode["id"][:6], "--json", tmp_path / "why.json")
+    assert result.exit_code == 0, result.stderr
+    document = json.loads((tmp_path / "why.json").read_text())
+    assert document["episode"] == episode
+    assert document["n_lines"] == episode["n"] == 180
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    wanted = sorted(
+        (line for line in lines if line.get("client") == "naive" and line.get("status") == 200 and line.get("eos")),
+        key=lambda line: line["ts_us"],
+    )
+    shown = [json.loads(line["line"]) for line in (*document["first"], *document["last"])]
+    assert shown == [*wanted[:20], *wanted[-5:]]
+    assert json.loads(document["trigger"]["line"])["event"] == "channel_end"
+    assert sum(document["gaps"]["counts"]) == 179
+    assert any("hits in" in phrase for phrase in document["arithmetic"])
+    for words in ("Arithmetic", "… 155 more …", '"status":200', "Pauses of naive", "What helps"):
+        assert words in result.stdout
+
+
+def test_incremental_runs_say_what_one_run_says(log: Path, report: dict[str, Any], tmp_path: Path) -> None:
+    """Over any split of the lines, in any order; the second run, without the first half, knows it all the same."""
+    lines = log.read_text().splitlines()
+    random.Random(1).shuffle(lines)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    state = tmp_path / "state"
+    write_lines(logs / "a.jsonl", lines[:100])
+    assert invoke(logs, "--incremental", state, "-q").exit_code in {0, 1}
+    (logs / "a.jsonl").unlink()
+    write_lines(logs / "b.jsonl", lines[100:])
+    result = invoke(logs, "--incremental", state, "--json", "-")
+    document = json.loads(result.stdout)
+    assert "reading 1 new log" in result.stderr
+    assert document["quality"].pop("notes")[-1].startswith("From hourly roll-ups: 1 hour, 2025-10-09T08")
+    expected = report | {"inputs": document["inputs"], "quality": dict(report["quality"])}
+    expected["quality"].pop("notes")
+    assert document == expected
+
+
+def test_wrong_use_is_found_before_spark_starts(log: Path) -> None:
+    """A time, a threshold, a format or an id that is none is a usage error."""
+    for arguments in (
+        ["--from", "soon"],
+        ["--set", "gap=1"],
+        ["--format", "iis"],
+        ["--explain", "?"],
+        ["--keep", "1d"],
+    ):
+        result = invoke(log, *arguments)
+        assert result.exit_code == 2
+        assert "storms: starting" not in result.stderr
