@@ -9,11 +9,12 @@ a factor of two, and to much less when two of them are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 from analytics.answers import among
+from analytics.metrics.parts import literal_rows
 from analytics.metrics.wanted import MINUTE_US
 from analytics.params import StormParams, micros
 from analytics.report.figures import Blast
@@ -32,7 +33,7 @@ SKETCH_BITS: Final = 10
 _CLASSES: Final = len(WAIT_CLASSES_US[0]) + len(WAIT_CLASSES_US[1])
 _UPPER_MS: Final = tuple(bound / 1000 for half in WAIT_CLASSES_US for bound in half if bound is not None)
 _WAITS: Final = tuple(f"w{place}" for place in range(_CLASSES))
-_SCHEMA: Final = "number int, node string, minute_us bigint, during boolean"
+_FIELDS: Final = "number int, node string, begins bigint, first bigint, last bigint"
 
 
 def healthy_waits(rollup: DataFrame, members: DataFrame, episodes: Sequence[Episode], params: StormParams) -> DataFrame:
@@ -41,10 +42,13 @@ def healthy_waits(rollup: DataFrame, members: DataFrame, episodes: Sequence[Epis
     Args:
         members: rows with ``who``: the clients that are not healthy.
     """
-    windows = rollup.sparkSession.createDataFrame(_windows(episodes, params), _SCHEMA)
+    windows = literal_rows(rollup.sparkSession, _windows(episodes, params), _FIELDS)
+    minutes = windows.selectExpr("*", "explode(sequence(begins, last)) AS minute").selectExpr(
+        "number", "node", f"minute * {MINUTE_US} AS minute_us", "minute >= first AS during"
+    )
     cells = _cells(rollup, members).alias("c")
     same = "c.minute_us = w.minute_us AND (w.node IS NULL OR c.node <=> w.node)"
-    joined = cells.join(F.broadcast(windows).alias("w"), F.expr(same))
+    joined = cells.join(F.broadcast(minutes).alias("w"), F.expr(same))
     sums = [F.sum(name).alias(name) for name in _WAITS]
     clients = F.hll_sketch_estimate(F.hll_union_agg("sketch")).alias("clients")
     return joined.groupBy("w.number", "w.during").agg(*sums, clients)
@@ -70,15 +74,15 @@ def _cells(rollup: DataFrame, members: DataFrame) -> DataFrame:
     return healthy.groupBy("node", minute).agg(*sums, F.hll_sketch_agg("client", SKETCH_BITS).alias("sketch"))
 
 
-def _windows(episodes: Sequence[Episode], params: StormParams) -> list[tuple[Any, ...]]:
-    """The minutes that are looked at, for each episode."""
-    rows: list[tuple[Any, ...]] = []
+def _windows(episodes: Sequence[Episode], params: StormParams) -> list[Row]:
+    """The minutes that are looked at, per episode: from ``begins`` to ``first`` without it, up to ``last`` with it."""
+    rows: list[Row] = []
     for number, episode in enumerate(episodes):
-        first, last = episode.start_us // MINUTE_US, episode.end_us // MINUTE_US
-        last = min(last, first + MAX_MINUTES - 1)
+        first = episode.start_us // MINUTE_US
+        last = min(episode.end_us // MINUTE_US, first + MAX_MINUTES - 1)
         before = max(last - first + 1, -(-micros(params.blast_before_s) // MINUTE_US))
-        minutes = range(first - min(before, MAX_MINUTES), last + 1)
-        rows += [(number, episode.node, minute * MINUTE_US, minute >= first) for minute in minutes]
+        begins = first - min(before, MAX_MINUTES)
+        rows.append({"number": number, "node": episode.node, "begins": begins, "first": first, "last": last})
     return rows
 
 

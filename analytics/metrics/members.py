@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
 from analytics.classes import StormClass
+from analytics.metrics.parts import literal_rows
 from analytics.repeats import distinct_seqs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from analytics.metrics.parts import Row
     from analytics.report.model import Episode
 
 MAX_NAMES: Final = 20_000
@@ -30,7 +32,7 @@ _ANSWERS: Final[dict[StormClass, tuple[Answer, ...]]] = {
 }
 """What an episode consists of. Those of the other classes may get several kinds of refusal in turn."""
 
-_SCHEMA: Final = """number int, client string, node string, channels array<string>, answers array<string>,
+_FIELDS: Final = """number int, client string, node string, channels array<string>, answers array<string>,
     since bigint, until bigint, step_us bigint"""
 
 
@@ -68,13 +70,15 @@ def members(rollup: DataFrame, episodes: Sequence[Episode], steps_us: Sequence[i
     rows = rollup.where(among(WATCHED)).withColumns({"who": F.coalesce("client", "net"), "hits": counted})
     rows = rows.where("who IS NOT NULL AND hits > 0")
     named, crowds = _wanted(episodes, steps_us)
-    make = rollup.sparkSession.createDataFrame
+    spark = rollup.sparkSession
     here = """(e.node IS NULL OR r.node <=> e.node) AND array_contains(e.answers, r.answer)
         AND (e.channels IS NULL OR array_contains(e.channels, r.channel))
         AND r.last_us >= e.since AND r.first_us <= e.until"""
-    found = rows.alias("r").join(F.broadcast(make(named, _SCHEMA)).alias("e"), F.expr(f"r.who = e.client AND {here}"))
+    found = rows.alias("r").join(
+        F.broadcast(literal_rows(spark, named, _FIELDS)).alias("e"), F.expr(f"r.who = e.client AND {here}")
+    )
     if crowds:
-        others = rows.alias("r").join(F.broadcast(make(crowds, _SCHEMA)).alias("e"), F.expr(here))
+        others = rows.alias("r").join(F.broadcast(literal_rows(spark, crowds, _FIELDS)).alias("e"), F.expr(here))
         found = found.unionAll(others)
     return found.select(*_COLUMNS)
 
@@ -86,20 +90,25 @@ def networks(members: DataFrame) -> DataFrame:
     return counted.orderBy(F.col("episodes").desc(), "net").limit(MAX_NETWORKS)
 
 
-def _wanted(
-    episodes: Sequence[Episode], steps_us: Sequence[int]
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def _wanted(episodes: Sequence[Episode], steps_us: Sequence[int]) -> tuple[list[Row], list[Row]]:
     """One row per client of an episode; and one for each episode with more clients than it lists."""
-    named: list[tuple[Any, ...]] = []
-    crowds: list[tuple[Any, ...]] = []
+    named: list[Row] = []
+    crowds: list[Row] = []
     for number, (episode, step_us) in enumerate(zip(episodes, steps_us, strict=True)):
         # Of more channels than are listed, any will do: the client, the node and the time are the same.
         channels = list(episode.channels) if episode.n_channels <= len(episode.channels) else None
-        kinds = [answer.value for answer in answers_of(episode.storm)]
-        rest = (episode.node, channels or None, kinds, episode.start_us, episode.end_us, step_us)
+        row = {
+            "number": number,
+            "node": episode.node,
+            "channels": channels or None,
+            "answers": [answer.value for answer in answers_of(episode.storm)],
+            "since": episode.start_us,
+            "until": episode.end_us,
+            "step_us": step_us,
+        }
         if episode.n_clients > len(episode.clients):
-            crowds.append((number, None, *rest))
+            crowds.append(row)
             continue
         clients = episode.clients if len(named) < MAX_NAMES else episode.clients[:1]
-        named += [(number, client, *rest) for client in clients]
+        named += [row | {"client": client} for client in clients]
     return named, crowds

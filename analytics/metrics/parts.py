@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F
+
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Row = dict[str, Any]
 
@@ -29,6 +31,18 @@ def collect_parts(frames: Mapping[str, DataFrame]) -> dict[str, list[Row]]:
     for row in rows:
         found[row["part"]].append(json.loads(row["row"]))
     return found
+
+
+def literal_rows(spark: SparkSession, rows: Sequence[Row], fields: str) -> DataFrame:
+    """Rows that are known here, as a frame.
+
+    As JSON in the plan itself: ``createDataFrame`` would start Python on every executor to hand over a list.
+
+    Args:
+        fields: their names and types, as in SQL.
+    """
+    text = F.from_json(F.lit(json.dumps(rows)), f"array<struct<{fields}>>")
+    return spark.range(0, 1, 1, 1).select(F.inline(text))
 
 
 @contextmanager
