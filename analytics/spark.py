@@ -269,7 +269,9 @@ def _why_failed(error: Exception) -> str:
 
 def one_line(text: str, limit: int = 300) -> str:
     """The first line that says something, without control characters."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    # py4j puts where it was called before what went wrong, and a colon before that.
+    said = (line.strip().removeprefix(": ") for line in text.splitlines() if "occurred while calling" not in line)
+    first = next(filter(None, said), "no message")
     return "".join(char if char.isprintable() else "?" for char in first)[:limit]
 
 

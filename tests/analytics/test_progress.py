@@ -8,10 +8,15 @@ import re
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkAttributeError
 
-from analytics.progress import on_stderr, silent
+from analytics.progress import Watched, on_stderr, silent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,3 +63,33 @@ def test_spinner_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"".join(seen).decode()
     assert "[red]reading …" in text
     assert re.search(r"\[red\]reading: \d+\.\d s", text)
+
+
+def test_tasks_of_a_session(spark: SparkSession) -> None:
+    """A running job's tasks are counted; when it is over there is nothing to count."""
+    watched = Watched()
+    assert watched.count is None
+    watched.follow(spark)
+    assert watched.count is not None
+    assert watched.count() == (0, 0)
+    seen: list[tuple[int, int]] = []
+    slow = spark.range(0, 4, 1, 4).selectExpr("sum(id + length(repeat('x', 1000000)))")
+    job = threading.Thread(target=slow.collect)
+    job.start()
+    while job.is_alive():
+        seen.append(watched.count())
+    job.join()
+    assert all(0 <= done <= total <= 5 for done, total in seen)
+
+
+def test_a_session_without_tasks_to_show() -> None:
+    """Spark Connect does not tell them: there is no bar, and no error."""
+
+    class Connected:
+        @property
+        def sparkContext(self) -> None:  # Spark's name
+            raise PySparkAttributeError("no sparkContext")
+
+    watched = Watched()
+    watched.follow(Connected())  # type: ignore[arg-type]  # as far as it is asked
+    assert watched.count is None

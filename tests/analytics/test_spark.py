@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -11,10 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 
 from analytics import spark as module
 from analytics.errors import SparkFailed, SparkUnavailable
-from analytics.spark import failures_as_one_line, java_version, one_line, settings, spark_session
+from analytics.spark import check_master, failures_as_one_line, java_version, one_line, settings, spark_session
+
+
+EVENT = '{"ts_us":1760000000000000,"kind":"event","event":"server_start"}\n'
+"""A log in which nothing happens."""
 
 
 def fake_java(folder: Path, version: str, code: int = 1) -> Path:
@@ -55,10 +61,70 @@ def test_cluster_settings() -> None:
     assert not {"spark.driver.host", "spark.sql.shuffle.partitions", "spark.driver.extraJavaOptions"} & set(chosen)
 
 
+def test_the_users_settings_win() -> None:
+    """--conf overrides what is chosen here; under spark-submit the master is left alone."""
+    chosen = settings(None, conf={"spark.driver.memory": "4g", "spark.eventLog.enabled": "true"})
+    assert chosen["spark.driver.memory"] == "4g"
+    assert chosen["spark.eventLog.enabled"] == "true"
+    assert "spark.master" not in chosen
+
+
+@pytest.mark.parametrize(
+    ("master", "message"),
+    [
+        ("spark://127.0.0.1:1", "no Spark master answers at spark://127.0.0.1:1: 127.0.0.1:1: Connection refused"),
+        ("spark://127.0.0.1:1,127.0.0.1:2", "127.0.0.1:2: Connection refused"),
+        ("spark://host", "expected spark://HOST:PORT"),
+        ("spark://host:99999", "expected spark://HOST:PORT"),
+        ("localhost", "no such --master: 'localhost'"),
+        ("mesos://host:5050", "no such --master"),
+        ("yarn", "HADOOP_CONF_DIR"),
+    ],
+)
+def test_masters_that_cannot_be(master: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at once, in one line, rather than after a minute in a page of stack traces."""
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    with pytest.raises(SparkUnavailable) as refused:
+        check_master(master)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_masters_that_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several standalone masters one has to answer; what only Spark can know is left to it."""
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_master(f"spark://127.0.0.1:1,127.0.0.1:{server.getsockname()[1]}")
+    for master in ("local", "local[*]", "local[2, 3]", "local-cluster[2,1,1024]", "yarn", "k8s://https://host:6443"):
+        check_master(master)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (Py4JError("java.lang.OutOfMemoryError: Java heap space"), "--conf spark.driver.memory=4g"),
+        (Py4JNetworkError("Answer from Java side is empty"), "Spark's Java process has ended"),
+        (ConnectionRefusedError("refused"), "Spark's Java process has ended"),
+        (Py4JError("java.io.IOException: No space left on device"), "--conf spark.local.dir=FOLDER"),
+        (
+            Py4JError("An error occurred while calling o7.sql.\n: java.lang.Odd: so\n\tat x"),
+            "Spark failed: java.lang.Odd: so",
+        ),
+        (Py4JError("odd"), "Spark failed: odd (-v shows all of it)"),
+    ],
+)
+def test_failures_say_what_to_do(error: Exception, message: str) -> None:
+    """Where that is known; the others are Spark's own first line."""
+    with pytest.raises(SparkFailed) as failed, failures_as_one_line():
+        raise error
+    assert message in str(failed.value)
+
+
 def test_quiet_start_in_a_process_of_its_own(tmp_path: Path) -> None:
     """The whole command, from nothing: the report on stdout, plain progress on stderr, and not a word of Spark."""
     log = tmp_path / "access.jsonl"
-    log.write_text('{"ts_us":1760000000000000,"kind":"event","event":"server_start"}\n')
+    log.write_text(EVENT)
     done = run_storms(log)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("No retry storms.")
@@ -66,13 +132,14 @@ def test_quiet_start_in_a_process_of_its_own(tmp_path: Path) -> None:
         ["storms:", "starting"],
         ["storms:", "reading"],
         ["storms:", "looking"],
+        ["storms:", "adding"],
     ]
 
 
 def test_java_too_old(tmp_path: Path) -> None:
     """An old Java is told with its version and what to install; the exit code is 4."""
     log = tmp_path / "access.jsonl"
-    log.write_text("{}\n")
+    log.write_text(EVENT)
     done = run_storms(log, JAVA_HOME=str(fake_java(tmp_path / "jdk", "11.0.2")))
     assert done.returncode == 4
     assert done.stderr.splitlines()[-1].startswith("tricklecast: Spark needs Java 17 or newer: install it")
@@ -83,7 +150,7 @@ def test_java_too_old(tmp_path: Path) -> None:
 def test_spark_does_not_start(tmp_path: Path) -> None:
     """Where Java is new enough and Spark fails all the same, its own first error is shown, in one line."""
     log = tmp_path / "access.jsonl"
-    log.write_text("{}\n")
+    log.write_text(EVENT)
     done = run_storms(log, JAVA_HOME=str(fake_java(tmp_path / "jdk", "17.0.9")))
     assert done.returncode == 4
     assert "tricklecast: Spark did not start: " in done.stderr
@@ -93,7 +160,7 @@ def test_spark_does_not_start(tmp_path: Path) -> None:
 def test_no_java(tmp_path: Path) -> None:
     """Without Java, what to install is said at once."""
     log = tmp_path / "access.jsonl"
-    log.write_text("{}\n")
+    log.write_text(EVENT)
     done = run_storms(log, JAVA_HOME=str(tmp_path))
     assert done.returncode == 4
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
