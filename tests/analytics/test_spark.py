@@ -18,7 +18,6 @@ from analytics import spark as module
 from analytics.errors import SparkFailed, SparkUnavailable
 from analytics.spark import check_master, failures_as_one_line, java_version, one_line, settings, spark_session
 
-
 EVENT = '{"ts_us":1760000000000000,"kind":"event","event":"server_start"}\n'
 """A log in which nothing happens."""
 
