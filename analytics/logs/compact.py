@@ -78,7 +78,11 @@ def compact(
     from analytics.logs.hours import FILE, write_hours
 
     names = tuple(_copied(todo.pieces, work))
-    lines = read_logs(spark, replace(files, names=names, damaged=(), duplicates=(), unfinished=()), reading)
+    lines = read_logs(
+        spark,
+        replace(files, names=names, damaged=(), duplicates=(), unfinished=()),
+        replace(reading, keep=rejects is not None),
+    )
     written = write_hours(spark, lines, out, work, rejects=rejects is not None)
     for piece in todo.pieces:
         if piece.direct and _stat(piece.name) != piece.stat:

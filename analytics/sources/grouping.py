@@ -88,7 +88,7 @@ def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
             continue
         except OSError as error:
             raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
-        key = (found.name, found.columns, found.coarse, signature)
+        key = (found.name, found.columns, found.fields and tuple(found.fields.fields.items()), signature)
         groups.setdefault(key, Group(found, signature is True)).names.append(name)
     return Grouped(tuple(groups.values()), tuple(unreadable))
 

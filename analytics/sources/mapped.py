@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _TYPES: Final = dict(SCHEMA)
 _SECOND: Final = 1_000_000
 
+NO_REQUEST: Final = "no request"
+"""Stands in the column for broken lines for one that could be read, and is none of a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
@@ -31,12 +34,14 @@ class Mapping:
         columns: for ``words``: the names of the words that this file has.
         key: whom a line is from.
         prefix: instead of the map's.
+        keep: what is no request is kept as it is, and not only counted.
     """
 
     fields: FieldMap
     columns: tuple[str, ...] = ()
     key: ClientKey = DEFAULT
     prefix: str | None = None
+    keep: bool = False
 
 
 def read_mapped(spark: SparkSession, paths: Sequence[str], mapping: Mapping, options: dict[str, str]) -> DataFrame:
@@ -61,7 +66,7 @@ def to_records(lines: DataFrame, mapping: Mapping) -> DataFrame:
     for source, value in fields.only:
         # What cannot be read at all may have been a line of ours: it is kept, to be counted.
         lines = lines.where(F.coalesce(_value(source, fields.layout) == value, F.col(CORRUPT).isNotNull()))
-    rows = lines.select(*_taken(mapping), _raw(lines).alias("_raw"))
+    rows = lines.select(*_taken(mapping), *_kept(lines, mapping))
     rows = _with_times(rows, fields)
     rows = with_route(_with_request(rows, fields), mapping.prefix if mapping.prefix is not None else fields.prefix)
     for name in ("op", "channel", "seq"):
@@ -139,9 +144,9 @@ def _taken(mapping: Mapping) -> list[Column]:
     taken += [_value(_key_source(name), layout).alias(f"_key_{name}") for name in _key_fields(mapping)]
     gone = F.lit(False)
     for source, values in mapping.fields.gone:
-        gone |= F.coalesce(
-            F.arrays_overlap(F.split(_value(source, layout), ","), F.array(*map(F.lit, values))), F.lit(False)
-        )
+        # Some write several flags between commas.
+        for value in values:
+            gone |= F.coalesce(F.find_in_set(F.lit(value), _value(source, layout)) > 0, F.lit(False))
     stamps = [(_converted("ts_us", _value(source, layout), source.unit), source.coarse) for source in given["ts_us"]]
     coarse = [F.when(stamp.isNotNull(), F.lit(whole)) for stamp, whole in stamps]
     stated = [_value(source, layout) for source in given.get("status", ())]
@@ -171,11 +176,19 @@ def _per(name: str) -> int:
     return 1 if name.endswith("_us") else 1000
 
 
-def _raw(lines: DataFrame) -> Column:
-    """The line for those who look for what could not be read: as it was, or nearly."""
+def _kept(lines: DataFrame, mapping: Mapping) -> list[Column]:
+    """What is kept of the line itself."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.col(CORRUPT), F.to_json(F.struct(*(_quoted(name) for name in lines.columns))))
+    whole = F.struct(*map(_quoted, lines.columns)).alias("_line")
+    return [F.col(CORRUPT), whole] if mapping.keep else [F.col(CORRUPT)]
+
+
+def _said(mapping: Mapping) -> Column:
+    """A line that was read and is no request: nearly as it was, or only that."""
+    from pyspark.sql import functions as F
+
+    return F.to_json("_line") if mapping.keep else F.lit(NO_REQUEST)
 
 
 def _with_times(rows: DataFrame, fields: FieldMap) -> DataFrame:
@@ -186,7 +199,7 @@ def _with_times(rows: DataFrame, fields: FieldMap) -> DataFrame:
     if fields.stamped is Stamp.END and "dur_us" in fields.fields:
         spent = F.coalesce("_dur_us", F.lit(0))
         # A fraction that comes from the duration alone would look like one of the clock.
-        whole = F.round(spent / _SECOND).cast("long") * _SECOND
+        whole = F.floor(spent / _SECOND + 0.5) * _SECOND
         arrival -= F.when(F.col("_coarse"), whole).otherwise(spent)
     return rows.withColumn("_ts_us", arrival)
 
@@ -220,7 +233,7 @@ def _record(mapping: Mapping) -> list[Column]:
         "seq": F.col("seq"),
         "status": answered,
         "client": client_column(mapping.key, lambda name: _key_column(name, mapping)),
-        CORRUPT: F.when(_unusable(), F.col("_raw")),
+        CORRUPT: F.when(_unusable(), F.coalesce(CORRUPT, _said(mapping))),
     }
     made["reason"] = F.coalesce(
         F.col("_reason") if "reason" in given else F.lit(None), F.when(F.col("_gone"), Reason.CLIENT_GONE.value)

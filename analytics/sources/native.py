@@ -83,12 +83,12 @@ def _excused() -> Column:
     from pyspark.sql import functions as F
 
     broken = F.col(CORRUPT)
-    # Looked at for broken lines only. No map is made of what is no JSON object.
-    stated = F.from_json(broken, "map<string,string>")
-    lost = F.lit(False)
+    # Of what is no JSON object nothing could be read, not even the time.
+    lost = F.col("ts_us").isNull()
     for name in MATTERS:
-        lost |= F.coalesce(stated[name].isNotNull() & F.col(name).isNull(), F.lit(False))
-    return F.when(broken.isNotNull() & (stated.isNull() | lost), broken).when(_other_version(), UNKNOWN_VERSION)
+        # Not from_json: it would keep Spark from compiling all of the plan.
+        lost |= F.col(name).isNull() & F.get_json_object(broken, f"$.{name}").isNotNull()
+    return F.when(broken.isNotNull() & lost, broken).when(_other_version(), UNKNOWN_VERSION)
 
 
 def _cast(rows: DataFrame) -> DataFrame:

@@ -32,6 +32,7 @@ class Reading:
         client_key: whom a line is from, as typed (:mod:`analytics.sources.clients`); ``None`` for what suits the
             format.
         path_prefix: what the paths of the channels begin with; ``None`` for what the field map says.
+        keep: lines that are no records are kept as they are, for whoever wants to look at them; it costs time.
         window: only lines of requests that arrived in it; those without a time are kept, to be counted.
     """
 
@@ -39,6 +40,7 @@ class Reading:
     client_key: str | None = None
     path_prefix: str | None = None
     window: Window = ALWAYS
+    keep: bool = False
 
 
 def recognise(files: LogFiles, reading: Reading | None = None) -> Grouped:
@@ -97,7 +99,9 @@ def _read(spark: SparkSession, group: Group, paths: list[str], files: LogFiles, 
     key = _key(reading)
     fields = group.format.fields
     if fields is not None:
-        mapping = Mapping(fields, group.format.columns, DEFAULT if key is None else key, reading.path_prefix)
+        mapping = Mapping(
+            fields, group.format.columns, DEFAULT if key is None else key, reading.path_prefix, reading.keep
+        )
         return read_mapped(spark, paths, mapping, options)
     if group.format.name == PARQUET:
         lines = read_parquet(spark, paths, options, fits=group.fits)
