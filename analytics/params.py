@@ -29,13 +29,17 @@ class StormParams:
         early: coming back after less than this share of Retry-After, on average, is ignoring it (0 to 1).
         anonymous_s: many connections of one network, without names, that ask about once each are a loop only if that
             goes on for longer than this. Seconds.
-        trigger_before_s: an event so long before an episode's first request can still be its trigger. Seconds.
+        trigger_before_s: a channel's end so long before an episode's first request can still be its trigger. Seconds.
+        restart_before_s, birth_before_s: the same for events of the server, and for the creation of a channel, which
+            comes before anything that happens to it. Seconds.
         trigger_after_s: how long after it, since the lines of one moment are not ordered. Seconds.
         many_clients: from so many clients on, overload is the fleet's (clients).
         amplification: requests per wanted request from which a fleet amplifies (a ratio).
         amplified_s: so many amplified seconds make an episode (a count of seconds).
         herd_clients: a herd has at least so many clients in one second (clients).
         herd_ratio: and so many times the node's usual second (a ratio).
+        usual_s: the usual second is looked for in at least so long a time. Seconds.
+        herd_waves_s: whoever still comes at the same rate after so many seconds is no herd but polls. Seconds.
         herd_channels: without a restart before it, a herd spans at least so many channels (channels).
         herd_arrival_s, herd_arrival_share: and this share of its clients came within so many seconds (seconds, 0 to 1).
         herd_gap_s: a pause longer than this ends a herd; its waves are as far apart as its back-off. Seconds.
@@ -73,12 +77,16 @@ class StormParams:
     early: float = 0.5
     anonymous_s: float = 30.0
     trigger_before_s: float = 120.0
+    restart_before_s: float = 60.0
+    birth_before_s: float = 10.0
     trigger_after_s: float = 2.0
     many_clients: int = 5
     amplification: float = 2.0
     amplified_s: int = 3
     herd_clients: int = 15
     herd_ratio: float = 4.0
+    usual_s: float = 300.0
+    herd_waves_s: int = 10
     herd_channels: int = 3
     herd_arrival_s: float = 1.5
     herd_arrival_share: float = 0.9

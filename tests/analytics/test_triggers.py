@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 S = 1_000_000
 START, END = 1000 * S, 1010 * S
-STORM = "name string, answer string, node string, channel string, first_us long, last_us long"
+STORM = "name string, answer string, node string, node_lo string, channel string, first_us long, last_us long"
 EVENT = "node string, channel string, event string, ts_us long"
 
 CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]] = {
@@ -63,6 +63,8 @@ CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]
         "server_start",
         False,
     ),
+    "a server that has long been up": ("not_found", [(None, "server_start", START - 60 * S - 1)], None, False),
+    "a channel that is no longer new": ("seq_missing", [("film", "channel_create", START - 10 * S - 1)], None, False),
     "empty until the end": ("zero_byte", [("film", "channel_end", END + 5 * S)], "channel_end", False),
     "empty, and much later the end": ("zero_byte", [("film", "channel_end", END + 5 * S + 1)], None, False),
     "no lifecycle event": ("not_found", [(None, "log_dropped", START)], None, False),
@@ -72,11 +74,12 @@ CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]
 @pytest.fixture(scope="module")
 def found(spark: SparkSession) -> dict[str | None, tuple[str | None, bool]]:
     """The trigger of each case, and whether the channel had ended; each case has a node of its own."""
-    storms = [(name, case[0], name, "film", START, END) for name, case in CASES.items()]
+    storms = [(name, case[0], name, name, "film", START, END) for name, case in CASES.items()]
     events = [(name, *event) for name, case in CASES.items() for event in case[1]]
-    unknown = ("unknown node", "not_found", None, "film", START, END)
+    unknown = ("unknown node", "not_found", None, None, "film", START, END)
+    several = ("several nodes", "not_found", None, "just before", "film", START, END)
     joined = with_context(
-        spark.createDataFrame([*storms, unknown], STORM),
+        spark.createDataFrame([*storms, unknown, several], STORM),
         spark.createDataFrame([*events, (None, "film", "channel_end", START)], EVENT),
         StormParams(),
     )
@@ -92,3 +95,8 @@ def test_trigger(name: str, found: dict[str | None, tuple[str | None, bool]]) ->
 def test_unknown_node(found: dict[str | None, tuple[str | None, bool]]) -> None:
     """A log without nodes still joins: unknown is equal to unknown."""
     assert found["unknown node"] == ("channel_end", True)
+
+
+def test_several_nodes(found: dict[str | None, tuple[str | None, bool]]) -> None:
+    """A storm that a balancer spread over several servers finds the event on one of them."""
+    assert found["several nodes"] == ("channel_end", True)
