@@ -87,8 +87,27 @@ WATCHED: Final = (*FAILURES, Answer.ENDED, Answer.ZERO_BYTE, *REPEATABLE)
 """Kinds of answer that can be a storm."""
 
 
+CODES: Final[dict[Answer, int]] = {answer: place for place, answer in enumerate(Answer)}
+"""Numbers for the time in which there are millions of rows: texts would be copied, hashed and compared in each."""
+
+
 def among(answers: Iterable[Answer]) -> Column:
     """Whether the column ``answer`` is one of these."""
     from pyspark.sql import functions as F
 
-    return F.col("answer").isin(*(answer.value for answer in answers))
+    return F.expr(f"answer IN ({quoted(answers)})")
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names as a list of SQL texts. They are this package's own names, never those of a log."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def codes(answers: Iterable[Answer]) -> str:
+    """Their codes as a list of SQL numbers."""
+    return ", ".join(str(CODES[answer]) for answer in answers)
+
+
+def from_code(code: str) -> str:
+    """SQL for the text of an answer whose code an expression gives."""
+    return f"element_at(array({quoted(CODES)}), {code} + 1)"

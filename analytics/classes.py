@@ -5,14 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
-from analytics.answers import Answer
+from analytics.answers import ONCE_PER_SEQ, Answer, quoted
 from analytics.fleet import Fleet
 from analytics.params import StormParams
+from analytics.query import query
+from analytics.repeats import readers_sql
+from analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 class StormClass(StrEnum):
@@ -51,34 +52,50 @@ def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
     Args:
         triggered: candidates after :func:`analytics.triggers.with_context` (needs ``ended_us``, ``trigger``).
     """
-    return triggered.withColumn("class", _class_of(params)).where(F.col("class").isNotNull())
+    classed = f"SELECT *, {_class_of(params)} AS class FROM {{triggered}} WHERE {_in_one_life(params)}"
+    return query(f"SELECT * FROM ({classed}) WHERE class IS NOT NULL", triggered=triggered)
 
 
-def _class_of(params: StormParams) -> Column:
-    return F.expr(
-        f"""
+def _in_one_life(params: StormParams) -> str:
+    """A channel's next life begins at seq 0 again: what was asked for in each of its lives was asked for once."""
+    hits = f"(hits - (lives - 1) * seqs * {readers_sql(params)})"
+    quickly = f"({hits} >= {params.warn_hits} AND peak_rps >= {params.warn_rps})"
+    once = f"answer IN ({quoted(ONCE_PER_SEQ)})"
+    return f"(NOT {once} OR lives = 1 OR coalesce({quickly} OR {hits} >= {params.warn_hits_alone}, true))"
+
+
+def _class_of(params: StormParams) -> str:
+    # That a channel was created is no cue for all.
+    cued = f"coalesce(trigger IN ({quoted(SERVER_EVENTS)}), false)"
+    return f"""
         CASE answer
         WHEN '{Answer.ZERO_BYTE}' THEN '{StormClass.ZERO_BYTE_LOOP}'
         WHEN '{Answer.SERVED}' THEN '{StormClass.SAME_SEGMENT_LOOP}'
         WHEN '{Answer.ENDED}' THEN '{StormClass.ENDED_LOOP}'
         WHEN '{Answer.POST}' THEN '{StormClass.REPOST_LOOP}'
         WHEN '{Answer.SERVER_ERROR}' THEN '{StormClass.SERVER_ERROR_LOOP}'
-        WHEN '{Answer.SEQ_MISSING}' THEN {_seq_missing()}
+        WHEN '{Answer.SEQ_MISSING}' THEN {_seq_missing(params)}
         WHEN '{Answer.NOT_FOUND}' THEN {_not_found(params)}
         WHEN '{Answer.OVERLOAD}' THEN IF({_polite(params)}, NULL, '{StormClass.OVERLOAD_CLIENT}')
         WHEN '{Fleet.OVERLOAD}' THEN '{StormClass.OVERLOAD_AMPLIFICATION}'
-        WHEN '{Fleet.HERD}' THEN IF(trigger IS NOT NULL OR at_once, '{StormClass.THUNDERING_HERD}', NULL)
-        END
-        """
-    )
+        WHEN '{Fleet.HERD}' THEN IF({cued} OR at_once, '{StormClass.THUNDERING_HERD}', NULL)
+        END"""
 
 
-def _seq_missing() -> str:
-    # With the head unknown (a log of another server), a range of seqs is a sweep and one seq is a client left behind.
-    ahead = "coalesce(seq_lo >= head_lo, seq_hi > seq_lo)"
+def _seq_missing(params: StormParams) -> str:
+    # With the head unknown (a log of another server), a range of seqs is a sweep and one seq is a client left behind;
+    # but there is nothing before the first segment, and where no seq was resolved there is no segment at all.
+    ahead = "coalesce(seq_lo >= head_lo, seq_hi > seq_lo OR seq_hi = 0, head_hi = 0, true)"
+    rises = "coalesce(2 * (seq_hi - seq_lo + 1) >= n, false)"
     # Falling behind now and then, and being told so, is no loop; asking on past a head that stands still is one.
-    sweeps = "head_lo <=> head_hi AND 2 * (seq_hi - seq_lo + 1) >= n"
-    return f"""CASE WHEN {ahead} THEN IF(slow AND NOT ({sweeps}), NULL, '{StormClass.SEQ_AHEAD_SWEEP}')
+    sweeps = f"head_lo <=> head_hi AND {rises}"
+    unhurried = f"mean_rps < {params.not_found_rps} AND peak_rps < {params.warn_rps}"
+    # Asking about once a second whether the next segment is there is waiting for it.
+    waits = f"{unhurried} AND NOT {rises} AND coalesce(seq_hi <= head_hi + 1, true)"
+    # Who goes on from the head each time it fell behind leaves seqs out, each time.
+    jumps = f"{unhurried} AND seq_hi - seq_lo + 1 >= 2 * n AND NOT coalesce(seq_lo >= head_lo, false)"
+    return f"""CASE WHEN {jumps} THEN NULL
+                 WHEN {ahead} THEN IF({waits} OR slow AND NOT ({sweeps}), NULL, '{StormClass.SEQ_AHEAD_SWEEP}')
                  WHEN NOT slow THEN '{StormClass.SEQ_BEHIND_LOOP}' END"""
 
 
@@ -98,10 +115,19 @@ def _polite(params: StormParams) -> str:
                  ELSE slow OR (mean_rps < {params.overload_rps} AND peak_rps < {params.warn_rps}) END"""
 
 
-def without_repetition(episodes: DataFrame) -> DataFrame:
-    """Drops what a fleet's overload, at the same time on the same node, already tells: its members, and its herd."""
-    whole, part = StormClass.OVERLOAD_AMPLIFICATION, (StormClass.OVERLOAD_CLIENT, StormClass.THUNDERING_HERD)
-    told = F.expr(f"collect_list(IF(class = '{whole}', struct(first_us, last_us), NULL)) OVER (PARTITION BY node)")
-    overlaps = F.expr("exists(told, other -> first_us <= other.last_us AND other.first_us <= last_us)")
-    repeats = F.col("class").isin(*(storm.value for storm in part)) & overlaps
-    return episodes.withColumn("told", told).where(~repeats).drop("told")
+def without_repetition(episodes: DataFrame, params: StormParams) -> DataFrame:
+    """Drops what a fleet's overload, at the same time on the same node, already tells: its members, and its herd.
+
+    Many clients that each loop on refusals amplify together, however short or evenly they do: they get that class.
+    """
+    whole, one = StormClass.OVERLOAD_AMPLIFICATION, StormClass.OVERLOAD_CLIENT
+    spans = f"collect_list(IF(class = '{whole}', struct(first_us, last_us), NULL)) OVER (PARTITION BY node)"
+    overlap = "exists(told, other -> first_us <= other.last_us AND other.first_us <= last_us)"
+    many = f"class = '{one}' AND n_clients >= {params.many_clients}"
+    return query(
+        f"""
+        SELECT * EXCEPT (told, class), IF({many}, '{whole}', class) AS class
+        FROM (SELECT *, {spans} AS told FROM {{episodes}})
+        WHERE NOT (class IN ({quoted((one, StormClass.THUNDERING_HERD))}) AND {overlap})""",
+        episodes=episodes,
+    )

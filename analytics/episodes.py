@@ -6,19 +6,19 @@ episode in the end; only the report's reader would otherwise have to add them up
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
-from analytics.answers import COUNTED, ONCE_PER_SEQ, Answer, among
+from analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer, quoted
 from analytics.islands import KEY, added_up, finished
 from analytics.params import StormParams, micros
-from analytics.repeats import connections, counted
+from analytics.query import query
+from analytics.repeats import connections_sql
+from analytics.severity import Severity, fast, severity, sums, worst_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
+
+__all__ = ["EPISODE", "SLOWABLE", "Severity", "merge_channels", "merge_clients", "storms"]
 
 EPISODE = (
     "class",
@@ -51,73 +51,48 @@ SLOWABLE: Final = (Answer.NOT_FOUND, Answer.SEQ_MISSING, Answer.OVERLOAD)
 """Answers on which a client can loop so slowly that the usual gap would break its storm into pieces."""
 
 
-class Severity(StrEnum):
-    """How bad, in rising order."""
-
-    WARN = "warn"
-    CRITICAL = "critical"
-
-
 def storms(found: DataFrame, params: StormParams) -> DataFrame:
-    """The islands that are storms, with ``severity``, ``gap_ms`` (the mean pause) and ``slow``.
+    """The islands that are storms, with ``severity`` and ``slow``.
 
     What is no storm by itself, or a slow one of 404s, is put together with its neighbours of at most ``slow_gap_s``.
 
     Args:
         found: :func:`analytics.islands.islands`.
     """
-    judged = found.withColumn("severity", severity(params))
-    quick = (F.col("answer") != Answer.NOT_FOUND.value) | fast(params) | (F.col("mean_rps") >= params.not_found_rps)
-    alone = F.col("severity").isNotNull() & quick
+    quick = f"(answer <> '{Answer.NOT_FOUND}' OR {fast(params)} OR mean_rps >= {params.not_found_rps})"
     # Fine and coarse islands are numbered from 1, each in their key: the sign keeps them apart.
-    parts = judged.withColumn("part", F.when(alone, F.col("island")).otherwise(-F.col("coarse")))
-    whole = parts.where(alone | among(SLOWABLE)).groupBy(*KEY, "part").agg(*added_up())
-    again = finished(whole, params).withColumns(
-        {
-            "slow": F.col("part") < 0,
-            "severity": severity(params),
-            "gap_ms": F.when(F.col("n") > 1, F.col("duration_s") * 1000 / (F.col("n") - 1)),
-        }
-    )
+    parts = f"""
+        SELECT *, IF(alone, island, -coarse) AS part
+        FROM (SELECT *, {severity(params)} IS NOT NULL AND {quick} AS alone FROM {{found}})
+        WHERE alone OR answer IN ({quoted(SLOWABLE)})"""
+    whole = finished(f"SELECT {KEY}, part, {added_up()} FROM ({parts}) GROUP BY {KEY}, part", params)
     # Where most of a stretch was healthy (its buckets are long), its requests are those that were repeated.
-    healthy = among(ONCE_PER_SEQ) & (2 * F.col("hits") < F.col("n"))
-    told = again.where(F.col("severity").isNotNull() & ~_crowd(params))
-    return told.withColumn("n", F.when(healthy, F.col("hits")).otherwise(F.col("n"))).drop("part")
+    healthy = f"answer = '{Answer.SERVED}' OR (answer IN ({quoted(ONCE_PER_SEQ)}) AND 2 * hits < n)"
+    n = f"IF({healthy}, hits, n) AS n"
+    return query(
+        f"""
+        SELECT * EXCEPT (n, part), {n}, part < 0 AS slow
+        FROM (SELECT *, {severity(params)} AS severity FROM ({whole}))
+        WHERE severity IS NOT NULL AND NOT ({_crowd(params)}) AND NOT ({_sparse(params)})""",
+        found=found,
+    )
 
 
-def fast(params: StormParams) -> Column:
-    """Whether so many came so quickly that it is a storm whatever the rest of its time."""
-    return (_each_node() >= params.warn_hits) & (_rate() >= params.warn_rps)
-
-
-def severity(params: StormParams) -> Column:
-    """``warn``, ``critical`` or null, on two axes: fast for a moment, or slowly for long."""
-    hits = F.col("hits")
-    quickly = (_each_node() >= params.critical_hits) & (_rate() >= params.critical_rps)
-    critical = quickly | (hits >= params.critical_hits_alone)
-    warn = fast(params) | (hits >= params.warn_hits_alone)
-    return F.when(critical, Severity.CRITICAL.value).when(warn, Severity.WARN.value)
-
-
-def _rate() -> Column:
-    return F.greatest(F.col("mean_rps"), F.col("peak_rps"))
-
-
-def _each_node() -> Column:
-    """Hits per node: who asks each of ten servers once, for a channel that one of them has, is in no hurry."""
-    nodes = F.greatest(F.lit(1), F.round(F.coalesce(counted("node_bits"), F.lit(1))).cast("int"))
-    return F.col("hits") / nodes
-
-
-def _crowd(params: StormParams) -> Column:
+def _crowd(params: StormParams) -> str:
     """Many clients behind one key: each of many connections asked about once, and then it was over.
 
     Without a key there is only a network, in which there may be any number of clients.
     """
-    once_each = F.col("n") < params.crowd_per_conn * connections()
-    unknown = ~F.col("named") & F.col("conn_bits").isNull()
-    soon = F.when(F.col("named"), params.crowd_s).otherwise(params.anonymous_s)
-    return among(COUNTED) & (unknown | (once_each & (F.col("duration_s") <= soon)))
+    once_each = f"n < {params.crowd_per_conn} * {connections_sql()}"
+    soon = f"duration_s <= IF(named, {params.crowd_s}, {params.anonymous_s})"
+    return f"""answer IN ({quoted(COUNTED)})
+        AND ((NOT named AND conn_bits IS NULL) OR ({once_each} AND {soon}))"""
+
+
+def _sparse(params: StormParams) -> str:
+    """A segment asked for again now and then, as on a network that is bad: buckets of a minute have no pauses in them
+    that could end an island, but their mean can be told."""
+    return f"answer IN ({quoted(REPEATABLE)}) AND (hits - 1) * {params.gap_s} < duration_s"
 
 
 def merge_clients(classified: DataFrame, params: StormParams) -> DataFrame:
@@ -126,22 +101,19 @@ def merge_clients(classified: DataFrame, params: StormParams) -> DataFrame:
     Args:
         classified: :func:`analytics.classes.classify`.
     """
-    key = ("class", "node", "channel", "named")
-    merged = (
-        _overlapping(classified, key, "client", params)
-        .groupBy(*key, "overlap")
-        .agg(
-            *_together(),
-            F.array_sort(F.collect_set("client")).alias("all_clients"),
-            # A fleet is one row that knows its members; the others are one row per client.
-            F.coalesce(F.max_by("clients", "n"), worst_names("client", params)).alias("clients"),
-            F.max("n_clients").alias("n_clients"),
-            F.max("n_channels").alias("n_channels"),
-            F.max_by("channels", "n").alias("channels"),
-        )
+    key = "class, node, channel, named"
+    # A fleet is one row that knows its members; the others are one row per client.
+    return query(
+        f"""
+        SELECT * EXCEPT (all_clients), xxhash64(all_clients) AS crowd
+        FROM (SELECT {key}, {_together()}, array_sort(collect_set(client)) AS all_clients,
+                coalesce(max_by(clients, n), {worst_names("client", params)}) AS clients,
+                coalesce(max(n_clients), cast(size(collect_set(client)) AS bigint)) AS n_clients,
+                max(n_channels) AS n_channels, max_by(channels, n) AS channels
+            FROM ({_overlapping("storms", key, "client", params)})
+            GROUP BY {key}, overlap)""",
+        storms=classified,
     )
-    count = F.coalesce("n_clients", F.size("all_clients").cast("long"))
-    return merged.withColumns({"n_clients": count, "crowd": F.xxhash64("all_clients")}).drop("all_clients")
 
 
 def merge_channels(by_channel: DataFrame, params: StormParams) -> DataFrame:
@@ -153,75 +125,35 @@ def merge_channels(by_channel: DataFrame, params: StormParams) -> DataFrame:
     Returns:
         the columns of :data:`EPISODE`.
     """
-    key = ("class", "node", "crowd", "n_clients", "named")
-    merged = (
-        _overlapping(by_channel, key, "channel", params)
-        .groupBy(*key, "overlap")
-        .agg(
-            *_together(),
-            F.max_by("clients", "n").alias("clients"),
-            F.coalesce(F.max("n_channels"), F.size(F.collect_set("channel")).cast("long")).alias("n_channels"),
-            F.coalesce(F.max_by("channels", "n"), worst_names("channel", params)).alias("channels"),
-        )
+    key = "class, node, crowd, n_clients, named"
+    return query(
+        f"""
+        SELECT {", ".join(EPISODE)}
+        FROM (SELECT {key}, {_together()}, IF(min(release_lo) = max(release_hi), max(release_hi), NULL) AS release,
+                max_by(clients, n) AS clients,
+                coalesce(max(n_channels), cast(size(collect_set(channel)) AS bigint)) AS n_channels,
+                coalesce(max_by(channels, n), {worst_names("channel", params)}) AS channels
+            FROM ({_overlapping("storms", key, "channel", params)})
+            GROUP BY {key}, overlap)""",
+        storms=by_channel,
     )
-    return merged.withColumn("release", same_release()).select(*EPISODE)
 
 
-def _overlapping(storms: DataFrame, key: tuple[str, ...], name: str, params: StormParams) -> DataFrame:
+def _overlapping(storms: str, key: str, name: str, params: StormParams) -> str:
     """Numbers, in ``overlap``, the groups of storms of a key between which there is no longer pause than in one."""
-    ordered = Window.partitionBy(*key).orderBy("first_us", "last_us", name)
-    before = ordered.rowsBetween(Window.unboundedPreceding, -1)
-    pause = F.col("first_us") - F.max("last_us").over(before)
-    allowed = F.when(F.col("slow"), micros(params.slow_gap_s)).otherwise(micros(params.gap_s))
-    started = storms.withColumn("starts", F.when(pause <= allowed, 0).otherwise(1))
-    return started.withColumn("overlap", F.sum("starts").over(ordered))
+    ordered = f"PARTITION BY {key} ORDER BY first_us, last_us, {name}"
+    pause = f"first_us - max(last_us) OVER ({ordered} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    allowed = f"IF(slow, {micros(params.slow_gap_s)}, {micros(params.gap_s)})"
+    return f"""
+        SELECT *, sum(starts) OVER ({ordered} ROWS UNBOUNDED PRECEDING) AS overlap
+        FROM (SELECT *, IF({pause} <= {allowed}, 0, 1) AS starts FROM {{{storms}}})"""
 
 
-def _together() -> list[Column]:
-    first_cause = F.min_by(F.struct("trigger", "trigger_us"), F.when(F.col("trigger").isNotNull(), F.col("first_us")))
-    # The clients' worst seconds need not be the same one: the sum of their means is the better bound for many.
-    mean = "sum(hits) / greatest(1.0, (max(last_us) - min(first_us)) / 1e6)"
-    return [
-        # "critical" < "warn": the worst severity is the smallest text.
-        F.min("severity").alias("severity"),
-        *sums(),
-        F.sum("hits").alias("hits"),
-        F.max_by("answer", "n").alias("answer"),
-        F.max("slow").alias("slow"),
-        F.min("release_lo").alias("release_lo"),
-        F.max("release_hi").alias("release_hi"),
-        F.expr(f"greatest(max(peak_rps), {mean})").alias("peak_rps"),
-        first_cause["trigger"].alias("trigger"),
-        first_cause["trigger_us"].alias("trigger_us"),
-    ]
-
-
-def same_release() -> Column:
-    """The release of all, null if they differ."""
-    return F.when(F.col("release_lo") == F.col("release_hi"), F.col("release_hi"))
-
-
-def sums(side: str = "") -> list[Column]:
-    """What is added up, or ranged over, whenever rows are put together.
-
-    Args:
-        side: the alias of the rows in a join, with its dot.
-    """
-    return [
-        F.sum(f"{side}n").alias("n"),
-        F.min(f"{side}first_us").alias("first_us"),
-        F.max(f"{side}last_us").alias("last_us"),
-        F.min(f"{side}seq_lo").alias("seq_lo"),
-        F.max(f"{side}seq_hi").alias("seq_hi"),
-        F.max(f"{side}head_hi").alias("head_hi"),
-        F.try_sum(f"{side}bytes_out").alias("bytes_out"),
-        F.try_sum(f"{side}dur_us").alias("dur_us"),
-        F.max(f"{side}retry_after_ms").alias("retry_after_ms"),
-    ]
-
-
-def worst_names(name: str, params: StormParams) -> Column:
-    """The distinct names with the most lines, the worst first, at most ``max_names``."""
-    ranked = F.sort_array(F.collect_list(F.struct(F.col("n"), F.col(name).alias("name"))), asc=False)
-    names = F.array_compact(F.transform(ranked, lambda entry: entry["name"]))
-    return F.slice(F.array_distinct(names), 1, params.max_names)
+def _together() -> str:
+    cause = "min_by(struct(trigger, trigger_us), IF(trigger IS NULL, NULL, first_us))"
+    # The clients' worst seconds need not be the same one: the sum of their means is the better bound for many. And
+    # "critical" < "warn": the worst severity is the smallest text.
+    return f"""{sums()}, sum(hits) AS hits, min(severity) AS severity, max_by(answer, n) AS answer, max(slow) AS slow,
+        greatest(max(peak_rps), sum(hits) / greatest(1D, (max(last_us) - min(first_us)) / 1e6)) AS peak_rps,
+        min(release_lo) AS release_lo, max(release_hi) AS release_hi,
+        {cause}.trigger AS trigger, {cause}.trigger_us AS trigger_us"""

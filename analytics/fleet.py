@@ -5,17 +5,21 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
-from analytics.answers import FAILURES, Answer, among
-from analytics.episodes import Severity, sums, worst_names
+from analytics.answers import FAILURES, Answer, quoted
 from analytics.params import StormParams, micros
+from analytics.query import query
+from analytics.severity import Severity, sums, worst_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 SECOND_US: Final = 1_000_000
+
+TOLD_MS: Final = 1000
+"""What a client that is refused without ``Retry-After`` is taken to have been told, milliseconds."""
+
+
+_FOR_EVER_US: Final = 1 << 60
 
 
 class Fleet(StrEnum):
@@ -25,12 +29,36 @@ class Fleet(StrEnum):
     HERD = "fleet_herd"
 
 
-def no_fleet(candidates: DataFrame) -> DataFrame:
-    """Single clients' candidates with the columns that only a fleet fills."""
-    names = F.lit(None).cast("array<string>")
-    number = F.lit(None).cast("long")
-    return candidates.withColumns(
-        {"n_clients": number, "clients": names, "n_channels": number, "channels": names, "at_once": F.lit(False)}
+SINGLE: Final = ("client", "node_lo", "mean_rps", "gap_ms", "seqs", "conn_bits", "busy_s", "closed")
+MANY: Final = ("n_clients", "clients", "n_channels", "channels", "at_once")
+BOTH: Final = (
+    *("answer", "severity", "node", "channel", "named", "slow", "n", "hits", "first_us", "last_us"),
+    *("seq_lo", "seq_hi", "head_lo", "head_hi", "peak_rps", "retry_after_ms", "bytes_out", "dur_us"),
+    *("release_lo", "release_hi"),
+)
+"""Columns of candidates: those that only single clients have, those that only fleets have, and the others."""
+
+
+def candidates(single: DataFrame, fleets: DataFrame | None) -> DataFrame:
+    """What single clients and fleets did, in rows with the same columns.
+
+    Args:
+        single: :func:`analytics.episodes.storms`; fleets: :func:`fleet_candidates`, if there may be any.
+    """
+    both, alone, many = (", ".join(names) for names in (BOTH, SINGLE, MANY))
+    missing_here = ", ".join(f"NULL AS {name}" for name in MANY)
+    missing_there = ", ".join(f"NULL AS {name}" for name in SINGLE)
+    if fleets is None:
+        numbers = "cast(NULL AS bigint) AS n_clients, cast(NULL AS bigint) AS n_channels"
+        names = "cast(NULL AS array<string>) AS clients, cast(NULL AS array<string>) AS channels"
+        return query(f"SELECT {both}, {alone}, {numbers}, {names}, false AS at_once FROM {{single}}", single=single)
+    return query(
+        f"""
+        SELECT {both}, {alone}, {missing_here} FROM {{single}}
+        UNION ALL
+        SELECT {both}, {missing_there}, {many} FROM {{fleets}}""",
+        single=single,
+        fleets=fleets,
     )
 
 
@@ -53,119 +81,109 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
         ``channel`` only if there is just one; but with ``n_clients``, ``clients``, ``n_channels``, ``channels``,
         ``at_once``.
     """
-    failures = rollup.where(among(FAILURES) & F.col("client").isNotNull())
-    found = _with_members(_stretches(_seconds(failures, params), params), failures, params)
-    again = F.col("n") >= params.amplification * F.col("n_clients")
+    failures = f"SELECT *, {_early(params)} AS early FROM ({_FAILURES})"
+    members = _members(_stretches(_seconds(failures, params), params), failures)
+    again = f"n >= {params.amplification} * pairs"
     # Where most of it is the loops of single clients, those are told, each for itself.
-    together = 2 * F.col("looping") < F.col("n")
-    return found.where((F.col("answer") == Fleet.OVERLOAD.value) | (again & together)).drop("looping")
+    together = "2 * looping < n"
+    # Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
+    rude = f"2 * early >= n - {params.amplification} * n_clients"
+    arrivals = f"n_channels >= {params.herd_channels} AND arrival_us <= {micros(params.herd_arrival_s)} AND {rude}"
+    return query(
+        f"""
+        SELECT * EXCEPT (looping, early, arrival_us, from_us, pairs), {arrivals} AS at_once,
+            '{Severity.CRITICAL}' AS severity, true AS named, false AS slow
+        FROM ({_added_up(members, params)})
+        WHERE answer = '{Fleet.OVERLOAD}' OR ({again} AND {together})""",
+        rollup=rollup,
+    )
 
 
-def _seconds(failures: DataFrame, params: StormParams) -> DataFrame:
+_FAILURES: Final = f"SELECT * FROM {{rollup}} WHERE answer IN ({quoted(FAILURES)}) AND client IS NOT NULL"
+
+
+def _early(params: StormParams) -> str:
+    """How many of a row's lines came long before the client was told to come again; of those that were told nothing,
+    all after the first."""
+    told_us = f"""IF(retry_after_ms IS NULL AND answer <> '{Answer.OVERLOAD}', {_FOR_EVER_US}L,
+        coalesce(retry_after_ms, {TOLD_MS}) * 1000 * {params.early}D)"""
+    before = "lag(last_us) OVER (PARTITION BY node, client, channel, answer ORDER BY bucket_us, first_us, release)"
+    inside = f"IF((last_us - first_us) / greatest(1L, n - 1) < {told_us}, n - 1, 0)"
+    return f"{inside} + IF(first_us - {before} < {told_us}, 1, 0)"
+
+
+def _seconds(failures: str, params: StormParams) -> str:
     """Per node and second: how much failed, for how many; one row per kind of fleet that the second points to."""
-    refused = F.col("answer") == Answer.OVERLOAD.value
-    seconds = (
-        failures.withColumn("early", F.when(refused, _early(params)).otherwise(0))
-        .groupBy("node", "bucket_us")
-        .agg(
-            F.min("first_us").alias("first_us"),
-            F.max("last_us").alias("last_us"),
-            F.sum("n").alias("n"),
-            F.size(F.collect_set("client")).alias("clients"),
-            F.sum("early").alias("early"),
-            F.sum(F.when(refused, F.col("n")).otherwise(0)).alias("refused"),
-            F.size(F.collect_set(F.when(refused, F.col("client")))).alias("refused_clients"),
-        )
-    )
+    refused = f"answer = '{Answer.OVERLOAD}'"
+    seconds = f"""
+        SELECT node, bucket_us, min(first_us) AS first_us, max(last_us) AS last_us, sum(n) AS n,
+            collect_set(client) AS who, sum(IF({refused}, n, 0)) AS refused, sum(IF({refused}, early, 0)) AS early,
+            size(collect_set(IF({refused} AND early > 0, client, NULL))) AS early_clients
+        FROM ({failures}) GROUP BY node, bucket_us"""
+    # A wave need not keep to the borders of seconds: with the second before it, if all of both came within one.
+    near = f"last_us - lag(first_us) OVER seconds <= {SECOND_US}"
+    paired = f"""
+        SELECT *, IF({near}, lag(who) OVER seconds, NULL) AS others, IF({near}, lag(n) OVER seconds, 0) AS n_others,
+            {_usual(params)} AS usual
+        FROM ({seconds}) WINDOW seconds AS (PARTITION BY node ORDER BY bucket_us)"""
     # Of so many refusals, at least one was enough: the others came too early, so that amplification is at least 2.
-    wanted = F.col("refused") - F.col("early")
-    many = F.col("refused_clients") >= params.many_clients
-    hot = many & (F.col("refused") >= params.amplification * wanted)
-    crowded = F.col("clients") >= params.herd_clients
-    burst = crowded & (F.col("n") >= params.herd_ratio * _usual())
-    kinds = F.array_compact(F.array(F.when(hot, Fleet.OVERLOAD.value), F.when(burst, Fleet.HERD.value)))
-    return seconds.withColumn("kinds", kinds).withColumn("answer", F.explode("kinds")).drop("kinds")
+    hot = f"early_clients >= {params.many_clients} AND refused >= {params.amplification} * (refused - early)"
+    crowd = f"size(array_union(who, coalesce(others, who))) >= {params.herd_clients}"
+    burst = f"{crowd} AND n + n_others >= {params.herd_ratio} * usual"
+    kinds = f"array_compact(array(IF({hot}, '{Fleet.OVERLOAD}', NULL), IF({burst}, '{Fleet.HERD}', NULL)))"
+    return f"SELECT * EXCEPT (who, others), explode({kinds}) AS answer FROM ({paired})"
 
 
-def _early(params: StormParams) -> Column:
-    """How many of a row's refusals came long before the client was told to come again (a second, if it was not)."""
-    ordered = Window.partitionBy("node", "client", "channel", "answer").orderBy("bucket_us", "first_us", "release")
-    told_us = F.coalesce("retry_after_ms", F.lit(1000)) * 1000 * params.early
-    pause = F.col("first_us") - F.lag("last_us").over(ordered)
-    inside = (F.col("last_us") - F.col("first_us")) / F.greatest(F.lit(1), F.col("n") - 1)
-    others = F.when(inside < told_us, F.col("n") - 1).otherwise(0)
-    return others + F.when(pause < told_us, 1).otherwise(0)
-
-
-def _usual() -> Column:
+def _usual(params: StormParams) -> str:
     """Failures in the node's usual second. Where most of its seconds have none, that is 1 rather than 0."""
-    return F.expr(
-        f"""if(2 * count(1) OVER (PARTITION BY node)
-               > (max(bucket_us) OVER (PARTITION BY node) - min(bucket_us) OVER (PARTITION BY node)) / {SECOND_US} + 1,
-               percentile_approx(n, 0.5) OVER (PARTITION BY node), 1)"""
-    )
+    # In a short log, or a quiet one, the only seconds with failures are those of the herd: they are not the usual ones.
+    whole = f"(max(bucket_us) OVER (PARTITION BY node) - min(bucket_us) OVER (PARTITION BY node)) / {SECOND_US} + 1"
+    return f"""if(2 * count(1) OVER (PARTITION BY node) > greatest({params.usual_s}D, {whole}),
+        percentile_approx(n, 0.5) OVER (PARTITION BY node), 1)"""
 
 
-def _stretches(seconds: DataFrame, params: StormParams) -> DataFrame:
+def _stretches(seconds: str, params: StormParams) -> str:
     """Islands of seconds: ``answer``, ``node``, ``from_us``, ``to_us``, ``peak_rps``."""
-    overload = F.col("answer") == Fleet.OVERLOAD.value
-    ordered = Window.partitionBy("answer", "node").orderBy("bucket_us")
-    allowed = F.when(overload, micros(params.gap_s)).otherwise(micros(params.herd_gap_s))
-    pause = F.col("first_us") - F.lag("last_us").over(ordered)
-    started = seconds.withColumn("starts", F.when(pause <= allowed, 0).otherwise(1))
-    stretches = (
-        started.withColumn("island", F.sum("starts").over(ordered))
-        .groupBy("answer", "node", "island")
-        .agg(
-            F.min("bucket_us").alias("from_us"),
-            F.max("bucket_us").alias("to_us"),
-            F.count(F.lit(1)).alias("seconds"),
-            F.sum("refused").alias("refused"),
-            F.max(F.when(overload, F.col("refused")).otherwise(F.col("n"))).cast("double").alias("peak_rps"),
-        )
-    )
-    enough = (F.col("seconds") >= params.amplified_s) & (F.col("refused") >= params.warn_hits_alone)
-    return stretches.where(~overload | enough).select("answer", "node", "from_us", "to_us", "peak_rps")
+    overload = f"answer = '{Fleet.OVERLOAD}'"
+    allowed = f"IF({overload}, {micros(params.gap_s)}, {micros(params.herd_gap_s)})"
+    ordered = "OVER (PARTITION BY answer, node ORDER BY bucket_us)"
+    enough = f"count(1) >= {params.amplified_s} AND sum(refused) >= {params.warn_hits_alone}"
+    # However short, if it would be a storm of each.
+    each = f"sum(refused) >= {params.warn_hits} * max(early_clients)"
+    # Who still comes at the same rate after so long has been polling.
+    waves = f"count(1) <= {params.herd_waves_s} OR max(n + n_others) >= {params.herd_ratio} * percentile_approx(n, 0.5)"
+    return f"""
+        SELECT answer, node, min(bucket_us) AS from_us, max(bucket_us) AS to_us,
+            cast(max(IF({overload}, refused, n + n_others)) AS double) AS peak_rps
+        FROM (SELECT *, sum(starts) {ordered} AS island
+            FROM (SELECT *, IF(first_us - lag(last_us) {ordered} <= {allowed}, 0, 1) AS starts FROM ({seconds})))
+        GROUP BY answer, node, island
+        HAVING IF({overload}, ({enough}) OR {each}, {waves})"""
 
 
-def _with_members(stretches: DataFrame, failures: DataFrame, params: StormParams) -> DataFrame:
-    """Joins each stretch to what its node's clients did in it, and adds that up."""
+def _members(stretches: str, failures: str) -> str:
+    """What each stretch's clients did in it, per client and channel."""
     # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.
-    around = F.col("f.bucket_us").between(F.col("t.from_us") - SECOND_US, F.col("t.to_us") + SECOND_US)
-    concerned = (F.col("t.answer") == Fleet.HERD.value) | (F.col("f.answer") == Answer.OVERLOAD.value)
-    inside = F.col("f.node").eqNullSafe(F.col("t.node")) & around & concerned
-    lines = failures.alias("f").join(F.broadcast(stretches.alias("t")), inside)
-    key = [F.col(f"t.{name}") for name in ("answer", "node", "from_us", "peak_rps")]
-    per_client = lines.groupBy(*key, F.col("f.client"), F.col("f.channel")).agg(
-        *sums("f."), F.max("f.release").alias("release_hi"), F.min("f.release").alias("release_lo")
-    )
-    arrival_us = F.percentile_approx("first_us", params.herd_arrival_share) - F.min("first_us")
-    added_up = per_client.groupBy("answer", "node", "from_us", "peak_rps").agg(
-        *sums(),
-        F.sum("n").alias("hits"),
-        F.sum(F.when(_loops(params), F.col("n")).otherwise(0)).alias("looping"),
-        F.size(F.collect_set("client")).cast("long").alias("n_clients"),
-        F.size(F.collect_set("channel")).cast("long").alias("n_channels"),
-        worst_names("client", params).alias("clients"),
-        worst_names("channel", params).alias("channels"),
-        F.max("channel").alias("channel"),
-        arrival_us.alias("arrival_us"),
-        F.min("release_lo").alias("release_lo"),
-        F.max("release_hi").alias("release_hi"),
-    )
-    together = (F.col("n_channels") >= params.herd_channels) & (F.col("arrival_us") <= micros(params.herd_arrival_s))
-    return added_up.withColumns(
-        {
-            "channel": F.when(F.col("n_channels") == 1, F.col("channel")),
-            "at_once": together,
-            "severity": F.lit(Severity.CRITICAL.value),
-            "named": F.lit(True),
-            "slow": F.lit(False),
-        }
-    ).drop("from_us", "arrival_us")
+    return f"""
+        SELECT /*+ BROADCAST(t) */ t.answer, t.node, t.from_us, t.peak_rps, f.client, f.channel, {sums("f.")},
+            sum(f.early) AS early, min(f.release) AS release_lo, max(f.release) AS release_hi
+        FROM ({failures}) f JOIN ({stretches}) t
+            ON f.node <=> t.node AND f.bucket_us BETWEEN t.from_us - {SECOND_US} AND t.to_us + {SECOND_US}
+            AND (t.answer = '{Fleet.HERD}' OR f.answer = '{Answer.OVERLOAD}')
+        GROUP BY t.answer, t.node, t.from_us, t.peak_rps, f.client, f.channel"""
 
 
-def _loops(params: StormParams) -> Column:
-    """Whether what one client did in a stretch is a storm of its own."""
-    rate = F.col("n") / F.greatest(F.lit(1.0), (F.col("last_us") - F.col("first_us")) / 1e6)
-    return (F.col("n") >= params.warn_hits_alone) | ((F.col("n") >= params.warn_hits) & (rate >= params.warn_rps))
+def _added_up(members: str, params: StormParams) -> str:
+    rate = "n / greatest(1D, (last_us - first_us) / 1e6)"
+    # What one client did in a stretch is a storm of its own.
+    loops = f"""(n >= {params.warn_hits_alone} OR (n >= {params.warn_hits} AND {rate} >= {params.warn_rps}))"""
+    return f"""
+        SELECT * EXCEPT (a_channel), IF(n_channels = 1, a_channel, NULL) AS channel
+        FROM (SELECT answer, node, from_us, peak_rps, {sums()}, sum(n) AS hits, sum(early) AS early, count(1) AS pairs,
+                sum(IF({loops}, n, 0)) AS looping,
+                cast(size(collect_set(client)) AS bigint) AS n_clients,
+                cast(size(collect_set(channel)) AS bigint) AS n_channels, max(channel) AS a_channel,
+                {worst_names("client", params)} AS clients, {worst_names("channel", params)} AS channels,
+                percentile_approx(first_us, {params.herd_arrival_share}) - min(first_us) AS arrival_us,
+                min(release_lo) AS release_lo, max(release_hi) AS release_hi
+            FROM ({members}) GROUP BY answer, node, from_us, peak_rps)"""

@@ -4,24 +4,25 @@ The key has no seq: a client that sweeps upwards through the seqs would escape i
 client's own word. Failures share one key, so that a client cannot stay below every threshold by collecting 404, 470 and
 503 in turn, and their key has no node, so that it cannot hide behind a load balancer; where one kind of failure follows
 another, that is a new island. Seqs mean something on one node only: the other answers are kept apart by node.
+
+The queries of this package are SQL texts: a chain of column expressions is sent to Spark one by one, and that takes
+longer than the query itself.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Window
-from pyspark.sql import functions as F
-
-from analytics.answers import FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
+from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, quoted
 from analytics.params import StormParams, micros
-from analytics.repeats import distinct_seqs, stretch_hits
+from analytics.query import query
+from analytics.repeats import distinct_seqs_sql, stretch_hits_sql
 from analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-KEY: Final = ("client", "named", "channel", "place", "family")
+KEY: Final = "client, named, channel, place, family"
 """Whose island: ``client`` (its network where the log has no client, which ``named`` tells), ``channel``, ``place``
 (the node, or null for failures) and ``family`` (``failure`` or the kind of answer)."""
 
@@ -30,11 +31,10 @@ FAILURE: Final = "failure"
 NEIGHBOURS: Final = 4
 """One kind of failure follows another, rather than taking turns with it, if for so many buckets neither comes back."""
 
-_ADD: Final = ("n", "seqs", "busy_s", "bytes_out", "dur_us", "closed")
+_SUMS: Final = ("n", "bytes_out", "dur_us", "closed", *(f"n_{kind}" for kind in FAILURES))
 _LOWEST: Final = ("first_us", "seq_lo", "head_lo", "node_lo", "release_lo")
-_HIGHEST: Final = ("last_us", "seq_hi", "head_hi", "node_hi", "release_hi", "retry_after_ms", "peak_rps")
-_UNITE: Final = ("conn_bits", "node_bits")
-_KINDS: Final = {answer: f"n_{answer}" for answer in FAILURES}
+_HIGHEST: Final = ("last_us", "seq_hi", "head_hi", "node_hi", "release_hi", "retry_after_ms")
+_SETS: Final = ("conn_bits", "node_bits")
 
 
 def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
@@ -46,154 +46,122 @@ def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
         of the island that it is part of if pauses of ``slow_gap_s`` are allowed), ``node`` and ``release`` (null if
         there were several).
     """
-    placed = _repeating(_by_bucket(_watched(rollup)), params)
-    found = _numbered(placed, params).groupBy(*KEY, "coarse", "island").agg(*added_up())
-    return finished(found, params)
+    buckets = f"SELECT {KEY}, bucket_us, {_by_bucket()} FROM ({_watched()}) GROUP BY {KEY}, bucket_us"
+    numbered = _numbered(_rated(_repeating(buckets, params)), params)
+    found = f"SELECT {KEY}, coarse, island, {added_up()} FROM ({numbered}) GROUP BY {KEY}, coarse, island"
+    return query(finished(found, params), rollup=rollup)
 
 
-def _watched(rollup: DataFrame) -> DataFrame:
-    """The rows that can be part of a storm, with their key."""
-    known = F.coalesce("client", "net").isNotNull()
+def _watched() -> str:
+    """The rows that can be part of a storm, with their key; all rows of a key in one place, so that nothing has to be
+    moved until islands leave their key."""
+    failed = f"answer IN ({quoted(FAILURES)})"
+    kinds = ", ".join(f"IF(answer = '{kind}', n, 0) AS n_{kind}" for kind in FAILURES)
     # A segment is served many times more often than anything else: those that nobody repeats need not be sorted.
-    repeated = (F.col("answer") != Answer.SERVED.value) | (F.col("n") > distinct_seqs())
-    failed = among(FAILURES)
-    return rollup.where(among(WATCHED) & known & repeated).withColumns(
-        {
-            "named": F.col("client").isNotNull(),
-            "client": F.coalesce("client", "net"),
-            "place": F.when(~failed, F.col("node")),
-            "family": F.when(failed, FAILURE).otherwise(F.col("answer")),
-            "node_bits": F.call_function("shiftleft", F.expr("1L"), F.pmod(F.hash("node"), F.lit(64)).cast("int")),
-            "node_lo": F.col("node"),
-            "node_hi": F.col("node"),
-            "release_lo": F.col("release"),
-            "release_hi": F.col("release"),
-        }
-        | {name: F.when(F.col("answer") == kind.value, F.col("n")).otherwise(0) for kind, name in _KINDS.items()}
-    )
+    return f"""
+        SELECT
+            coalesce(client, net) AS client, client IS NOT NULL AS named, channel, IF({failed}, NULL, node) AS place,
+            IF({failed}, '{FAILURE}', answer) AS family, bucket_us,
+            n, first_us, last_us, seq_lo, seq_hi, seq_bits, head_lo, head_hi, conn_bits, slots, bytes_out, dur_us,
+            retry_after_ms, closed, node AS node_lo, node AS node_hi, release AS release_lo, release AS release_hi,
+            shiftleft(1L, cast(pmod(hash(node), 64) AS int)) AS node_bits, {kinds}
+        FROM {{rollup}}
+        WHERE answer IN ({quoted(WATCHED)}) AND coalesce(client, net) IS NOT NULL
+            AND (answer <> '{Answer.SERVED}' OR n > {distinct_seqs_sql()})"""
 
 
-def _by_bucket(rows: DataFrame) -> DataFrame:
-    """One row per key and bucket, all rows of a key in one place: no further shuffle until islands leave their key."""
-    parts: DataFrame = rows.repartition(*(F.col(name) for name in KEY))
-    plain = [F.try_sum(name).alias(name) for name in ("n", "bytes_out", "dur_us", "closed", *_KINDS.values())]
-    low = [F.min(name).alias(name) for name in _LOWEST]
-    high = [F.max(name).alias(name) for name in _HIGHEST if name != "peak_rps"]
-    sets = [F.bit_or(name).alias(name) for name in (*_UNITE, "seq_bits", "slots")]
-    return parts.groupBy(*KEY, "bucket_us").agg(*plain, *low, *high, *sets)
+def _by_bucket() -> str:
+    sums = [f"try_sum({name}) AS {name}" for name in _SUMS]
+    bounds = [f"min({name}) AS {name}" for name in _LOWEST] + [f"max({name}) AS {name}" for name in _HIGHEST]
+    return ", ".join(sums + bounds + [f"bit_or({name}) AS {name}" for name in (*_SETS, "seq_bits", "slots")])
 
 
-def _repeating(rows: DataFrame, params: StormParams) -> DataFrame:
+def _repeating(buckets: str, params: StormParams) -> str:
     """Adds ``seqs`` (distinct ones that the bucket before did not have) and drops what repeats nothing."""
-    own = rows.withColumn("answer", F.when(F.col("family") != FAILURE, F.col("family"))).withColumn(
-        "distinct", F.when(F.col("answer").isNotNull(), distinct_seqs()).otherwise(0)
+    sides = ", ".join(
+        f"{function}({name}) OVER near AS {name}_{side}"
+        for side, function in (("before", "lag"), ("after", "lead"))
+        for name in ("seq_bits", "seq_lo", "seq_hi", "first_us", "last_us")
     )
-    ordered = Window.partitionBy(*KEY).orderBy("bucket_us")
-    names = ("seq_bits", "seq_lo", "seq_hi")
-    neighbours = own.withColumns(
-        {f"{name}_before": F.lag(name).over(ordered) for name in (*names, "last_us")}
-        | {f"{name}_after": F.lead(name).over(ordered) for name in (*names, "first_us")}
-    )
-    near_before = F.col("first_us") - F.col("last_us_before") <= micros(params.gap_s)
-    near_after = F.col("first_us_after") - F.col("last_us") <= micros(params.gap_s)
-    again = F.coalesce(_shared("before") & near_before, F.lit(False))
-    repeated_next = F.coalesce(_shared("after") & near_after, F.lit(False))
-    known_before = F.when(again, F.bit_count(F.col("seq_bits").bitwiseAND(F.col("seq_bits_before")))).otherwise(0)
-    once = among(ONCE_PER_SEQ)
-    kept = F.coalesce(~once | (F.col("n") > F.col("distinct")) | again | repeated_next, F.lit(True))
-    told = neighbours.withColumns({"seqs": F.greatest(F.lit(0), F.col("distinct") - known_before), "kept": kept})
-    return told.where("kept").drop(*(f"{name}_{side}" for name in names for side in ("before", "after")))
+    gap = micros(params.gap_s)
+    again = f"coalesce({_shared('before')} AND first_us - last_us_before <= {gap}, false)"
+    next_again = f"coalesce({_shared('after')} AND first_us_after - last_us <= {gap}, false)"
+    known = f"IF({again}, bit_count(seq_bits & seq_bits_before), 0)"
+    return f"""
+        SELECT *, greatest(0L, distinct_seqs - {known}) AS seqs
+        FROM (SELECT *, {sides}, IF(family = '{FAILURE}', 0L, {distinct_seqs_sql()}) AS distinct_seqs
+            FROM (SELECT *, family AS answer FROM ({buckets}))
+            WINDOW near AS (PARTITION BY {KEY} ORDER BY bucket_us))
+        WHERE family NOT IN ({quoted(ONCE_PER_SEQ)}) OR n > distinct_seqs OR {again} OR {next_again}"""
 
 
-def _shared(side: str) -> Column:
+def _shared(side: str) -> str:
     """Whether a row and its neighbour were about a seq that is the same. Bits alone say no more than modulo 64."""
-    meet = F.col("seq_bits").bitwiseAND(F.col(f"seq_bits_{side}")) != 0
-    overlap = (F.col("seq_lo") <= F.col(f"seq_hi_{side}")) & (F.col(f"seq_lo_{side}") <= F.col("seq_hi"))
-    return meet & overlap
+    overlap = f"seq_lo <= seq_hi_{side} AND seq_lo_{side} <= seq_hi"
+    return f"(seq_bits & seq_bits_{side}) <> 0 AND {overlap}"
 
 
-def _numbered(rows: DataFrame, params: StormParams) -> DataFrame:
-    """Numbers the islands, fine and coarse, and adds the rate around each bucket."""
-    ordered = Window.partitionBy(*KEY).orderBy("bucket_us")
-    before, after = ordered.rowsBetween(-NEIGHBOURS, -1), ordered.rowsBetween(1, NEIGHBOURS)
-    kinds = _kinds_present()
-    seen = rows.withColumn("kinds", kinds)
-    near = seen.withColumns(
-        {
-            "pause": F.col("first_us") - F.lag("last_us").over(ordered),
-            "kinds_last": F.lag("kinds").over(ordered),
-            "kinds_before": F.bit_or("kinds").over(before),
-            "kinds_after": F.bit_or("kinds").over(after),
-            "hits_before": F.lag(_row_hits()).over(ordered),
-            "pair_us": F.col("last_us") - F.lag("first_us").over(ordered),
-        }
-    )
-    changed = (F.col("kinds").bitwiseAND(F.col("kinds_before")) == 0) & (
-        F.coalesce(F.col("kinds_last").bitwiseAND(F.col("kinds_after")), F.lit(0)) == 0
-    )
-    another = F.coalesce(changed, F.lit(False))
-    started = near.withColumns(
-        {
-            "starts": F.when((F.col("pause") <= micros(params.gap_s)) & ~another, 0).otherwise(1),
-            "starts_coarse": F.when((F.col("pause") <= micros(params.slow_gap_s)) & ~another, 0).otherwise(1),
-            "peak_rps": _rate(),
-            "busy_s": _busy(),
-        }
-    )
-    return started.withColumns(
-        {"island": F.sum("starts").over(ordered), "coarse": F.sum("starts_coarse").over(ordered)}
-    )
-
-
-def _kinds_present() -> Column:
-    bits = [F.when(F.col(name) > 0, 1 << place).otherwise(0) for place, name in enumerate(_KINDS.values())]
-    present = bits[0]
-    for bit in bits[1:]:
-        present = present.bitwiseOR(bit)
+def _rated(rows: str) -> str:
+    """Adds what the islands are told from: the pause before a bucket, the rate around it, the failures near it."""
+    present = " | ".join(f"IF(n_{kind} > 0, {1 << place}, 0)" for place, kind in enumerate(FAILURES))
     # The other families have one kind of answer, and so no change.
-    return F.when(F.col("family") == FAILURE, present).otherwise(1)
+    kinds = f"IF(family = '{FAILURE}', {present}, 1)"
+    near = f"PARTITION BY {KEY} ORDER BY bucket_us"
+    return f"""
+        SELECT *, first_us - lag(last_us) OVER near AS pause, lag(kinds) OVER near AS kinds_last,
+            lag(row_hits) OVER near AS hits_last, last_us - lag(first_us) OVER near AS pair_us,
+            bit_or(kinds) OVER ({near} ROWS BETWEEN {NEIGHBOURS} PRECEDING AND 1 PRECEDING) AS kinds_before,
+            bit_or(kinds) OVER ({near} ROWS BETWEEN 1 FOLLOWING AND {NEIGHBOURS} FOLLOWING) AS kinds_after
+        FROM (SELECT *, {kinds} AS kinds, n - greatest(0L, seqs - 1) AS row_hits FROM ({rows}))
+        WINDOW near AS ({near})"""
 
 
-def _row_hits() -> Column:
-    return F.col("n") - F.greatest(F.lit(0), F.col("seqs") - 1)
+def _numbered(rows: str, params: StormParams) -> str:
+    """Numbers the islands, fine and coarse, and adds ``peak_rps`` and ``busy_s`` of each bucket."""
+    another = "coalesce((kinds & kinds_before) = 0 AND coalesce(kinds_last & kinds_after, 0) = 0, false)"
+    return f"""
+        SELECT *, sum(starts) OVER near AS island, sum(starts_coarse) OVER near AS coarse
+        FROM (SELECT *, {_rate()} AS peak_rps, {_busy()} AS busy_s,
+                IF(pause <= {micros(params.gap_s)} AND NOT {another}, 0, 1) AS starts,
+                IF(pause <= {micros(params.slow_gap_s)} AND NOT {another}, 0, 1) AS starts_coarse
+            FROM ({rows}))
+        WINDOW near AS (PARTITION BY {KEY} ORDER BY bucket_us)"""
 
 
-def _rate() -> Column:
+def _rate() -> str:
     """Hits per second of a bucket, or of it and the one before: a burst need not keep to the borders of seconds."""
-    alone = _row_hits() / F.greatest(F.lit(1.0), (F.col("last_us") - F.col("first_us")) / 1e6)
-    pair = (_row_hits() + F.col("hits_before")) / F.greatest(F.lit(1.0), F.col("pair_us") / 1e6)
+    alone = "row_hits / greatest(1D, (last_us - first_us) / 1e6)"
+    pair = "(row_hits + hits_last) / greatest(1D, pair_us / 1e6)"
     # Buckets of posts and segments are long: what they hold need not have come at once.
-    short = ~F.col("family").isin(*(kind.value for kind in REPEATABLE))
-    return F.greatest(alone, F.when(short, pair))
+    return f"greatest({alone}, IF(family IN ({quoted(REPEATABLE)}), NULL, {pair}))"
 
 
-def _busy() -> Column:
+def _busy() -> str:
     """Seconds of a bucket in which something arrived, about."""
-    of_slots = F.bit_count("slots") * (GRAINS[Answer.SERVED].bucket_s / SLOTS)
-    return F.when(F.col("family") == Answer.SERVED.value, of_slots).otherwise(F.lit(1.0))
+    per_slot = GRAINS[Answer.SERVED].bucket_s / SLOTS
+    return f"IF(family = '{Answer.SERVED}', bit_count(slots) * {per_slot}D, 1D)"
 
 
-def added_up() -> list[Column]:
-    """What is added up, ranged over or united whenever islands are put together."""
-    return [
-        *(F.try_sum(name).alias(name) for name in (*_ADD, *_KINDS.values())),
-        *(F.min(name).alias(name) for name in _LOWEST),
-        *(F.max(name).alias(name) for name in _HIGHEST),
-        *(F.bit_or(name).alias(name) for name in _UNITE),
-    ]
+def added_up() -> str:
+    """What is added up, ranged over or united whenever islands are put together, as SQL."""
+    sums = [f"try_sum({name}) AS {name}" for name in (*_SUMS, "seqs", "busy_s")]
+    lowest = [f"min({name}) AS {name}" for name in _LOWEST]
+    highest = [f"max({name}) AS {name}" for name in (*_HIGHEST, "peak_rps")]
+    return ", ".join(sums + lowest + highest + [f"bit_or({name}) AS {name}" for name in _SETS])
 
 
-def finished(found: DataFrame, params: StormParams) -> DataFrame:
-    """Adds what follows from the sums: ``answer``, ``hits``, ``node``, ``release``, ``duration_s``, ``mean_rps``."""
-    pairs = (F.struct(F.col(name).alias("n"), F.lit(kind.value).alias("kind")) for kind, name in _KINDS.items())
-    commonest = F.array_max(F.array(*pairs))["kind"]
-    named = found.withColumns(
-        {
-            "answer": F.when(F.col("family") == FAILURE, commonest).otherwise(F.col("family")),
-            "node": F.when(F.col("node_lo") == F.col("node_hi"), F.col("node_hi")),
-            "release": F.when(F.col("release_lo") == F.col("release_hi"), F.col("release_hi")),
-            "duration_s": (F.col("last_us") - F.col("first_us")) / 1e6,
-        }
-    )
-    counted = named.withColumn("hits", stretch_hits(params))
-    return counted.withColumn("mean_rps", F.col("hits") / F.greatest(F.lit(1.0), F.col("duration_s")))
+def finished(found: str, params: StormParams) -> str:
+    """Adds what follows from the sums: ``answer``, ``hits``, ``node``, ``release``, ``duration_s``, ``mean_rps``,
+    ``gap_ms`` (the mean pause)."""
+    kinds = ", ".join(f"named_struct('n', n_{kind}, 'kind', '{kind}')" for kind in FAILURES)
+    return f"""
+        SELECT *, hits / greatest(1D, duration_s) AS mean_rps, IF(n > 1, duration_s * 1000 / (n - 1), NULL) AS gap_ms
+        FROM (SELECT *, {stretch_hits_sql(params)} AS hits
+            FROM (SELECT *, IF(family = '{FAILURE}', array_max(array({kinds})).kind, family) AS answer,
+                    IF(node_lo = node_hi, node_hi, NULL) AS node,
+                    IF(release_lo = release_hi, release_hi, NULL) AS release,
+                    (last_us - first_us) / 1e6 AS duration_s
+                FROM ({found})))"""
+
+
+assert set(COUNTED) | set(ONCE_PER_SEQ) == set(WATCHED), "an answer either counts, or counts if it is repeated"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer
-from analytics.classes import classify, of_many, without_repetition
+from analytics.classes import classify, without_repetition
 from analytics.episodes import merge_channels, merge_clients, storms
-from analytics.fleet import fleet_candidates, no_fleet, worth_looking
+from analytics.fleet import candidates, fleet_candidates, worth_looking
 from analytics.islands import islands
 from analytics.metrics.measure import measure
 from analytics.metrics.totals import overview
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from analytics.inputs import LogFiles
     from analytics.metrics.totals import Overview
     from analytics.sources import Reading
+
+
+FEW_ROWS: Final = 200_000
+"""Rows of a roll-up up to which one core is quicker than two that have to exchange them, and plans are run as they are
+rather than compiled. Five million lines of a healthy fleet make half as many."""
 
 
 def make_report(
@@ -76,11 +81,12 @@ def report_from_rollup(
     with _kept(rollup):
         with stage(what):
             seen = overview(rollup)
-        with interpreted(rollup.sparkSession):
+        with _suited(rollup.sparkSession, seen.rows):
             with stage("looking for storms"):
-                episodes, count = _episodes(rollup, seen, params)
+                rows = settled(rollup, seen.rows)
+                episodes, count = _episodes(rows, seen, params)
             with stage("adding up"):
-                figures = measure(rollup, seen, episodes, params)
+                figures = measure(rows, seen, episodes, params)
     told = {field.name: getattr(figures, field.name) for field in fields(figures)}
     told["quality"] = replace(figures.quality, damaged_files=files.damaged, duplicate_files=files.duplicates)
     return Report(inputs=files.names, n_episodes=count, params=params, **told)
@@ -98,18 +104,33 @@ def _kept(rollup: DataFrame) -> Iterator[None]:
         rollup.unpersist()
 
 
+def settled(rollup: DataFrame, rows: int) -> DataFrame:
+    """The roll-up as it is, without the plan that made it, for the many small queries that follow.
+
+    Each of them would plan the way from the lines again. And a few rows are all in one place, so that none of these
+    queries has to move them: moving takes longer than all else.
+
+    Args:
+        rollup: persisted; rows: how many it has.
+    """
+    return (rollup.coalesce(1) if rows <= FEW_ROWS else rollup).localCheckpoint()
+
+
+def _suited(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
+    return interpreted(spark) if rows <= FEW_ROWS else nullcontext()
+
+
 def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) -> DataFrame:
     """All storms of a roll-up: rows with the columns of :data:`analytics.episodes.EPISODE`.
 
     Args:
         fleets: also look for storms of many clients (:func:`analytics.fleet.worth_looking`).
     """
-    candidates = no_fleet(storms(islands(rollup, params), params))
-    if fleets:
-        candidates = candidates.unionByName(fleet_candidates(rollup, params), allowMissingColumns=True)
-    classified = classify(with_context(candidates, events_of(rollup), params), params)
+    single = storms(islands(rollup, params), params)
+    found = candidates(single, fleet_candidates(rollup, params) if fleets else None)
+    classified = classify(with_context(found, events_of(rollup), params), params)
     merged = merge_channels(merge_clients(classified, params), params)
-    return of_many(without_repetition(merged), params)
+    return without_repetition(merged, params)
 
 
 def _episodes(rollup: DataFrame, seen: Overview, params: StormParams) -> tuple[tuple[Episode, ...], int]:

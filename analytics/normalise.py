@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, GRAINS, Answer, among
+from analytics.answers import FAILURES, GRAINS, Answer, codes, from_code
 from analytics.schema import CORRUPT, EXPECTED
 from trickle.records import Kind, Op, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -32,6 +32,9 @@ MAX_SEQ: Final = 10**15 - 1
 MAX_BYTES: Final = 1 << 40
 MAX_DUR_US: Final = 7 * 86_400 * 1_000_000
 
+MAX_IP: Final = 45
+"""Characters of the longest address, an IPv6 one that ends in an IPv4 one."""
+
 IDENTITY: Final = ("ts_us", "conn", "seq", "status", "bytes_out", "wait_us", "dur_us", "attempt")
 """What tells one line from another of the same client, channel and node: two requests may arrive in one microsecond,
 even on one connection, but not with all of this the same."""
@@ -44,107 +47,111 @@ def normalise(lines: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
         keep: further columns of ``lines`` that are to stay as they are.
 
     Returns:
-        one row per line, none dropped: ``answer``, the key's fields as far as :data:`analytics.answers.GRAINS` has
-        them, and the measures of this one line. ``seq`` is as resolved, else as asked for; ``id`` is a 64-bit hash of
-        the line, null where the log does not say the connection and so cannot tell lines apart.
+        one row per line, none dropped: ``code`` (of its :class:`~analytics.answers.Answer`), the key's fields as far as
+        :data:`analytics.answers.GRAINS` has them, and the measures of this one line. ``seq`` is as resolved, else as
+        asked for; ``id`` is a 64-bit hash of the line, null where the log does not say the connection and so cannot
+        tell lines apart.
     """
     # By name from here on: an expression that is repeated in every column would be compiled, and run, for each of them.
-    named = lines.withColumn("answer", answer_kind())
-    exchange = ~among((Answer.EVENT, Answer.UNPARSABLE))
-    readable = F.col("answer") != Answer.UNPARSABLE.value
-    return named.select(
-        *keep,
-        "answer",
-        F.when(readable, F.col("ts_us")).alias("ts_us"),
-        F.when(readable, _text("node")).alias("node"),
-        F.when(readable, _text("channel")).alias("channel"),
-        F.when(exchange, _text("release")).alias("release"),
-        F.when(among(_by_client()), _text("client")).alias("client"),
-        F.when(among(FAILURES), network()).alias("net"),
-        F.when(F.col("answer") == Answer.EVENT.value, _text("event")).alias("event"),
-        F.when(exchange, asked_seq()).alias("seq"),
-        F.when(exchange, _bounded("next_seq", MAX_SEQ)).alias("head"),
-        F.when(exchange, F.col("conn")).alias("conn"),
-        F.when(exchange, _bounded("bytes_in", MAX_BYTES)).alias("bytes_in"),
-        F.when(exchange, _bounded("bytes_out", MAX_BYTES)).alias("bytes_out"),
-        F.when(exchange, _bounded("wait_us", MAX_DUR_US)).alias("wait_us"),
-        F.when(exchange, _bounded("dur_us", MAX_DUR_US)).alias("dur_us"),
-        F.when(exchange, _bounded("retry_after_ms", MAX_DUR_US)).alias("retry_after_ms"),
-        F.when(exchange, _bounded("guard_ms", MAX_DUR_US)).alias("guard_ms"),
-        F.when(exchange & (F.col("attempt") > 1), 1).otherwise(0).alias("retried"),
-        F.when(exchange & F.col("client").isNull(), 1).otherwise(0).alias("anonymous"),
-        F.when(exchange & F.col("eos"), 1).otherwise(0).alias("closed"),
-        F.when(exchange, _present()).otherwise(F.lit(0)).alias("present"),
-        F.when(exchange & F.col("conn").isNotNull(), F.xxhash64(*IDENTITY)).alias("id"),
-    )
+    return lines.withColumn("code", F.expr(_code())).selectExpr(*keep, "code", *_columns())
 
 
 def answer_kind() -> Column:
     """The :class:`~analytics.answers.Answer` of a line, as text."""
-    status, op = F.col("status"), F.col("op")
-    on_channel = op.isNull() | (op != Op.API.value)
-    read = (op == Op.READ.value) & (F.col("method").isNull() | (F.col("method") == "GET"))
-    given_up = F.coalesce(F.col("reason").isin(Reason.CLIENT_GONE.value, Reason.EVICTED.value), F.lit(False))
-    nothing = F.coalesce(F.col("bytes_out"), F.lit(0)) == 0
-    empty_read = read & (status == int(Status.OK)) & nothing & ~given_up
-    return (
-        F.when(_broken(), Answer.UNPARSABLE.value)
-        .when(F.col("kind") == Kind.EVENT.value, Answer.EVENT.value)
-        .when(status.isin(int(Status.TOO_MANY_REQUESTS), int(Status.UNAVAILABLE)), Answer.OVERLOAD.value)
-        .when(status >= int(Status.SERVER_ERROR), Answer.SERVER_ERROR.value)
-        .when((status == int(Status.NOT_FOUND)) & on_channel, Answer.NOT_FOUND.value)
-        .when((status == int(Status.SEQ_MISSING)) & on_channel, Answer.SEQ_MISSING.value)
-        .when(empty_read & F.coalesce(F.col("eos"), F.lit(False)), Answer.ENDED.value)
-        .when(empty_read, Answer.ZERO_BYTE.value)
-        .when((op == Op.PUBLISH.value) & ~given_up, Answer.POST.value)
-        .when(read & (status == int(Status.OK)) & ~nothing, Answer.SERVED.value)
-        .otherwise(Answer.OK.value)
-    )
-
-
-def _broken() -> Column:
-    # A line whose fields have wrong types keeps the fields that could be read; half a record is not used.
-    kind = F.col("kind").isin(Kind.EXCHANGE.value, Kind.EVENT.value)
-    return (
-        F.col(CORRUPT).isNotNull()
-        | ~F.coalesce(F.col("ts_us").between(1, MAX_TS_US), F.lit(False))
-        | ~F.coalesce(kind, F.lit(False))
-    )
-
-
-def asked_seq() -> Column:
-    """The seq that the request was about: as resolved, else as asked if that was a concrete one."""
-    return F.coalesce(_bounded("rseq", MAX_SEQ), _bounded("seq", MAX_SEQ))
+    return F.expr(from_code(_code()))
 
 
 def network() -> Column:
     """The network of ``ip``: ``192.0.2.0/24`` or ``2001:db8:7::/48``; a salted hash has none and is null."""
-    address = _text("ip")
-    # An IPv4 address may be written as an IPv6 one: "::ffff:192.0.2.7".
-    v4 = F.substring_index(F.substring_index(address, ":", -1), ".", 3)
-    # "2001:db8::1" leaves out zeros: what stands before the gap is all that is known of its first three parts.
-    v6 = F.substring_index(F.substring_index(address, "::", 1), ":", 3)
-    return F.when(address.contains("."), F.concat(v4, F.lit(".0/24"))).when(
-        address.contains(":"), F.concat(v6, F.lit("::/48"))
+    return F.expr(_network())
+
+
+def _columns() -> list[str]:
+    """What is kept of a line, as SQL. Texts and numbers of a broken line are not."""
+    readable = f"code <> {codes((Answer.UNPARSABLE,))}"
+    exchange = f"code NOT IN ({codes((Answer.EVENT, Answer.UNPARSABLE))})"
+    by_client = codes(kind for kind, grain in GRAINS.items() if grain.by_client)
+
+    def when(condition: str, value: str, name: str, otherwise: str = "NULL") -> str:
+        return f"IF({condition}, {value}, {otherwise}) AS {name}"
+
+    return [
+        when(readable, "ts_us", "ts_us"),
+        when(readable, _text("node"), "node"),
+        when(readable, _text("channel"), "channel"),
+        when(exchange, _text("release"), "release"),
+        when(f"code IN ({by_client})", _text("client"), "client"),
+        when(f"code IN ({codes(FAILURES)})", _network(), "net"),
+        when(f"code = {codes((Answer.EVENT,))}", _text("event"), "event"),
+        when(exchange, _asked_seq(), "seq"),
+        when(exchange, _bounded("next_seq", MAX_SEQ), "head"),
+        when(exchange, "conn", "conn"),
+        when(exchange, _bounded("bytes_in", MAX_BYTES), "bytes_in"),
+        when(exchange, _bounded("bytes_out", MAX_BYTES), "bytes_out"),
+        when(exchange, _bounded("wait_us", MAX_DUR_US), "wait_us"),
+        when(exchange, _bounded("dur_us", MAX_DUR_US), "dur_us"),
+        when(exchange, _bounded("retry_after_ms", MAX_DUR_US), "retry_after_ms"),
+        when(exchange, _bounded("guard_ms", MAX_DUR_US), "guard_ms"),
+        when(f"{exchange} AND attempt > 1", "1", "retried", "0"),
+        when(f"{exchange} AND client IS NULL", "1", "anonymous", "0"),
+        when(f"{exchange} AND eos", "1", "closed", "0"),
+        when(exchange, _present(), "present", "0"),
+        when(f"{exchange} AND conn IS NOT NULL", f"xxhash64({', '.join(IDENTITY)})", "id"),
+    ]
+
+
+def _code() -> str:
+    """The code of a line's :class:`~analytics.answers.Answer`, as SQL."""
+    gone = f"coalesce(reason IN ('{Reason.CLIENT_GONE}', '{Reason.EVICTED}'), false)"
+    on_channel = f"(op IS NULL OR op <> '{Op.API}')"
+    read = f"op = '{Op.READ}' AND (method IS NULL OR method = 'GET') AND status = {Status.OK:d}"
+    nothing = "coalesce(bytes_out, 0) = 0"
+    cases: list[tuple[str, Answer]] = [
+        (_broken(), Answer.UNPARSABLE),
+        (f"kind = '{Kind.EVENT}'", Answer.EVENT),
+        (f"{read} AND NOT ({nothing})", Answer.SERVED),
+        (f"status IN ({Status.TOO_MANY_REQUESTS:d}, {Status.UNAVAILABLE:d})", Answer.OVERLOAD),
+        (f"status >= {Status.SERVER_ERROR:d}", Answer.SERVER_ERROR),
+        (f"status = {Status.NOT_FOUND:d} AND {on_channel}", Answer.NOT_FOUND),
+        (f"status = {Status.SEQ_MISSING:d} AND {on_channel}", Answer.SEQ_MISSING),
+        (f"{read} AND {nothing} AND NOT {gone} AND coalesce(eos, false)", Answer.ENDED),
+        (f"{read} AND {nothing} AND NOT {gone}", Answer.ZERO_BYTE),
+        (f"op = '{Op.PUBLISH}' AND NOT {gone}", Answer.POST),
+    ]
+    whens = " ".join(f"WHEN {condition} THEN {codes((answer,))}" for condition, answer in cases)
+    return f"CASE {whens} ELSE {codes((Answer.OK,))} END"
+
+
+def _broken() -> str:
+    # A line whose fields have wrong types keeps the fields that could be read; half a record is not used.
+    return f"""({CORRUPT} IS NOT NULL OR NOT coalesce(ts_us BETWEEN 1 AND {MAX_TS_US}, false)
+        OR NOT coalesce(kind IN ('{Kind.EXCHANGE}', '{Kind.EVENT}'), false))"""
+
+
+def _asked_seq() -> str:
+    """The seq that the request was about: as resolved, else as asked if that was a concrete one."""
+    return f"coalesce({_bounded('rseq', MAX_SEQ)}, {_bounded('seq', MAX_SEQ)})"
+
+
+def _network() -> str:
+    # An IPv4 address may be written as an IPv6 one: "::ffff:192.0.2.7". And "2001:db8::1" leaves out zeros: what stands
+    # before the gap is all that is known of its first three parts.
+    v4 = "concat(substring_index(substring_index(ip, ':', -1), '.', 3), '.0/24')"
+    v6 = "concat(substring_index(substring_index(ip, '::', 1), ':', 3), '::/48')"
+    return (
+        f"CASE WHEN octet_length(ip) > {MAX_IP} THEN NULL WHEN ip LIKE '%.%' THEN {v4} WHEN ip LIKE '%:%' THEN {v6} END"
     )
 
 
-def _by_client() -> Iterable[Answer]:
-    return (kind for kind, grain in GRAINS.items() if grain.by_client)
+def _text(name: str) -> str:
+    # Cutting copies, even what is short enough.
+    return f"IF(octet_length({name}) <= {MAX_TEXT}, {name}, substring({name}, 1, {MAX_TEXT}))"
 
 
-def _text(name: str) -> Column:
-    return F.substring(F.col(name), 1, MAX_TEXT)
+def _bounded(name: str, maximum: int) -> str:
+    return f"IF({name} BETWEEN 0 AND {maximum}, {name}, NULL)"
 
 
-def _bounded(name: str, maximum: int) -> Column:
-    return F.when(F.col(name).between(0, maximum), F.col(name))
-
-
-def _present() -> Column:
+def _present() -> str:
     """One bit per expected field that this line has."""
-    bits = [F.when(F.col(name).isNotNull(), 1 << place).otherwise(0) for place, name in enumerate(EXPECTED)]
-    mask = bits[0]
-    for bit in bits[1:]:
-        mask = mask.bitwiseOR(bit)
-    return mask
+    return " | ".join(f"IF({name} IS NULL, 0, {1 << place})" for place, name in enumerate(EXPECTED))

@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import GRAINS, REPEATABLE, Answer, among
-from analytics.params import StormParams, micros
+from analytics.answers import GRAINS, Answer, codes, from_code
+from analytics.params import micros
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 KEY: Final = ("answer", "node", "channel", "release", "client", "net", "event", "bucket_us")
 """What one row of the roll-up stands for. ``client`` is null where :data:`analytics.answers.GRAINS` says so, ``net``
 for all but failures, and ``event`` for all but events."""
+
+BITS: Final = 64
+"""A set is kept as so many bits."""
 
 SLOTS: Final = 64
 """Parts of a bucket in which arrivals are noted: of a second's bucket, 15.6 ms each."""
@@ -59,49 +62,50 @@ def roll_up(rows: DataFrame, also: Sequence[str] = ()) -> DataFrame:
           there were too many;
         * ``id_xor``, ``id_bits``: of the lines' ids, for finding duplicates (:mod:`analytics.duplicates`).
     """
-    width = _bucket_width()
-    offset = F.col("ts_us") % width
+    offset = rows.withColumn("offset_us", F.expr(f"ts_us % {_bucket_width()}"))
     # By name, so that the division is done once.
-    placed = rows.withColumn("offset_us", offset).withColumn("width_us", width)
-    slot = F.expr(f"cast(offset_us * {SLOTS} DIV width_us AS int)")
+    slot = f"cast(offset_us * {SLOTS} DIV {_bucket_width()} AS int)"
+    placed = offset.withColumns({"bucket_us": F.expr("ts_us - offset_us"), "slot": F.expr(slot)})
+    key = [name for name in KEY if name != "answer"]
+    measures = [F.expr(f"{value} AS {name}") for name, value in _measures().items()]
+    rolled = placed.groupBy("code", *key, *also).agg(*measures)
+    return rolled.selectExpr(f"{from_code('code')} AS answer", *key, *also, *_measures())
+
+
+def _measures() -> dict[str, str]:
+    """The aggregates of a row, as SQL, by name."""
     quick, slow = (_waits(bounds) for bounds in _wait_bounds())
-    return (
-        placed.withColumns({"bucket_us": F.col("ts_us") - F.col("offset_us"), "slot": slot})
-        .groupBy(*KEY, *also)
-        .agg(
-            F.count(F.lit(1)).alias("n"),
-            F.min("ts_us").alias("first_us"),
-            F.max("ts_us").alias("last_us"),
-            F.min("seq").alias("seq_lo"),
-            F.max("seq").alias("seq_hi"),
-            F.bit_or(_bit(F.col("seq"))).alias("seq_bits"),
-            F.min("head").alias("head_lo"),
-            F.max("head").alias("head_hi"),
-            F.bit_or(_bit(F.hash("conn"), F.col("conn"))).alias("conn_bits"),
-            F.bit_or(_bit(F.col("slot"))).alias("slots"),
-            F.try_sum("bytes_in").alias("bytes_in"),
-            F.try_sum("bytes_out").alias("bytes_out"),
-            F.try_sum("wait_us").alias("wait_us"),
-            F.try_sum("dur_us").alias("dur_us"),
-            F.try_sum("guard_ms").alias("guard_ms"),
-            F.max("retry_after_ms").alias("retry_after_ms"),
-            F.sum("retried").alias("retried"),
-            F.sum("anonymous").alias("anonymous"),
-            F.sum("closed").alias("closed"),
-            F.bit_or("present").alias("present"),
-            F.try_sum(quick).alias("waits_quick"),
-            F.try_sum(slow).alias("waits_slow"),
-            F.bit_xor("id").alias("id_xor"),
-            F.bit_or(_bit(F.col("id"))).alias("id_bits"),
-        )
-    )
+    return {
+        "n": "count(1)",
+        "first_us": "min(ts_us)",
+        "last_us": "max(ts_us)",
+        "seq_lo": "min(seq)",
+        "seq_hi": "max(seq)",
+        "seq_bits": f"bit_or({_bit('seq')})",
+        "head_lo": "min(head)",
+        "head_hi": "max(head)",
+        "conn_bits": f"bit_or(IF(conn IS NOT NULL, {_bit('hash(conn)')}, NULL))",
+        "slots": f"bit_or({_bit('slot')})",
+        "bytes_in": "try_sum(bytes_in)",
+        "bytes_out": "try_sum(bytes_out)",
+        "wait_us": "try_sum(wait_us)",
+        "dur_us": "try_sum(dur_us)",
+        "guard_ms": "try_sum(guard_ms)",
+        "retry_after_ms": "max(retry_after_ms)",
+        "retried": "sum(retried)",
+        "anonymous": "sum(anonymous)",
+        "closed": "sum(closed)",
+        "present": "bit_or(present)",
+        "waits_quick": f"try_sum({quick})",
+        "waits_slow": f"try_sum({slow})",
+        "id_xor": "bit_xor(id)",
+        "id_bits": f"bit_or({_bit('id')})",
+    }
 
 
-def _bit(value: Column, known: Column | None = None) -> Column:
+def _bit(value: str) -> str:
     """One of 64 bits for a value. Their union counts distinct values, roughly (linear counting, Whang 1990)."""
-    place = F.pmod(value, F.lit(64)).cast("int")
-    bit = F.call_function("shiftleft", F.expr("1L"), place)
-    return bit if known is None else F.when(known.isNotNull(), bit)
+    return f"shiftleft(1L, cast(pmod({value}, {BITS}) AS int))"
 
 
 def _wait_bounds() -> tuple[tuple[tuple[int, int | None], ...], ...]:
@@ -112,63 +116,26 @@ def _wait_bounds() -> tuple[tuple[tuple[int, int | None], ...], ...]:
     return pairs[: len(quick)], pairs[len(quick) :]
 
 
-def _waits(bounds: tuple[tuple[int, int | None], ...]) -> Column:
+def _waits(bounds: tuple[tuple[int, int | None], ...]) -> str:
     """What one line adds to a packed histogram."""
-    waits = F.col("wait_us")
-    one: Column | None = None
+    cases = []
     for place, (low, high) in enumerate(bounds):
-        inside = waits >= low if high is None else (waits >= low) & (waits < high)
-        unit = F.lit(1 << WAIT_CLASS_BITS * place).cast("long")
-        one = F.when(inside, unit) if one is None else one.when(inside, unit)
-    assert one is not None
-    return F.when(among(WAITED), one)
+        inside = f"wait_us >= {low}" + ("" if high is None else f" AND wait_us < {high}")
+        cases.append(f"WHEN {inside} THEN {1 << WAIT_CLASS_BITS * place}L")
+    return f"IF(code IN ({codes(WAITED)}), CASE {' '.join(cases)} END, NULL)"
 
 
-def _bucket_width() -> Column:
-    width = F.lit(micros(60))
-    for answer, grain in GRAINS.items():
-        width = F.when(F.col("answer") == answer.value, micros(grain.bucket_s)).otherwise(width)
-    return width.cast("long")
-
-
-def span(lo: str = "seq_lo", hi: str = "seq_hi") -> Column:
-    """How many seqs lie between two columns, both included; 1 where no seq is known."""
-    return F.coalesce(F.col(hi) - F.col(lo) + 1, F.lit(1))
-
-
-def connections(bits: str = "conn_bits", most: str = "n") -> Column:
-    """About how many connections the lines came over: at least 1, at most ``n``; 1 where the log does not say.
-
-    Args:
-        bits, most: the columns with the bits of the connections, and with the number of lines.
-    """
-    lines, used = F.col(most), F.coalesce(F.bit_count(F.col(bits)), F.lit(0))
-    # Linear counting: m * ln(m / empty). A full map says "many"; no more than there were requests in any case.
-    estimate = F.when(used >= 64, lines.cast("double")).otherwise(-64.0 * F.log(1.0 - used / F.lit(64.0)))
-    return F.greatest(F.lit(1), F.least(lines, F.round(estimate).cast("long")))
-
-
-def readers(params: StormParams) -> Column:
-    """How many readers share this client key, as far as it matters for counting repeats.
-
-    Several readers behind one NAT get every segment once *each*, over connections of their own. One segment asked for
-    all the time, though, is a loop, even if every request opens a connection.
-    """
-    lasting = (F.col("last_us") - F.col("first_us")) >= micros(params.same_seq_s)
-    return F.when((span() <= 2) & lasting, F.lit(1)).otherwise(connections())
-
-
-def repeated_hits(params: StormParams) -> Column:
-    """How often the most repeated seq can have been asked for, by one reader: ``n - span * readers + 1``."""
-    return F.greatest(F.lit(0), F.col("n") - span() * readers(params) + 1)
-
-
-def with_hits(rollup: DataFrame, params: StormParams) -> DataFrame:
-    """Adds ``hits``: how many of a row's lines count towards a storm."""
-    return rollup.withColumn("hits", F.when(among(REPEATABLE), repeated_hits(params)).otherwise(F.col("n")))
+def _bucket_width() -> str:
+    """The width of a row's bucket, microseconds, as SQL."""
+    wide = max(grain.bucket_s for grain in GRAINS.values())
+    cases = []
+    for width in sorted({grain.bucket_s for grain in GRAINS.values()} - {wide}):
+        kinds = codes(kind for kind, grain in GRAINS.items() if grain.bucket_s == width)
+        cases.append(f"WHEN code IN ({kinds}) THEN {micros(width)}L")
+    return f"CASE {' '.join(cases)} ELSE {micros(wide)}L END"
 
 
 def events_of(rollup: DataFrame) -> DataFrame:
     """The lifecycle events: ``node``, ``channel``, ``event``, ``ts_us``."""
-    happened = rollup.where(F.col("answer") == Answer.EVENT.value)
-    return happened.select("node", "channel", "event", F.col("first_us").alias("ts_us"))
+    happened = rollup.where(f"answer = '{Answer.EVENT}'")
+    return happened.selectExpr("node", "channel", "event", "first_us AS ts_us")

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
-
-from analytics.answers import Answer
+from analytics.answers import Answer, quoted
 from analytics.params import StormParams, micros
+from analytics.query import query
 from trickle.records import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pyspark.sql import DataFrame
 
 SERVER_EVENTS: Final = (Event.SERVER_START, Event.SERVER_READY, Event.DRAIN, Event.SERVER_STOP, Event.CONFIG)
@@ -51,29 +48,27 @@ def with_context(storms: DataFrame, events: DataFrame, params: StormParams) -> D
 
     Returns:
         the same rows with ``trigger`` and ``trigger_us``; ``ended_us`` (when the channel had ended shortly before);
-        ``born_us`` (when it was created after that, until shortly after the episode); each null if there was none.
+        ``born_us`` (when it was created after that, until shortly after the episode); each null if there was none;
+        ``lives`` (how many lives of the channel it met: 1, and one more for each creation in the midst of it).
     """
-    of_channel = _gathered(events, CHANNEL_EVENTS, ["node", "channel"], "channel_events")
-    of_server = _gathered(events, SERVER_EVENTS, ["node"], "server_events")
-    joined = (
-        storms.alias("s")
-        .join(F.broadcast(of_channel.alias("c")), F.expr("s.node <=> c.node AND s.channel <=> c.channel"), "left")
-        .join(F.broadcast(of_server.alias("v")), F.expr("s.node <=> v.node"), "left")
-        .selectExpr("s.*", "c.channel_events", "v.server_events")
-    )
-    chosen = joined.withColumns({"chosen": F.expr(_best_trigger(params)), "ended_us": F.expr(_last_end(params))})
-    return chosen.selectExpr(
-        *storms.columns,
-        "ended_us",
-        f"{_birth(params)} AS born_us",
-        "chosen.event AS trigger",
-        "chosen.ts_us AS trigger_us",
+    return query(
+        f"""
+        SELECT * EXCEPT (channel_events, server_events, chosen),
+            {_birth(params)} AS born_us, {_lives()} AS lives, chosen.event AS trigger, chosen.ts_us AS trigger_us
+        FROM (SELECT *, {_best_trigger(params)} AS chosen, {_last_end(params)} AS ended_us
+            FROM (SELECT /*+ BROADCAST(c, v) */ s.*, c.gathered AS channel_events, v.gathered AS server_events
+                FROM {{storms}} s
+                LEFT JOIN ({_gathered(CHANNEL_EVENTS, "node, channel")}) c
+                    ON coalesce(s.node, s.node_lo) <=> c.node AND s.channel <=> c.channel
+                LEFT JOIN ({_gathered(SERVER_EVENTS, "node")}) v ON coalesce(s.node, s.node_lo) <=> v.node))""",
+        storms=storms,
+        events=events,
     )
 
 
-def _gathered(events: DataFrame, kinds: tuple[Event, ...], key: list[str], name: str) -> DataFrame:
-    chosen = events.where(F.col("event").isin(*(kind.value for kind in kinds)))
-    return chosen.groupBy(*key).agg(F.collect_list(F.struct("ts_us", "event")).alias(name))
+def _gathered(kinds: tuple[Event, ...], key: str) -> str:
+    return f"""SELECT {key}, collect_list(struct(ts_us, event)) AS gathered
+        FROM {{events}} WHERE event IN ({quoted(kinds)}) GROUP BY {key}"""
 
 
 def _best_trigger(params: StormParams) -> str:
@@ -81,9 +76,11 @@ def _best_trigger(params: StormParams) -> str:
     soon = f"first_us + {micros(params.trigger_after_s)}"
     # The fault of the past: the publisher closes its last, empty segment and deletes the channel only afterwards, so
     # that the readers loop *until* the channel ends. Its end is then inside or just after the episode.
-    until = f"IF(answer IN ({_quoted(UNTIL_THE_END)}), last_us + {micros(params.gap_s)}, {soon})"
+    until = f"IF(answer IN ({quoted(UNTIL_THE_END)}), last_us + {micros(params.gap_s)}, {soon})"
     end = f"e.event = '{Event.CHANNEL_END}' AND e.ts_us BETWEEN {_since(params)} AND {until}"
-    near = f"e.ts_us BETWEEN {_since(params)} AND {soon} OR {end}"
+    oldest = f"""first_us - CASE e.event WHEN '{Event.CHANNEL_END}' THEN {micros(params.trigger_before_s)}
+        WHEN '{Event.CHANNEL_CREATE}' THEN {micros(params.birth_before_s)} ELSE {micros(params.restart_before_s)} END"""
+    near = f"e.ts_us BETWEEN {oldest} AND {soon} OR {end}"
     every = f"concat(coalesce(channel_events, {_NO_EVENTS}), coalesce(server_events, {_NO_EVENTS}))"
     return f"""array_max(filter(
         transform(
@@ -96,12 +93,12 @@ def _best_trigger(params: StormParams) -> str:
 
 def _rank() -> str:
     """How plausible event ``e`` is for ``answer``: the higher, the likelier; null if it is not."""
-    cases = [f"WHEN answer IN ({_quoted(answers)}) THEN {_place(events)}" for answers, events in PLAUSIBLE.items()]
+    cases = [f"WHEN answer IN ({quoted(answers)}) THEN {_place(events)}" for answers, events in PLAUSIBLE.items()]
     return f"CASE {' '.join(cases)} ELSE {_place(OTHERWISE)} END"
 
 
 def _place(ranked: tuple[tuple[Event, ...], ...]) -> str:
-    cases = [f"WHEN e.event IN ({_quoted(events)}) THEN {-place}" for place, events in enumerate(ranked)]
+    cases = [f"WHEN e.event IN ({quoted(events)}) THEN {-place}" for place, events in enumerate(ranked)]
     return f"CASE {' '.join(cases)} END"
 
 
@@ -118,9 +115,11 @@ def _birth(params: StormParams) -> str:
     return f"array_max(transform(filter(channel_events, e -> {born}), e -> e.ts_us))"
 
 
+def _lives() -> str:
+    """A channel's seqs begin again with its next life."""
+    born = f"e.event = '{Event.CHANNEL_CREATE}' AND e.ts_us > first_us AND e.ts_us <= last_us"
+    return f"1 + size(filter(coalesce(channel_events, {_NO_EVENTS}), e -> {born}))"
+
+
 def _since(params: StormParams) -> str:
     return f"first_us - {micros(params.trigger_before_s)}"
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.episodes import EPISODE, merge_channels, merge_clients, severity
+from analytics.episodes import EPISODE, merge_channels, merge_clients
 from analytics.islands import islands
 from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.rollup import roll_up
+from analytics.severity import severity
 from analytics.sources import read_lines
 from tests.analytics.support.writer import LogWriter, us, write_lines
 
@@ -64,7 +65,7 @@ def test_severity(spark: SparkSession) -> None:
     }
     rows = [(hits, *rates, None) for hits, rate in expected for rates in ((rate, 0.0), (0.0, rate))]
     judged = spark.createDataFrame(rows, "hits long, mean_rps double, peak_rps double, node_bits long")
-    told = judged.withColumn("severity", severity(StormParams())).collect()
+    told = judged.selectExpr("*", f"{severity(StormParams())} AS severity").collect()
     assert [row["severity"] for row in told] == [said for said in expected.values() for _ in range(2)]
 
 
@@ -74,8 +75,8 @@ def test_clients_of_one_storm_are_merged(spark: SparkSession) -> None:
         first_us long, last_us long, n long, hits long, seq_lo long, seq_hi long, head_hi long,
         bytes_out long, dur_us long, retry_after_ms long, peak_rps double, trigger string, trigger_us long,
         n_clients long, clients array<string>, n_channels long, channels array<string>, answer string, slow boolean,
-        release_lo string, release_hi string, named boolean"""
-    rest = (3, 3, 4, 0, 0, None, 9.0, None, None, None, None, None, None, "not_found", False, "r", "r", True)
+        release_lo string, release_hi string, named boolean, head_lo long"""
+    rest = (3, 3, 4, 0, 0, None, 9.0, None, None, None, None, None, None, "not_found", False, "r", "r", True, 4)
     second = 1_000_000
     rows = [
         ("x", "n", "film", "r", "long", "warn", 0, 20 * second, 40, 40, *rest),

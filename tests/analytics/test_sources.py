@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.answers import Answer
+from analytics.answers import Answer, from_code
 from analytics.normalise import MAX_TEXT, normalise
 from analytics.schema import log_schema
 from analytics.sources import read_lines
@@ -76,7 +76,8 @@ BROKEN: dict[str, bytes] = {
 
 def rows_of(spark: SparkSession, path: Path, *, damaged: bool = False) -> list[Row]:
     """The normalised rows of one file."""
-    return normalise(read_lines(spark, [str(path)], damaged=damaged)).collect()
+    rows = normalise(read_lines(spark, [str(path)], damaged=damaged))
+    return rows.selectExpr("*", f"{from_code('code')} AS answer").collect()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,22 @@
+"""SQL over frames. Nothing from a log is ever part of a text.
+
+Built as chains of column expressions, each sent to Spark by itself, the queries of this package would take longer to
+build than to run; and all of them in one text would take the analyser many rounds. So there is one text per transform.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def query(text: str, **frames: DataFrame) -> DataFrame:
+    """The frame that a query gives, not computed yet.
+
+    Args:
+        text: SQL, with ``{name}`` for each frame.
+    """
+    session = next(iter(frames.values())).sparkSession
+    return session.sql(text, **frames)
