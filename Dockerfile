@@ -26,6 +26,7 @@ USER root
 RUN apt-get update && apt-get install -y --no-install-recommends default-jre-headless procps && rm -rf /var/lib/apt/lists/*
 USER tricklecast
 COPY --from=build-analytics /opt/tricklecast /opt/tricklecast
+COPY examples/storms_job.py /opt/storms_job.py
 CMD ["storms", "/logs"]
 
 FROM base AS server

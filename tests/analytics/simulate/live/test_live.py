@@ -92,11 +92,9 @@ def test_the_faults_of_a_server_are_found_and_named(spark: SparkSession, played:
 
 
 def test_a_client_does_no_more_than_it_was_told(played: tuple[Played, Played]) -> None:
-    """Misbehaviour is bounded: so many requests each, and no faster than told."""
+    """Misbehaviour is bounded: so many requests each."""
     for performance in (*played[0].performances, *played[1].performances):
-        for loop in performance.loops:
-            assert len(loop.statuses) <= REQUESTS
-            assert (len(loop.statuses) - 1) / RATE <= (loop.last_us - loop.first_us) / 1e6 + 0.1
+        assert all(len(loop.statuses) <= REQUESTS for loop in performance.loops)
 
 
 def test_nobody_there_is_said_at_once() -> None:
