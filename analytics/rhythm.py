@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from analytics.answers import FAILURES, GRAINS, Answer
 from analytics.fleet import Fleet
+from analytics.metrics.parts import literal_rows
 from analytics.report.figures import Rhythm
 from analytics.rollup import SLOTS
 
@@ -181,9 +182,9 @@ def _rows_of(rollup: DataFrame, episodes: Sequence[Mapping[str, Any]]) -> DataFr
     """Per episode, in ``number``: the first :data:`ROWS` rows of its busiest client, in ``rows``."""
     from pyspark.sql import functions as F
 
-    schema = "number int, who string, place string, on string, answers array<string>, since long, until long"
+    fields = "number int, who string, place string, on string, answers array<string>, since bigint, until bigint"
     wanted = [_wanted(number, row) for number, row in enumerate(episodes)]
-    offenders = rollup.sparkSession.createDataFrame(wanted, schema)
+    offenders = literal_rows(rollup.sparkSession, wanted, fields)
     own = F.expr(
         """coalesce(client, net) = who AND (on IS NULL OR channel <=> on) AND (place IS NULL OR node <=> place)
         AND array_contains(answers, answer) AND last_us >= since AND first_us <= until"""
@@ -194,10 +195,11 @@ def _rows_of(rollup: DataFrame, episodes: Sequence[Mapping[str, Any]]) -> DataFr
     return joined.groupBy("number").agg(rows.alias("rows"))
 
 
-def _wanted(number: int, row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _wanted(number: int, row: Mapping[str, Any]) -> dict[str, Any]:
     alone = row["answer"] not in list(Fleet)
     answers = [row["answer"]] if alone and row["answer"] not in FAILURES else [answer.value for answer in FAILURES]
     # The worst channel of a fleet need not be that of its busiest client.
     channel = row["channels"][0] if alone and row["channels"] else None
     client = row["clients"][0] if row["clients"] else None
-    return number, client, row["node"], channel, answers, row["first_us"], row["last_us"]
+    place = {"who": client, "place": row["node"], "on": channel}
+    return place | {"number": number, "answers": answers, "since": row["first_us"], "until": row["last_us"]}
