@@ -38,6 +38,12 @@ SMALL_INPUT: Final = 100_000_000
 """Bytes of log up to which Java's optimising compiler does not pay for itself: without it such a report takes half of
 the CPU time. Above, parsing JSON profits from it."""
 
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_UNCHOSEN: Final = "200"
+CLUSTER_PARTITIONS: Final = 32
+"""Parts of a shuffle on a cluster where nobody has chosen another number. Spark's default is made for shuffles of raw
+rows; those of a roll-up are small, and a report has a dozen of them."""
+
 _QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -75,7 +81,7 @@ def settings(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             # The default of 200 costs three times the whole report here, and adaptive planning does not make up for it.
-            "spark.sql.shuffle.partitions": str(_cores()),
+            _PARTITIONS: str(_cores()),
             "spark.sql.adaptive.enabled": "false",
         }
         if small:
@@ -108,6 +114,8 @@ def spark_session(
         check_master(master)
     chosen = settings(master, small=small, verbose=verbose, conf=conf)
     session = _start(session_type, chosen, verbose=verbose)
+    if session.conf.get(_PARTITIONS) == _UNCHOSEN:
+        session.conf.set(_PARTITIONS, str(CLUSTER_PARTITIONS))
     try:
         yield session
     finally:
