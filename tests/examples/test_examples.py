@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from subscriber.testing import TestServer, server
+from tests.analytics.support.scenarios import STORMS
+from tests.analytics.support.writer import LogWriter
+from tests.support.spark_cluster import HOME, spark_cluster
+from tests.support.spark_cluster import environment as spark_environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -95,6 +101,23 @@ def test_test_own_code() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "examples/test_own_code.py"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_storms_job(tmp_path: Path) -> None:
+    """On a cluster, through spark-submit, the report finds what it finds in one process."""
+    writer = LogWriter("relay", random.Random(0))
+    (truth,) = STORMS["not_found_loop"](writer)
+    log, report = tmp_path / "access.jsonl", tmp_path / "report.json"
+    log.write_text("".join(f"{line}\n" for line in writer.lines()))
+    arguments = [str(ROOT / "examples" / "storms_job.py"), str(log), "--json", str(report), "--fail-on", "never"]
+    with spark_cluster(tmp_path) as master:
+        command = [str(HOME / "bin" / "spark-submit"), "--master", master, *arguments]
+        environment = {**spark_environment(), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        assert list((tmp_path / "work").glob("app-*/*/stderr")), "no executor has worked"
+    (episode,) = json.loads(report.read_text())["episodes"]
+    assert (episode["class"], episode["n"]) == (truth.storm, truth.n)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
