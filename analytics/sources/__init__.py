@@ -6,6 +6,17 @@ from analytics.sources.clients import ClientKey, parse_client_key
 from analytics.sources.fieldmap import BadFormat
 from analytics.sources.grouping import Grouped
 from analytics.sources.native import read_lines
+from analytics.sources.notes import notes_on
 from analytics.sources.reading import Reading, read_logs, recognise
 
-__all__ = ["BadFormat", "ClientKey", "Grouped", "Reading", "parse_client_key", "read_lines", "read_logs", "recognise"]
+__all__ = [
+    "BadFormat",
+    "ClientKey",
+    "Grouped",
+    "Reading",
+    "notes_on",
+    "parse_client_key",
+    "read_lines",
+    "read_logs",
+    "recognise",
+]

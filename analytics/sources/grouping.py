@@ -41,10 +41,12 @@ class Grouped:
     Attributes:
         groups: those that can be read.
         unreadable: Parquet files without a whole footer: nothing of them can be read.
+        versions: other versions of the record than ours that were seen.
     """
 
     groups: tuple[Group, ...]
     unreadable: tuple[str, ...]
+    versions: tuple[str, ...] = ()
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
     recognise = recogniser(asked)
     groups: dict[object, Group] = {}
     unreadable = []
+    versions: set[str] = set()
     for name in names:
         try:
             signature: object = True
@@ -88,9 +91,10 @@ def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
             continue
         except OSError as error:
             raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
+        versions.update(found.versions)
         key = (found.name, found.columns, found.fields and tuple(found.fields.fields.items()), signature)
         groups.setdefault(key, Group(found, signature is True)).names.append(name)
-    return Grouped(tuple(groups.values()), tuple(unreadable))
+    return Grouped(tuple(groups.values()), tuple(unreadable), tuple(sorted(versions)))
 
 
 def is_far(name: str) -> bool:

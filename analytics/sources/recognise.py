@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from analytics.errors import BadInput
 from analytics.sources.fieldmap import BadFormat, FieldMap, Layout, Source, Unit, built_in, load_map
-from trickle.records import Kind
+from trickle.records import VERSION, Kind
 
 AUTO: Final = "auto"
 TRICKLECAST: Final = "tricklecast"
@@ -32,6 +32,7 @@ NAMED: Final[dict[str, tuple[str, ...]]] = {
 """What can be asked for by name, and which formats that may turn out to be."""
 
 _COMBINED: Final = re.compile(rb'\S+ \S+ .*?\[[^\]]{20,40}\] ".*?(?<!\\)" \d+ (?:\d+|-)(?: |$)')
+_OWN: Final = b'"ts_us":'
 _WORD: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"(?= |$)|(\S+)')
 _MSEC: Final = re.compile(rb"\d{9,11}\.\d{3}")
 _SECONDS: Final = re.compile(rb"\d{1,8}\.\d{3}")
@@ -48,12 +49,14 @@ class Format:
         fields: the map; ``None`` for records of our own.
         columns: for ``words``: the names of the words in this file.
         coarse: its times are whole seconds: nothing can be said about the pauses between requests.
+        versions: other versions of the record than ours that its first lines are of.
     """
 
     name: str
     fields: FieldMap | None = None
     columns: tuple[str, ...] = ()
     coarse: bool = False
+    versions: tuple[str, ...] = ()
 
 
 def recogniser(asked: str) -> Callable[[str, list[bytes]], Format]:
@@ -98,6 +101,8 @@ def _chosen(name: str, lines: list[bytes], formats: tuple[str, ...]) -> Format:
 def _looks_like(line: bytes, formats: tuple[str, ...]) -> str | None:
     record = _object(line)
     if record is None:
+        if TRICKLECAST in formats and _OWN in line:
+            return TRICKLECAST  # what is left of a line of ours
         return COMBINED if COMBINED in formats and _COMBINED.match(line) else None
     for found in formats:
         if found == TRICKLECAST:
@@ -142,7 +147,13 @@ def _map(name: str) -> FieldMap:
 
 
 def _format(name: str, lines: list[bytes]) -> Format:
-    return Format(TRICKLECAST) if name == TRICKLECAST else _with_map(_map(name), lines)
+    return Format(TRICKLECAST, versions=_versions(lines)) if name == TRICKLECAST else _with_map(_map(name), lines)
+
+
+def _versions(lines: list[bytes]) -> tuple[str, ...]:
+    records = [record for line in lines if (record := _object(line)) is not None]
+    found = {repr(record["v"])[:_SHOWN] for record in records if "v" in record}
+    return tuple(sorted(found - {repr(VERSION)}))
 
 
 def _with_map(fields: FieldMap, lines: list[bytes]) -> Format:

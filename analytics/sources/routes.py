@@ -43,7 +43,9 @@ def with_route(rows: DataFrame, prefix: str) -> DataFrame:
     rows = rows.withColumn("_below", _below(F.col("path"), prefix.rstrip("/")))
     slash = F.instr("_below", "/")
     rows = rows.withColumn("_name", F.when(slash > 0, F.substring_index("_below", "/", 1)).otherwise(F.col("_below")))
-    tail = F.when(slash > 0, F.expr("substring(_below, length(_name) + 2)"))
+    rest = F.expr("substring(_below, length(_name) + 2)")
+    # As everywhere, a slash at the end means nothing; but "film/" has a tail, and it is empty.
+    tail = F.when(slash > 0, F.when(F.endswith(rest, F.lit("/")), F.rtrim(rest, F.lit("/"))).otherwise(rest))
     rows = rows.withColumn("_tail", tail).withColumn("channel", _decoded(F.col("_name")))
     seq = F.when(F.col("_tail").rlike(_SEQ), F.col("_tail").try_cast("long"))
     return rows.withColumn("seq", seq).withColumn("op", _op()).drop("_below", "_name", "_tail")

@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Final
 
 from analytics.content import open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SAMPLE_BYTES: Final = 1 << 18
-"""Looked at per file: a few hundred lines, so that some damage at its beginning does not hide its format."""
-
 SAMPLE_LINES: Final = 200
+"""Looked at per file, so that some damage at its beginning does not hide its format."""
 
-_BLOCK: Final = 1 << 13
-"""Bytes read at once: where a compressed file is cut, the block in which it is cut is lost."""
+MAX_SAMPLE: Final = 1 << 16
+"""Bytes looked at of each line."""
 
+MAX_READ: Final = 1 << 26
+"""Bytes read per file, at most: a few lines of ten megabytes are passed over."""
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 MAGIC: Final = b"PAR1"
 """What a Parquet file begins with."""
 
 
 def first_lines(name: str) -> list[bytes]:
-    """The first lines of a local file, none of them blank, the last perhaps cut; none if all is damaged."""
-    data = b""
+    """The first lines of a local file, none of them blank, all of them cut; none if all is damaged."""
+    lines: list[bytes] = []
     try:
         with open_log(name) as file:
-            while len(data) < SAMPLE_BYTES and (block := file.read(_BLOCK)):
-                data += block
+            for line in _lines(file):
+                lines.append(line)
+                if len(lines) == SAMPLE_LINES:
+                    break
     except (EOFError, OSError, zlib.error):
         pass  # what came before the damage will do
-    return _lines(data)
+    return lines
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    left = MAX_READ
+    begins = True
+    while left > 0 and (part := file.readline(MAX_SAMPLE)):
+        if left == MAX_READ:
+            part = part.removeprefix(_BYTE_ORDER_MARK)
+        left -= len(part)
+        if begins and part.strip():
+            yield part.rstrip(b"\r\n")
+        begins = part.endswith(b"\n")
 
 
 def first_lines_by_spark(spark: SparkSession, path: str) -> list[bytes]:
     """The same of a file that only Spark can read."""
     from pyspark.sql import functions as F
 
-    text = spark.read.text(path).select(F.substring("value", 1, SAMPLE_BYTES).alias("value")).limit(SAMPLE_LINES)
+    text = spark.read.text(path).select(F.substring("value", 1, MAX_SAMPLE).alias("value")).limit(SAMPLE_LINES)
     return [row["value"].encode("utf-8", "replace") for row in text.collect() if row["value"].strip()]
 
 
@@ -48,8 +64,3 @@ def is_parquet(name: str) -> bool:
     """Whether a local file begins as Parquet does."""
     with open(name, "rb") as file:
         return file.read(len(MAGIC)) == MAGIC
-
-
-def _lines(data: bytes) -> list[bytes]:
-    lines: Iterable[bytes] = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"\n").split(b"\n")
-    return [line for line in lines if line.strip()][:SAMPLE_LINES]

@@ -1,0 +1,22 @@
+"""What the reader of a report should know about how its logs were read, one sentence each."""
+
+from __future__ import annotations
+
+from analytics.inputs import LogFiles
+from analytics.sources.grouping import Grouped
+from analytics.sources.recognise import PARQUET, TRICKLECAST
+from trickle.records import VERSION
+
+
+def notes_on(files: LogFiles, grouped: Grouped) -> tuple[str, ...]:
+    """The notes; none for logs of our own without anything unusual."""
+    foreign = ", ".join(name for name in grouped.formats if name not in (TRICKLECAST, PARQUET))
+    cut, versions = ", ".join(grouped.unreadable), ", ".join(grouped.versions)
+    other = f"another version of the access log ({versions}; this program reads {VERSION})"
+    notes = {
+        f"read as logs of {foreign}: what they do not say, such as events, is not known": foreign,
+        f"lines of {other} are unparsable": versions,
+        f"Parquet files without a whole footer were left out: {cut}": cut,
+        f"{files.other_hours:,} files were left out: their partition is of another time": files.other_hours,
+    }
+    return tuple(note for note, applies in notes.items() if applies)

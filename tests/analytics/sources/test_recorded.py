@@ -1,0 +1,101 @@
+"""Logs of one run, written by the server and by the proxy in front of it, say the same.
+
+Recorded: misbehaving clients (``tricklecast simulate --live``) through nginx 1.22 and Caddy 2.6, each request logged by
+the server, and by nginx in four formats at once. Four of the channels were kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as F
+
+from analytics.inputs import find_logs
+from analytics.normalise import answer_kind
+from analytics.sources import Reading, read_logs, recognise
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DATA = Path(__file__).parent / "data"
+
+WITH_HEADERS = [("behind-nginx.jsonl", "nginx.log"), ("behind-caddy.jsonl", "caddy.log")]
+"""Logs of proxies that write down what our headers say."""
+
+WITHOUT = ["timed.log", "combined.log", "plain.log"]
+"""Logs of nginx that do not."""
+
+
+def lines_of(spark: SparkSession, name: str, reading: Reading | None = None) -> DataFrame:
+    """The requests about the recorded channels."""
+    lines = read_logs(spark, find_logs([str(DATA / f"{name}.gz")]), reading).withColumn("answer", answer_kind())
+    return lines.where(F.col("channel").isNotNull() & (F.col("kind") == "exchange"))
+
+
+def counted(lines: DataFrame, *columns: str) -> Counter[tuple[object, ...]]:
+    """How often each combination occurs."""
+    return Counter(tuple(row) for row in lines.select(*columns).collect())
+
+
+@pytest.mark.parametrize(("own", "foreign"), WITH_HEADERS)
+def test_a_proxy_that_logs_our_headers_says_what_the_server_says(spark: SparkSession, own: str, foreign: str) -> None:
+    """Who asked for what, and what became of it, is the same line by line."""
+    columns = ("answer", "op", "method", "status", "channel", "seq", "client", "release", "bytes_out")
+    mine, theirs = (counted(lines_of(spark, name), *columns) for name in (own, foreign))
+    assert sum(theirs.values()) > 200
+    assert theirs == mine
+
+
+@pytest.mark.parametrize(("own", "foreign"), WITH_HEADERS)
+def test_arrivals_are_those_at_the_server(spark: SparkSession, own: str, foreign: str) -> None:
+    """A proxy logs the end of a request; its beginning is found again, long waits included."""
+    stamps = []
+    for name in (own, foreign):
+        rows = lines_of(spark, name).where("status is not null").select("client", "channel", "op", "seq", "ts_us")
+        ordered = rows.orderBy("client", "channel", "op", "seq", "ts_us").collect()
+        stamps.append([(tuple(row)[:4], row["ts_us"]) for row in ordered])
+    mine, theirs = stamps
+    assert [key for key, _ in mine] == [key for key, _ in theirs]
+    # On its way to the server a request is a little earlier at the proxy; both clocks are one.
+    assert max(abs(one - other) for (_, one), (_, other) in zip(mine, theirs, strict=True)) < 250_000
+
+
+@pytest.mark.parametrize("foreign", WITHOUT)
+def test_a_proxy_that_does_not_log_them_says_what_it_can(spark: SparkSession, foreign: str) -> None:
+    """Without our headers an ended channel looks like an empty segment; all else is the same."""
+    columns = ("answer", "op", "method", "status", "channel", "seq", "release", "bytes_out")
+    mine = counted(lines_of(spark, "behind-nginx.jsonl"), *columns)
+    told: Counter[tuple[object, ...]] = Counter()
+    for (answer, *rest), number in mine.items():
+        told[("zero_byte" if answer == "ended" else answer, *rest)] += number
+    assert counted(lines_of(spark, foreign), *columns) == told
+
+
+def test_formats_and_their_resolution_are_told() -> None:
+    """What is written in whole seconds is said to be, whatever comes after it in the line."""
+    found = {name: recognise(find_logs([str(DATA / f"{name}.gz")])) for name in [*WITHOUT, "nginx.log", "caddy.log"]}
+    assert {name: (*grouped.formats, grouped.coarse) for name, grouped in found.items()} == {
+        "timed.log": ("combined", False),
+        "combined.log": ("combined", True),
+        "plain.log": ("nginx", True),
+        "nginx.log": ("nginx", False),
+        "caddy.log": ("caddy", False),
+    }
+
+
+def test_whole_seconds_stay_whole(spark: SparkSession) -> None:
+    """A duration in milliseconds does not make a time in seconds any finer, and no double is seen in it."""
+    rows = lines_of(spark, "plain.log").select("ts_us", "conn").distinct().collect()
+    assert {row["ts_us"] % 1_000_000 for row in rows} == {0}
+    assert {row["conn"] for row in rows} == {None}
+
+
+def test_clients_by_another_key(spark: SparkSession) -> None:
+    """The client key is what was asked for: a field of the log, or the first that a line has."""
+    by_ip = lines_of(spark, "nginx.log", Reading(client_key="ip"))
+    assert {row["client"] for row in by_ip.select("client").distinct().collect()} == {"127.0.0.1"}
+    by_host = lines_of(spark, "nginx.log", Reading(client_key="http_x_none,hostname+ip"))
+    assert {row["client"] for row in by_host.select("client").distinct().collect()} == {"vm+127.0.0.1"}
