@@ -45,6 +45,8 @@ def held(out: Path) -> Iterator[Path]:
         except BlockingIOError:
             raise Busy(f"another run is compacting into {str(out)!r}") from None
         finish(out)
+        for unfinished in folder.glob("*.tmp"):
+            unfinished.unlink()
         work = folder / _WORK
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir()

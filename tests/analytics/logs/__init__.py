@@ -1,0 +1,1 @@
+"""What is done with access logs besides looking for storms."""
