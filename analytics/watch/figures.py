@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from analytics.answers import GRAINS, ONCE_PER_SEQ, REPEATABLE, Answer
@@ -132,7 +132,7 @@ class Figures:
 
     def copy(self) -> Self:
         """The same figures, to be added to."""
-        return type(self).from_json(asdict(self))
+        return replace(self, kinds=dict(self.kinds), nodes=list(self.nodes), releases=list(self.releases))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

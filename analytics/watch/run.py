@@ -58,7 +58,10 @@ def run(request: WatchRequest) -> Found:
         status = Status(sys.stderr, quiet=request.quiet)
         stop = held.enter_context(_interruptible())
         status.say("starting Spark")
-        spark = held.enter_context(spark_session(request.master, verbose=request.verbose, conf=request.conf))
+        # Batches are small: Java's optimising compiler takes twice the time of all of them before it saves any.
+        spark = held.enter_context(
+            spark_session(request.master, small=True, verbose=request.verbose, conf=request.conf)
+        )
         local = Lines("json" if request.json else "terminal", sys.stdout, for_programs if request.json else for_people)
         couriers = [Courier(receiver, ledger) for receiver in _remote(request)]
         judge = Judge(ledger, request.params, limits, local, couriers)

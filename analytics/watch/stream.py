@@ -31,7 +31,10 @@ SCHEMA: Final = "block string, read_us long"
 
 HEALTH_EVERY_S: Final = 0.25
 WARM_UP: Final = "warm_up"
-"""In an offset: how many batches without lines there were."""
+"""In an offset: how many batches without lines of the log there were."""
+
+WARMING: Final = '{"v":1,"ts_us":1,"kind":"exchange","op":"api","status":200}\n' * 200
+"""Lines of such a batch: records that nothing is concluded from, so that all of the plan has work to do."""
 
 
 class Lines(Protocol):
@@ -116,7 +119,7 @@ class LinesReader(SimpleDataSourceStreamReader):
         if not self._warm:
             # Spark compiles its plan with the first batch, which takes seconds. A storm is not to wait for that.
             self._warm = True
-            return iter([("", int(start["read_us"]))]), start | {WARM_UP: start[WARM_UP] + 1}
+            return iter([(WARMING, int(start["read_us"]))]), start | {WARM_UP: start[WARM_UP] + 1}
         blocks, end = self._lines.read(start)
         end = end | {WARM_UP: start[WARM_UP]}
         self._tell()

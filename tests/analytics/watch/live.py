@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -21,8 +22,12 @@ STEP_US: Final = 1_000_000
 LIMITS: Final = WatchLimits(rows=1_000_000)
 
 
-def batches(spark: SparkSession, lines: Iterable[str]) -> Iterator[tuple[int, list[Signal]]]:
-    """What the query would hand over: per batch its time in microseconds, and the rows that it changed."""
+Batch = tuple[int, list[Signal]]
+"""Its time in microseconds, and the rows that it changed."""
+
+
+def batches(spark: SparkSession, lines: Iterable[str]) -> list[Batch]:
+    """What the query would hand over."""
     from pyspark.sql import functions as F
 
     from analytics.normalise import normalise
@@ -38,17 +43,25 @@ def batches(spark: SparkSession, lines: Iterable[str]) -> Iterator[tuple[int, li
     changed = standing.where(F.expr(f"last_us DIV {STEP_US} = batch"))
     found = [Signal.from_row(row.asDict()) for row in signals(changed, LIMITS).collect()]
     found.sort(key=lambda row: row.last_us)
-    for batch, group in groupby(found, key=lambda row: row.last_us // STEP_US):
-        yield (batch + 1) * STEP_US, list(group)
+    grouped = groupby(found, key=lambda row: row.last_us // STEP_US)
+    return [((batch + 1) * STEP_US, list(group)) for batch, group in grouped]
 
 
-def play(spark: SparkSession, lines: Iterable[str], params: StormParams | None = None) -> list[Change]:
-    """All that a live view would have told, in order."""
-    detector = Detector(params or StormParams(), LIMITS)
+def play(handed_over: Iterable[Batch], *, restart_every: int | None = None) -> list[Change]:
+    """All that a live view would have told, in order.
+
+    Args:
+        restart_every: after so many batches, another process goes on with what the ledger kept.
+    """
+    detector = Detector(StormParams(), LIMITS)
     told: list[Change] = []
     now_s = 0.0
-    for at_us, rows in batches(spark, lines):
+    for number, (at_us, rows) in enumerate(handed_over):
         now_s = at_us / 1e6
         told += detector.tick(now_s - STEP_US / 1e6)
         told += detector.fold(rows, now_s)
+        if restart_every is not None and number % restart_every == 0:
+            kept = json.loads(json.dumps(detector.as_json()))
+            detector = Detector(StormParams(), LIMITS)
+            detector.load(kept, now_s)
     return told + detector.tick(now_s + 60.0)

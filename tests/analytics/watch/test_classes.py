@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from analytics.classes import StormClass
+from analytics.report.model import identity
 from analytics.watch.open_storms import Change, Kind
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth, write_all
-from tests.analytics.watch.live import play
+from tests.analytics.watch.live import Batch, batches, play
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,10 +26,16 @@ def truths() -> dict[str, list[Truth]]:
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession) -> dict[str | None, list[Change]]:
+def handed_over(spark: SparkSession) -> list[Batch]:
+    """The log with all scenarios, batch by batch."""
+    return batches(spark, write_all(SEED)[0])
+
+
+@pytest.fixture(scope="module")
+def told(handed_over: list[Batch]) -> dict[str | None, list[Change]]:
     """What is told about each node."""
     found: dict[str | None, list[Change]] = defaultdict(list)
-    for change in play(spark, write_all(SEED)[0]):
+    for change in play(handed_over):
         found[change.episode.node].append(change)
     return found
 
@@ -45,3 +53,21 @@ def test_storm(name: str, told: dict[str | None, list[Change]], truths: dict[str
 def test_look_alike_is_silent(name: str, told: dict[str | None, list[Change]]) -> None:
     """What is no storm is not told."""
     assert told[name] == []
+
+
+def test_restarts_change_nothing(handed_over: list[Batch], told: dict[str | None, list[Change]]) -> None:
+    """What is told is the same, key by key and figure by figure, if every seventh batch is another process's."""
+    again: dict[str | None, list[Change]] = defaultdict(list)
+    for change in play(handed_over, restart_every=7):
+        again[change.episode.node].append(change)
+    assert {node: changes for node, changes in again.items() if changes} == {
+        node: changes for node, changes in told.items() if changes
+    }
+
+
+def test_a_storm_is_called_as_in_the_report(told: dict[str | None, list[Change]]) -> None:
+    """Its id is made of the same, so that the report can explain it."""
+    [began, *_] = told["not_found_loop"]
+    episode = began.episode
+    parts = (StormClass.NOT_FOUND_LOOP, "not_found_loop", "probe/1.0", *episode.clients, "nothing", episode.start_us)
+    assert episode.id == identity(*parts)
