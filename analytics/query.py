@@ -19,4 +19,4 @@ def query(text: str, **frames: DataFrame) -> DataFrame:
         text: SQL, with ``{name}`` for each frame.
     """
     session = next(iter(frames.values())).sparkSession
-    return session.sql(text, **frames)
+    return session.sql(text, None, **frames)

@@ -122,6 +122,9 @@ def _judge(gaps: Sequence[int], slot_us: float) -> Tempo:
     usual = median(gaps)
     cv = _variation(settled, slot_us)
     growth = _growth(gaps[: grown + 1]) if grown else 1.0
+    if usual >= HOT_US and usual < 2 * slot_us:
+        # As wide as the pauses: what they would be told apart by is lost.
+        return Tempo(gap_ms=usual / 1000)
     if usual < HOT_US:
         backoff = Backoff.HOT_LOOP
     elif grown:
