@@ -10,7 +10,7 @@ import pytest
 
 from analytics.content import is_damaged
 from analytics.errors import BadInput
-from analytics.inputs import find_logs, readable_paths
+from analytics.inputs import Window, find_logs, readable_paths
 
 
 def touch(path: Path, data: bytes = b"{}\n") -> Path:
@@ -87,3 +87,64 @@ def test_plain_name_is_read_directly(tmp_path: Path) -> None:
     path = touch(Path(os.path.realpath(tmp_path)) / "access 1.jsonl")
     with readable_paths(find_logs([str(path)])) as paths:
         assert paths == [str(path)]
+
+
+def test_copies_are_left_out(tmp_path: Path) -> None:
+    """A file with the bytes of another one is named and not read."""
+    first = touch(tmp_path / "a.jsonl", b"same\n")
+    second, third = touch(tmp_path / "b.jsonl", b"same\n"), touch(tmp_path / "c.jsonl", b"else\n")
+    files = find_logs([str(tmp_path)])
+    assert (files.names, files.duplicates, files.size) == ((str(first), str(third)), (str(second),), 10)
+
+
+def test_hidden_folders_are_not_searched(tmp_path: Path) -> None:
+    """Work in progress lies below names that begin with a dot or an underscore; files of such names are logs."""
+    for name in ("_work/a.jsonl", ".cache/b.jsonl", "d/_temporary/c.jsonl", "_d.jsonl"):
+        touch(tmp_path / name, name.encode())
+    assert find_logs([str(tmp_path)]).names == (str(tmp_path / "_d.jsonl"),)
+    assert find_logs([str(tmp_path / "_work")]).names == (str(tmp_path / "_work/a.jsonl"),)
+
+
+def test_a_glob_of_folders(tmp_path: Path) -> None:
+    """A glob that matches only folders means the logs in them."""
+    for day in (8, 9):
+        touch(tmp_path / f"dt=2025-10-{day:02}/hr=00/a.parquet", b"%d" % day)
+    assert len(find_logs([f"{tmp_path}/dt=*"]).names) == 2
+
+
+HOUR_US = 3_600_000_000
+NOON_US = 1_760_011_200_000_000
+"""2025-10-09 12:00 UTC."""
+
+
+@pytest.mark.parametrize(
+    ("window", "wanted"),
+    [
+        (Window(), ["8", "9/11", "9/12", "9/13", "free", "odd"]),
+        (Window(NOON_US, None), ["9/12", "9/13", "free", "odd"]),
+        (Window(None, NOON_US), ["8", "9/11", "free", "odd"]),
+        (Window(NOON_US + 1, NOON_US + 2), ["9/12", "free", "odd"]),
+        (Window(NOON_US + HOUR_US - 1, NOON_US + HOUR_US), ["9/12", "free", "odd"]),
+    ],
+)
+def test_partitions_of_other_hours(window: Window, wanted: list[str], tmp_path: Path) -> None:
+    """Files of hours and days outside the window are left out; those of which that cannot be told are not."""
+    folders = {
+        "8": "dt=2025-10-08",
+        "9/11": "dt=2025-10-09/hr=11",
+        "9/12": "dt=2025-10-09/hr=12",
+        "9/13": "dt=2025-10-09/hr=13",
+        "free": "other",
+        "odd": "dt=2025-99-99/hr=99",
+    }
+    paths = {touch(tmp_path / folder / "a.jsonl", name.encode()): name for name, folder in folders.items()}
+    files = find_logs([str(tmp_path)], window)
+    assert sorted(paths[Path(name)] for name in files.names) == wanted
+    assert files.other_hours == len(folders) - len(wanted)
+
+
+def test_nothing_of_that_time(tmp_path: Path) -> None:
+    """If no partition is of that time, that is said: there is nothing to report on."""
+    touch(tmp_path / "dt=2025-10-09/hr=11/a.jsonl")
+    with pytest.raises(BadInput, match="another time"):
+        find_logs([str(tmp_path)], Window(NOON_US, None))

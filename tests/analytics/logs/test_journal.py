@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from analytics.errors import BadInput, Busy, CannotWrite
-from analytics.logs import journal
 from analytics.logs.journal import FOLDER, LEDGER, commit, held
 
 
@@ -60,7 +59,8 @@ def test_interrupted_anywhere(after: int, tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", slow_replace)
         patched.setattr(Path, "unlink", slow_unlink)
-        patched.setattr(journal.shutil, "rmtree", lambda *args, **kwargs: None)  # a killed process cleans nothing up
+        # A killed process cleans nothing up.
+        patched.setattr("analytics.logs.journal.shutil.rmtree", lambda *args, **kwargs: None)
         try:
             with held(tmp_path) as work:
                 commit(tmp_path, prepare(tmp_path, work), "ledger")

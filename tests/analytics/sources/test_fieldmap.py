@@ -93,3 +93,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for name in ("missing.toml", "", "bytes.toml", "huge.toml"):
         with pytest.raises(BadFormat, match="field map"):
             load_map(str(tmp_path / name))
+
+
+def test_the_map_in_the_documentation() -> None:
+    """The example that people start from is a map, with all of its parts."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "log-formats.md"
+    text = page.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
+    found = parse_map(text, "docs")
+    assert (found.name, found.prefix, found.only[0][1], len(found.gone)) == ("edge", "/live", "access", 2)
+    assert found.fields["ua"] == (Source(("req.headers", "User-Agent", "0")),)
