@@ -91,9 +91,9 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
     arrivals = f"n_channels >= {params.herd_channels} AND arrival_us <= {micros(params.herd_arrival_s)} AND {rude}"
     return query(
         f"""
-        SELECT * EXCEPT (looping, early, arrival_us, from_us, pairs), {arrivals} AS at_once,
-            '{Severity.CRITICAL}' AS severity, true AS named, false AS slow
-        FROM ({_added_up(members, params)})
+        SELECT {", ".join((*BOTH, *MANY))}
+        FROM (SELECT *, {arrivals} AS at_once, '{Severity.CRITICAL}' AS severity, true AS named, false AS slow
+            FROM ({_added_up(members, params)}))
         WHERE answer = '{Fleet.OVERLOAD}' OR ({again} AND {together})""",
         rollup=rollup,
     )
@@ -128,18 +128,19 @@ def _seconds(failures: str, params: StormParams) -> str:
         FROM ({seconds}) WINDOW seconds AS (PARTITION BY node ORDER BY bucket_us)"""
     # Of so many refusals, at least one was enough: the others came too early, so that amplification is at least 2.
     hot = f"early_clients >= {params.many_clients} AND refused >= {params.amplification} * (refused - early)"
-    crowd = f"size(array_union(who, coalesce(others, who))) >= {params.herd_clients}"
-    burst = f"{crowd} AND n + n_others >= {params.herd_ratio} * usual"
+    # In clients: one client's hot loop makes no second unusual for a crowd.
+    crowd = "size(array_union(who, coalesce(others, who)))"
+    burst = f"{crowd} >= greatest({params.herd_clients}, {params.herd_ratio} * usual)"
     kinds = f"array_compact(array(IF({hot}, '{Fleet.OVERLOAD}', NULL), IF({burst}, '{Fleet.HERD}', NULL)))"
     return f"SELECT * EXCEPT (who, others), explode({kinds}) AS answer FROM ({paired})"
 
 
 def _usual(params: StormParams) -> str:
-    """Failures in the node's usual second. Where most of its seconds have none, that is 1 rather than 0."""
+    """Clients that fail in the node's usual second. Where most of its seconds have none, that is 1 rather than 0."""
     # In a short log, or a quiet one, the only seconds with failures are those of the herd: they are not the usual ones.
     whole = f"(max(bucket_us) OVER (PARTITION BY node) - min(bucket_us) OVER (PARTITION BY node)) / {SECOND_US} + 1"
     return f"""if(2 * count(1) OVER (PARTITION BY node) > greatest({params.usual_s}D, {whole}),
-        percentile_approx(n, 0.5) OVER (PARTITION BY node), 1)"""
+        percentile_approx(size(who), 0.5) OVER (PARTITION BY node), 1)"""
 
 
 def _stretches(seconds: str, params: StormParams) -> str:

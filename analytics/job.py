@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer
 from analytics.classes import classify, without_repetition
+from analytics.duplicates import once, suspected
 from analytics.episodes import merge_channels, merge_clients, storms
 from analytics.fleet import candidates, fleet_candidates, worth_looking
 from analytics.islands import islands
@@ -22,6 +24,7 @@ from analytics.progress import Stage, silent
 from analytics.report.model import Episode, Report, episode_from
 from analytics.rhythm import tempos
 from analytics.rollup import events_of, roll_up
+from analytics.rotating import rotating_candidates
 from analytics.sources import read_logs
 from analytics.spark import interpreted
 from analytics.triggers import with_context
@@ -55,12 +58,20 @@ def make_report(
     count = len(files.names)
     what = f"reading {count:,} file{'s' if count != 1 else ''}, {files.size / 1e6:,.1f} MB"
     rollup = rolled_up(spark, files, reading)
-    return report_from_rollup(rollup, files, params, stage, what)
+    again = partial(rolled_up, spark, files, reading, each_once=True)
+    return report_from_rollup(rollup, files, params, stage, what, again)
 
 
-def rolled_up(spark: SparkSession, files: LogFiles, reading: Reading | None = None) -> DataFrame:
-    """The roll-up of the logs, not computed yet: all that a report needs of them."""
-    return roll_up(normalise(read_logs(spark, files, reading)))
+def rolled_up(
+    spark: SparkSession, files: LogFiles, reading: Reading | None = None, *, each_once: bool = False
+) -> DataFrame:
+    """The roll-up of the logs, not computed yet: all that a report needs of them.
+
+    Args:
+        each_once: leave out lines that are there already (:mod:`analytics.duplicates`), which is expensive.
+    """
+    rows = normalise(read_logs(spark, files, reading))
+    return roll_up(once(rows) if each_once else rows)
 
 
 def report_from_rollup(
@@ -69,6 +80,7 @@ def report_from_rollup(
     params: StormParams | None = None,
     stage: Stage = silent,
     what: str = "reading what was kept",
+    again: Callable[[], DataFrame] | None = None,
 ) -> Report:
     """The report on a roll-up, wherever it is from.
 
@@ -76,19 +88,41 @@ def report_from_rollup(
         rollup: with the columns of :func:`analytics.rollup.roll_up`.
         files: what it was made from.
         what: says what computing it does.
+        again: makes the roll-up of every line once, which is asked for if some seem to be there more often.
     """
     params = params or StormParams()
     with _kept(rollup):
         with stage(what):
             seen = overview(rollup)
-        with _suited(rollup.sparkSession, seen.rows):
-            with stage("looking for storms"):
-                rows = settled(rollup, seen.rows)
-                episodes, count = _episodes(rows, seen, params)
-            with stage("adding up"):
-                figures = measure(rows, seen, episodes, params)
+        doubled = again is not None and suspected(rollup)
+        if again is None or not doubled:
+            return _report(rollup, seen, files, params, stage)
+    every = again()
+    with _kept(every):
+        with stage("leaving out lines that are there twice"):
+            unique = overview(every)
+        return _report(every, unique, files, params, stage, duplicates=seen.lines - unique.lines)
+
+
+def _report(
+    rollup: DataFrame,
+    seen: Overview,
+    files: LogFiles,
+    params: StormParams,
+    stage: Stage,
+    *,
+    duplicates: int = 0,
+) -> Report:
+    with _suited(rollup.sparkSession, seen.rows):
+        with stage("looking for storms"):
+            rows = settled(rollup, seen.rows)
+            episodes, count = _episodes(rows, seen, params)
+        with stage("adding up"):
+            figures = measure(rows, seen, episodes, params)
     told = {field.name: getattr(figures, field.name) for field in fields(figures)}
-    told["quality"] = replace(figures.quality, damaged_files=files.damaged, duplicate_files=files.duplicates)
+    told["quality"] = replace(
+        figures.quality, damaged_files=files.damaged, duplicate_files=files.duplicates, duplicates=duplicates
+    )
     return Report(inputs=files.names, n_episodes=count, params=params, **told)
 
 
@@ -127,7 +161,8 @@ def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) 
         fleets: also look for storms of many clients (:func:`analytics.fleet.worth_looking`).
     """
     single = storms(islands(rollup, params), params)
-    found = candidates(single, fleet_candidates(rollup, params) if fleets else None)
+    many = fleet_candidates(rollup, params).unionByName(rotating_candidates(rollup, params)) if fleets else None
+    found = candidates(single, many)
     classified = classify(with_context(found, events_of(rollup), params), params)
     merged = merge_channels(merge_clients(classified, params), params)
     return without_repetition(merged, params)

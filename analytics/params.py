@@ -78,7 +78,7 @@ class StormParams:
     anonymous_s: float = 30.0
     trigger_before_s: float = 120.0
     restart_before_s: float = 60.0
-    birth_before_s: float = 10.0
+    birth_before_s: float = 20.0
     trigger_after_s: float = 2.0
     many_clients: int = 5
     amplification: float = 2.0

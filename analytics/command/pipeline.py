@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from analytics import sides
@@ -37,7 +38,8 @@ def report_on_logs(
         other: the logs to compare with, if any.
     """
     with _persisted(rolled_up(spark, files, request.reading)) as rollup:
-        report = report_from_rollup(rollup, files, request.params, stage, _what(files))
+        again = partial(rolled_up, spark, files, request.reading, each_once=True)
+        report = report_from_rollup(rollup, files, request.params, stage, _what(files), again)
         return _finished(spark, request, rollup, report, other, stage)
 
 

@@ -1,0 +1,51 @@
+"""Lines that a log has more than once, as when it was shipped twice: suspected from the roll-up, then left out.
+
+To look for them in the lines is the most expensive plan there is; so that is done only if the roll-up shows traces.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from analytics.query import query
+from analytics.rollup import BITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SIGMAS: Final = 6.0
+"""So many standard deviations fewer distinct ids than lines are no chance (one log in a billion)."""
+
+
+def suspected(rollup: DataFrame) -> bool:
+    """Whether lines seem to be there more than once.
+
+    Certain traces: the ids of an even number of lines cancel each other out, or three and more have one id. And over
+    all rows: the ids of distinct lines fill as many of 64 bits as chance would have it; copies fill fewer.
+    """
+    empty, two_empty = f"power(1 - 1D / {BITS}, n)", f"power(1 - 2D / {BITS}, n)"
+    # Occupancy: n balls into m bins leave m * (1 - 1/m)^n of them empty, with this variance.
+    variance = f"{BITS} * ({BITS} - 1) * {two_empty} + {BITS} * {empty} - {BITS} * {BITS} * {empty} * {empty}"
+    same = "(n % 2 = 0 AND id_xor = 0) OR (n >= 3 AND bit_count(id_bits) = 1)"
+    # Where every line is known by its connection: others have no id, and would look like copies.
+    known = "id_bits IS NOT NULL AND conn_bits IS NOT NULL AND n > 1"
+    (row,) = query(
+        f"""
+        SELECT coalesce(max({same}), false) AS certain, coalesce(sum(bit_count(id_bits)), 0) AS seen,
+            coalesce(sum({BITS} * (1 - {empty})), 0D) AS expected, coalesce(sum({variance}), 0D) AS variance
+        FROM {{rollup}} WHERE {known}""",
+        rollup=rollup,
+    ).collect()
+    return bool(row["certain"] or row["seen"] < row["expected"] - SIGMAS * (row["variance"] + 1) ** 0.5)
+
+
+def once(rows: DataFrame) -> DataFrame:
+    """Every line once. Lines that the log cannot tell apart (no connection) are left as they are.
+
+    Args:
+        rows: :func:`analytics.normalise.normalise`.
+    """
+    alone = F.expr("IF(id IS NULL, monotonically_increasing_id(), -1L)")
+    return rows.withColumn("alone", alone).dropDuplicates().drop("alone")

@@ -1,0 +1,54 @@
+"""Lines that are there twice are counted once, and said; lines that only look alike are left alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analytics.duplicates import suspected
+from analytics.inputs import find_logs
+from analytics.job import make_report, rolled_up
+from tests.analytics.support.writer import LogWriter, write_lines
+from trickle.records import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def written() -> list[str]:
+    """A healthy reader, and a storm."""
+    log = LogWriter("n1", random.Random(1))
+    for seq in range(300):
+        log.served(seq * 0.5, "reader", "film", seq, wait_us=400 + seq)
+    for turn in range(200):
+        log.not_found(20 + turn * 0.05, "loop", "gone", dur_us=700 + turn % 7)
+    log.event(1.0, Event.CHANNEL_CREATE, "film")
+    return log.lines()
+
+
+def test_shipped_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """With a stretch of the log there twice, in a file of its own, episodes and totals are those of the lines once."""
+    lines = written()
+    write_lines(tmp_path / "a.jsonl", lines)
+    whole = make_report(spark, find_logs([str(tmp_path)]))
+    write_lines(tmp_path / "b.jsonl", lines[100:300])
+    doubled = make_report(spark, find_logs([str(tmp_path)]))
+    assert whole.quality.duplicates == 0
+    assert doubled.quality.duplicates == len(lines[100:300])
+    assert doubled.episodes == whole.episodes
+    assert doubled.totals == whole.totals
+
+
+def test_what_only_looks_alike(spark: SparkSession, tmp_path: Path) -> None:
+    """Requests in the same microsecond, pipelined ones, equal events and lines without a connection are no copies."""
+    log = LogWriter("n1", random.Random(1))
+    for turn in range(50):
+        for number in range(4):
+            log.not_found(turn * 0.1, "loop", "gone", turn, dur_us=500 + number)
+        log.served(turn * 0.1, "coarse", "film", 7, conn=None)
+        log.served(turn * 0.1, "coarse", "film", 7, conn=None)
+        log.event(turn * 0.1, Event.CHANNEL_CREATE, "film")
+        log.event(turn * 0.1, Event.CHANNEL_CREATE, "film")
+    write_lines(tmp_path / "a.jsonl", log.lines())
+    assert not suspected(rolled_up(spark, find_logs([str(tmp_path)])).localCheckpoint())
