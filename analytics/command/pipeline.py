@@ -19,7 +19,7 @@ from analytics.job import report_from_rollup, rolled_up
 from analytics.normalise import normalise
 from analytics.report.model import Report
 from analytics.rollup import roll_up
-from analytics.sources import Reading, read_logs
+from analytics.sources import Reading, notes_on, read_logs, recognise
 from analytics.spark import interpreted
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def report_on_logs(
     with _persisted(rolled_up(spark, files, request.reading)) as rollup:
         again = partial(rolled_up, spark, files, request.reading, each_once=True)
         report = report_from_rollup(rollup, files, request.params, stage, _what(files), again)
+        report = _with_notes(report, *notes_on(files, recognise(files, request.reading)))
         return _finished(spark, request, rollup, report, other, stage)
 
 
@@ -58,9 +59,11 @@ def report_on_state(
     files = LogFiles(kept.names, 0, kept.damaged, kept.doubles)
     with interpreted(spark), _persisted(kept.rollup) as rollup:
         report = report_from_rollup(rollup, files, request.params, stage, _what_kept(kept))
-        notes = (*report.quality.notes, _note(kept, request))
-        report = replace(report, quality=replace(report.quality, notes=notes))
-        return _finished(spark, request, rollup, report, other, stage)
+        return _finished(spark, request, rollup, _with_notes(report, _note(kept, request)), other, stage)
+
+
+def _with_notes(report: Report, *notes: str) -> Report:
+    return replace(report, quality=replace(report.quality, notes=(*report.quality.notes, *notes)))
 
 
 def explained(spark: SparkSession, report: Report, episode: str, files: LogFiles, reading: Reading) -> Evidence:
