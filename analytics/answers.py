@@ -111,3 +111,13 @@ def codes(answers: Iterable[Answer]) -> str:
 def from_code(code: str) -> str:
     """SQL for the text of an answer whose code an expression gives."""
     return f"element_at(array({quoted(CODES)}), {code} + 1)"
+
+
+def upto(answers: Iterable[Answer]) -> str:
+    """SQL for whether ``code`` is that of one of these, which are the first ones of :class:`Answer`.
+
+    One comparison: what is done to every line must be so little code that Java compiles all of it in one piece.
+    """
+    first = sorted(CODES[answer] for answer in answers)
+    assert first == list(range(len(first))), "these are not the first answers"
+    return f"code < {len(first)}"

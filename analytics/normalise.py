@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, GRAINS, Answer, codes, from_code
+from analytics.answers import CODES, FAILURES, GRAINS, Answer, codes, from_code, upto
 from analytics.schema import CORRUPT, EXPECTED
 from trickle.records import Kind, Op, Reason
 from trickle.wire import Status
@@ -35,7 +35,7 @@ MAX_DUR_US: Final = 7 * 86_400 * 1_000_000
 MAX_IP: Final = 45
 """Characters of the longest address, an IPv6 one that ends in an IPv4 one."""
 
-IDENTITY: Final = ("ts_us", "conn", "seq", "status", "bytes_out", "wait_us", "dur_us", "attempt")
+IDENTITY: Final = ("ts_us", "conn", "dur_us", "seq")
 """What tells one line from another of the same client, channel and node: two requests may arrive in one microsecond,
 even on one connection, but not with all of this the same."""
 
@@ -69,8 +69,7 @@ def network() -> Column:
 def _columns() -> list[str]:
     """What is kept of a line, as SQL. Texts and numbers of a broken line are not."""
     readable = f"code <> {codes((Answer.UNPARSABLE,))}"
-    exchange = f"code NOT IN ({codes((Answer.EVENT, Answer.UNPARSABLE))})"
-    by_client = codes(kind for kind, grain in GRAINS.items() if grain.by_client)
+    exchange = f"code < {CODES[Answer.EVENT]}"
 
     def when(condition: str, value: str, name: str, otherwise: str = "NULL") -> str:
         return f"IF({condition}, {value}, {otherwise}) AS {name}"
@@ -80,8 +79,8 @@ def _columns() -> list[str]:
         when(readable, _text("node"), "node"),
         when(readable, _text("channel"), "channel"),
         when(exchange, _text("release"), "release"),
-        when(f"code IN ({by_client})", _text("client"), "client"),
-        when(f"code IN ({codes(FAILURES)})", _network(), "net"),
+        when(upto(kind for kind, grain in GRAINS.items() if grain.by_client), _text("client"), "client"),
+        when(upto(FAILURES), _network(), "net"),
         when(f"code = {codes((Answer.EVENT,))}", _text("event"), "event"),
         when(exchange, _asked_seq(), "seq"),
         when(exchange, _bounded("next_seq", MAX_SEQ), "head"),
