@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from threading import Event, RLock
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,7 @@ class Judge:
             clock, wall: the time, seconds: one that only goes on, and that of the calendar.
         """
         self._ledger = ledger
+        self._limits = limits
         self._local = local
         self._couriers = list(couriers)
         self._receivers = [local.name, *(courier.name for courier in self._couriers)]
@@ -90,7 +92,9 @@ class Judge:
 
     def batch(self, rows: DataFrame, number: int) -> None:
         """Judges what a batch changed; a batch that has been judged before is left alone."""
-        found = [Signal.from_row(row.asDict()) for row in rows.collect()]
+        found = [Signal.from_row(row) for row in rows.collect()]
+        if len(found) > self._limits.rows:
+            found = nlargest(self._limits.rows, found, key=lambda row: row.n)
         self._followed.wait()
         with self._lock:
             if number > self._ledger.batch:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 STREAMING: Final = {
     # A batch has few rows. One partition has one state to write down; a second one costs a quarter of the CPU time.
     "spark.sql.shuffle.partitions": "1",
-    # Compiled plans read a backlog a tenth faster; small batches take a fifth less without, and the first ones half.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     # Looking for new lines is waited for in the source, which answers as soon as there are some.
     "spark.sql.streaming.pollingDelay": "5ms",
     # Without lines there is nothing to judge: the command's own clock ends storms.
@@ -62,17 +59,17 @@ def live_rollup(lines: DataFrame, limits: WatchLimits) -> DataFrame:
 def state_schema(spark: SparkSession) -> str:
     """What Spark's state is made of: a checkpoint with another cannot be gone on from."""
     nothing = spark.createDataFrame([], "block string, read_us long")
-    return live_rollup(records(nothing), WatchLimits()).schema.simpleString()
+    return signals(live_rollup(records(nothing), WatchLimits())).schema.simpleString()
 
 
-def signals(rollup: DataFrame, limits: WatchLimits) -> DataFrame:
-    """Of the rows that a batch changed, those that could be part of a storm; the loudest, if there are too many."""
+def signals(rollup: DataFrame) -> DataFrame:
+    """Of the rows that a batch changed, those that could be part of a storm, with the columns of a ``Signal``."""
     counted = rollup.withColumn("seqs", F.when(among(ONCE_PER_SEQ), distinct_seqs()).otherwise(0).cast("long"))
     known = F.coalesce("client", "net").isNotNull()
     # What is right once per seq is no signal, and healthy subscribers make nearly all of the rows.
     repeated = among(WATCHED) & known & (~among(REPEATABLE) | (F.col("n") > F.col("seqs")))
     telling = counted.where(repeated | among((Answer.EVENT, Answer.UNPARSABLE)))
-    return telling.select(*COLUMNS).orderBy(F.col("n").desc()).limit(limits.rows)
+    return telling.select(*COLUMNS)
 
 
 def start(
@@ -85,11 +82,12 @@ def start(
     """Starts the query.
 
     Args:
-        judge: gets the changed rows of the roll-up and the number of each batch; the same batch again after a restart.
+        judge: gets the :func:`signals` of each batch and its number; the same batch again after a restart.
         checkpoint: folder for Spark's offsets and state.
     """
     for name, value in STREAMING.items():
         spark.conf.set(name, value)
-    changed = live_rollup(records(blocks), limits)
+    # What nobody asks of the roll-up is not computed: the selection is part of the query, rather than of each batch.
+    changed = signals(live_rollup(records(blocks), limits))
     writer = changed.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
     return writer.trigger(processingTime="0 seconds").foreachBatch(judge).start()

@@ -87,7 +87,7 @@ def start_query(
     Args:
         folder: its state; judge: gets what each batch changed.
     """
-    from analytics.watch.query import signals, start, state_schema  # brings pyspark along
+    from analytics.watch.query import start, state_schema  # brings pyspark along
     from analytics.watch.stream import read_stream
 
     (folder / HEALTH).unlink(missing_ok=True)  # what the source of an earlier run said
@@ -95,9 +95,7 @@ def start_query(
     own = spark.newSession()
     since = carried_over(folder / CHECKPOINT, f"tricklecast {__version__}, Spark {spark.version}, {state_schema(own)}")
     blocks = read_stream(own, request.source, folder / HEALTH, earliest=request.earliest, since=since)
-    query = start(
-        own, blocks, lambda rows, batch: judge.batch(signals(rows, limits), batch), folder / CHECKPOINT, limits
-    )
+    query = start(own, blocks, judge.batch, folder / CHECKPOINT, limits)
     # Until there is its number, no batch has been judged: the first is one without lines.
     judge.follow(str(query.id))
     return query

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEP_US: Final = 1_000_000
 """Arrivals of so long are one batch."""
 
-LIMITS: Final = WatchLimits(rows=1_000_000)
+LIMITS: Final = WatchLimits()
 
 
 Batch = tuple[int, list[Signal]]
@@ -41,7 +41,7 @@ def batches(spark: SparkSession, lines: Iterable[str]) -> list[Batch]:
     until = F.expr(f"sequence(ts_us DIV {STEP_US}, (window_us + {window_us}) DIV {STEP_US} - 1)")
     standing = roll_up(rows.withColumn("batch", F.explode(until)), also=["batch", "window_us"])
     changed = standing.where(F.expr(f"last_us DIV {STEP_US} = batch"))
-    found = [Signal.from_row(row.asDict()) for row in signals(changed, LIMITS).collect()]
+    found = [Signal.from_row(row) for row in signals(changed).collect()]
     found.sort(key=lambda row: row.last_us)
     grouped = groupby(found, key=lambda row: row.last_us // STEP_US)
     return [((batch + 1) * STEP_US, list(group)) for batch, group in grouped]
