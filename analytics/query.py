@@ -19,4 +19,7 @@ def query(text: str, **frames: DataFrame) -> DataFrame:
         text: SQL, with ``{name}`` for each frame.
     """
     session = next(iter(frames.values())).sparkSession
-    return session.sql(text, None, **frames)
+    # Each frame is a view until the query is parsed, and dropping a view of a persisted frame unpersists the frame: so
+    # the view is of another plan, on top of it.
+    views = {name: frame.where("true") for name, frame in frames.items()}
+    return session.sql(text, None, **views)
