@@ -18,6 +18,11 @@ RATE: Final = 20.0
 """Requests per second and client unless told otherwise: twice what is critical (``StormParams.critical_rps``)."""
 
 
+APART_S: Final = 12.0
+"""Between acts that the whole server is concerned with, seconds: with less they would be one storm in its log
+(``StormParams.herd_gap_s``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Performance:
     """What became of an act.
@@ -73,5 +78,7 @@ async def perform(
                 together.start_soon(play, name)
     for name in chosen:
         if ACTS[name].alone:
+            if performances:
+                await anyio.sleep(APART_S)
             await play(name)
     return sorted(performances, key=lambda performance: chosen.index(performance.name))

@@ -108,6 +108,9 @@ def test_incremental_runs_say_what_one_run_says(log: Path, report: dict[str, Any
     assert document["quality"].pop("notes")[-1].startswith("From hourly roll-ups: 1 hour, 2025-10-09T08")
     expected = report | {"inputs": document["inputs"], "quality": dict(report["quality"])}
     expected["quality"].pop("notes")
+    for episode in (*document["episodes"], *expected["episodes"]):
+        # An estimate: it may differ by a few with the order in which clients are met.
+        (episode["blast"] or {}).pop("healthy_clients", None)
     assert document == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,44 +44,59 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Played, Played]:
-    """Every act at our server, and those that need a fault at one that has it; at the same time."""
-    folder = tmp_path_factory.mktemp("live")
-    ours, faulty = Played([], folder / "access.jsonl"), Played([], folder / "faulty.jsonl")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Played], Played]:
+    """Every act at our server, and those that need a fault at one that has it; all at the same time.
 
-    async def both(base: str, faulty_base: str) -> None:
+    Acts that fill a server have one of their own: right after each other they would be one storm in its log.
+    """
+    folder = tmp_path_factory.mktemp("live")
+    alone = [(name,) for name, act in ACTS.items() if act.alone]
+    together = tuple(name for name, act in ACTS.items() if not act.alone)
+
+    async def everywhere(places: list[tuple[str, tuple[str, ...], Played]]) -> None:
         async def at(url: str, names: tuple[str, ...], result: Played) -> None:
             result.performances += await perform(url, names, "live", requests=REQUESTS, rate=RATE)
 
         async with anyio.create_task_group() as group:
-            group.start_soon(at, base, tuple(ACTS), ours)
-            group.start_soon(at, faulty_base, AT_THE_FAULTY, faulty)
+            for place in places:
+                group.start_soon(at, *place)
 
-    with serve(*SERVER, access_log=ours.log) as server, faulty_server(faulty.log) as faulty_base:
-        anyio.run(both, server.base, faulty_base)
-        assert server.stop() == 0
-    return ours, faulty
+    with ExitStack() as servers:
+        ours = [
+            (
+                servers.enter_context(serve(*SERVER, "--node", names[-1], access_log=folder / f"{names[-1]}.jsonl")),
+                names,
+            )
+            for names in (together, *alone)
+        ]
+        faulty = Played([], folder / "faulty.jsonl")
+        faulty_base = servers.enter_context(faulty_server(faulty.log))
+        results = [Played([], folder / f"{names[-1]}.jsonl") for _, names in ours]
+        places = [(server.base, names, result) for (server, names), result in zip(ours, results, strict=True)]
+        anyio.run(everywhere, [*places, (faulty_base, AT_THE_FAULTY, faulty)])
+        assert [server.stop() for server, _ in ours] == [0] * len(ours)
+    return results, faulty
 
 
-def judged(spark: SparkSession, played: Played) -> tuple[dict[str, Any], Score]:
-    """The report on a log, and how good it is."""
-    report = as_dict(make_report(spark, find_logs([str(played.log)])))
-    return report, score(report, truth_of(played.performances))
+def judged(spark: SparkSession, *played: Played) -> tuple[dict[str, Any], Score]:
+    """The report on these logs, and how good it is."""
+    report = as_dict(make_report(spark, find_logs([str(one.log) for one in played])))
+    return report, score(report, truth_of([performance for one in played for performance in one.performances]))
 
 
 def test_every_misbehaviour_at_our_server_is_found_and_named(
-    spark: SparkSession, played: tuple[Played, Played]
+    spark: SparkSession, played: tuple[list[Played], Played]
 ) -> None:
     """All storms of all classes but those that cannot happen there; the log has nobody else to accuse."""
     ours, _ = played
-    impossible = {one.name for one in ours.performances if one.impossible is not None}
+    impossible = {act.name for one in ours for act in one.performances if act.impossible is not None}
     assert impossible == NOT_AT_OURS
-    report, found = judged(spark, ours)
+    report, found = judged(spark, *ours)
     assert found.meets(LIMITS[LIVE]), "\n".join(details(found))
     assert report["quality"]["unparsable"] == 0
 
 
-def test_the_faults_of_a_server_are_found_and_named(spark: SparkSession, played: tuple[Played, Played]) -> None:
+def test_the_faults_of_a_server_are_found_and_named(spark: SparkSession, played: tuple[list[Played], Played]) -> None:
     """A head that stands still at an empty segment, or goes backwards; and requests that fail."""
     _, faulty = played
     assert [one.impossible for one in faulty.performances] == [None] * len(AT_THE_FAULTY)
@@ -91,9 +107,9 @@ def test_the_faults_of_a_server_are_found_and_named(spark: SparkSession, played:
     assert "does not advance" in causes["live-historic_fault"]
 
 
-def test_a_client_does_no_more_than_it_was_told(played: tuple[Played, Played]) -> None:
+def test_a_client_does_no_more_than_it_was_told(played: tuple[list[Played], Played]) -> None:
     """Misbehaviour is bounded: so many requests each."""
-    for performance in (*played[0].performances, *played[1].performances):
+    for performance in (act for one in (*played[0], played[1]) for act in one.performances):
         assert all(len(loop.statuses) <= REQUESTS for loop in performance.loops)
 
 
