@@ -10,10 +10,11 @@ from analytics.classes import StormClass
 from analytics.episodes import Severity
 from analytics.fleet import Fleet
 from analytics.params import StormParams, micros
+from analytics.triggers import SERVER_EVENTS
 from analytics.watch.fleets import Fleets, Gathering, NodeFleet
 from analytics.watch.happenings import Happenings
 from analytics.watch.islands import Island, Islands
-from analytics.watch.judging import class_of, is_crowd, is_quick, may_be_slow, severity
+from analytics.watch.judging import class_of, is_crowd, is_of_several_lives, is_quick, is_sparse, may_be_slow, severity
 from analytics.watch.limits import WatchLimits
 from analytics.watch.open_storms import Change, OpenStorm, OpenStorms
 from analytics.watch.parts import Part
@@ -117,7 +118,8 @@ class Detector:
     def _gathered(self, found: Gathering, now_s: float) -> list[Change]:
         channel = next(iter(found.channels)) if len(found.channels) == 1 else None
         context = self._happenings.around(found.kind, found.figures, channel)
-        if found.kind is Fleet.HERD and context.trigger is None and not found.at_once:
+        # That a channel was created is no cue for all.
+        if found.kind is Fleet.HERD and context.trigger not in SERVER_EVENTS and not found.at_once:
             return []
         name = _fleet_name(found)
         known = self.storms.of_part(name)
@@ -167,9 +169,11 @@ class Detector:
         who, named, channel, *_ = island.key
         if bad is None or not (slow or is_quick(figures, self._params)):
             return []
-        if is_crowd(figures, self._params, named=named):
+        if is_crowd(figures, self._params, named=named) or is_sparse(figures, self._params):
             return []
         context = self._happenings.around(figures.answer, figures, channel)
+        if is_of_several_lives(figures, context, self._params):
+            return []
         storm = class_of(figures, context, self._params, slow=slow)
         known = self.storms.of_part(_name(island, slow=slow))
         storm = known.storm if known is not None else storm

@@ -77,7 +77,7 @@ class Figures:
         """Lines that count towards a storm: all, or the repeats and the request that they repeat."""
         if self.answer not in ONCE_PER_SEQ:
             return self.n
-        return max(0, self.n - self.seqs * self._readers(params) + 1)
+        return max(0, self.n - self.seqs * self.readers(params) + 1)
 
     def mean_rps(self, params: StormParams) -> float:
         """Hits per second."""
@@ -90,7 +90,7 @@ class Figures:
         estimate = distinct(self.conn_bits)
         return max(1, min(self.n, round(estimate))) if estimate is not None else self.n
 
-    def _readers(self, params: StormParams) -> int:
+    def readers(self, params: StormParams) -> int:
         """How many readers share the client key, see :func:`analytics.repeats.readers`."""
         steady = self.busy_s >= STEADIER * params.same_seq_share * self.duration_s
         lasting = self.seqs <= params.same_seq_few and self.duration_s >= params.same_seq_s and steady

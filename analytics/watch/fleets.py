@@ -29,7 +29,8 @@ class Gathering:
     Attributes:
         kind, node: of what, where; from_us, to_us: its first and last full second.
         figures: what its members' requests add up to; clients, channels: requests of each.
-        at_once: they came within a moment, on several channels.
+        pairs: how many pairs of a client and a channel there are.
+        at_once: they came within a moment, on several channels, and most of them again too early.
     """
 
     kind: Fleet
@@ -39,6 +40,7 @@ class Gathering:
     figures: Figures
     clients: Counter[str]
     channels: Counter[str | None]
+    pairs: int
     at_once: bool
 
 
@@ -48,7 +50,9 @@ class _Second:
 
     rows: dict[tuple[Asking, Cell], tuple[Signal, int | None]] = field(default_factory=dict)
     n: int = 0
-    clients: int = 0
+    clients: set[str | None] = field(default_factory=set)
+    first_us: int = 0
+    last_us: int = 0
     refused: int = 0
     early_clients: int = 0
     early: int = 0
@@ -59,7 +63,9 @@ class _Second:
             (row, _early(row, before, params)) for row, before in self.rows.values() if row.answer is Answer.OVERLOAD
         ]
         self.n = sum(row.n for row, _ in self.rows.values())
-        self.clients = len({row.client for row, _ in self.rows.values()})
+        self.clients = {row.client for row, _ in self.rows.values()}
+        self.first_us = min(row.first_us for row, _ in self.rows.values())
+        self.last_us = max(row.last_us for row, _ in self.rows.values())
         self.refused = sum(row.n for row, _ in refused)
         # Clients that wait as they are told have no part in it, however many they are.
         self.early_clients = len({row.client for row, early in refused if early})
@@ -116,8 +122,13 @@ class NodeFleet:
         """The latest stretch of amplified overload."""
         hot = sorted(bucket for bucket, second in self._seconds.items() if second.is_hot(self._params))
         stretch = _latest_stretch(hot, micros(self._params.gap_s))
+        if not stretch:
+            return None
         refused = sum(self._seconds[bucket].refused for bucket in stretch)
-        if len(stretch) < self._params.amplified_s or refused < self._params.warn_hits_alone:
+        enough = len(stretch) >= self._params.amplified_s and refused >= self._params.warn_hits_alone
+        # However short, if it would be a storm of each.
+        each = max(self._seconds[bucket].early_clients for bucket in stretch)
+        if not enough and refused < self._params.warn_hits * each:
             return None
         return self._gathering(Fleet.OVERLOAD, stretch[0], stretch[-1])
 
@@ -128,39 +139,53 @@ class NodeFleet:
             known_s: how long its failures would have been seen, had there been any. Seconds.
         """
         params = self._params
-        crowded = [bucket for bucket, second in self._seconds.items() if second.clients >= params.herd_clients]
-        if not crowded:
+        waves = {bucket: wave for bucket in self._seconds if (wave := self._wave(bucket))[0] >= params.herd_clients}
+        if not waves:
             return None
+        # In clients: one client's hot loop makes no second unusual for a crowd.
         least = params.herd_ratio * self._usual(known_s)
-        stretch = _latest_stretch(sorted(b for b in crowded if self._seconds[b].n >= least), micros(params.herd_gap_s))
+        stretch = _latest_stretch(sorted(b for b, wave in waves.items() if wave[0] >= least), micros(params.herd_gap_s))
         if not stretch:
             return None
+        # Who still comes at the same rate after so long has been polling.
+        usual = median_low(self._seconds[bucket].n for bucket in stretch)
+        if len(stretch) > params.herd_waves_s and max(waves[b][1] for b in stretch) < params.herd_ratio * usual:
+            return None
         found = self._gathering(Fleet.HERD, stretch[0], stretch[-1])
-        again = found.figures.n >= params.amplification * len(found.clients)
+        again = found.figures.n >= params.amplification * found.pairs
         looping = sum(n for client, n in self._loops(found).items())
         # Where most of it is the loops of single clients, those are told, each for itself.
         return found if again and 2 * looping < found.figures.n else None
 
     def _usual(self, known_s: float) -> float:
-        """Failures in its usual second; 1 where most of its seconds have none."""
+        """Clients that fail in its usual second; 1 where most of its seconds have none."""
         span = (max(self._seconds) - min(self._seconds)) / SECOND_US + 1
         if 2 * len(self._seconds) <= max(span, min(known_s, self._limits.fleet_s)):
             return 1
-        return median_low(second.n for second in self._seconds.values())
+        return median_low(len(second.clients) for second in self._seconds.values())
 
-    def _members(self, kind: Fleet, from_us: int, to_us: int) -> Iterator[Signal]:
+    def _wave(self, bucket: int) -> tuple[int, int]:
+        """Clients and requests of a second; with those of the second before, if all of them came within one."""
+        second, before = self._seconds[bucket], self._seconds.get(bucket - SECOND_US)
+        if before is None or second.last_us - before.first_us > SECOND_US:
+            return len(second.clients), second.n
+        return len(second.clients | before.clients), second.n + before.n
+
+    def _members(self, kind: Fleet, from_us: int, to_us: int) -> Iterator[tuple[Signal, int | None]]:
         # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.
         for bucket in sorted(self._seconds):
             if from_us - SECOND_US <= bucket <= to_us + SECOND_US:
-                for row, _ in self._seconds[bucket].rows.values():
+                for row, before in self._seconds[bucket].rows.values():
                     if kind is Fleet.HERD or row.answer is Answer.OVERLOAD:
-                        yield row
+                        yield row, before
 
     def _gathering(self, kind: Fleet, from_us: int, to_us: int) -> Gathering:
         figures, clients, channels = Figures(), Counter[str](), Counter[str | None]()
         arrivals: dict[tuple[str, str | None], int] = {}
-        for row in self._members(kind, from_us, to_us):
+        early = 0
+        for row, before in self._members(kind, from_us, to_us):
             figures.add(row, None)
+            early += _early(row, before, self._params)
             clients[row.client or ""] += row.n
             channels[row.channel] += row.n
             arrivals.setdefault((row.client or "", row.channel), row.first_us)
@@ -171,12 +196,14 @@ class NodeFleet:
         times = sorted(arrivals.values())
         spread = times[int(len(times) * self._params.herd_arrival_share) - 1] - times[0] if times else 0
         together = len(channels) >= self._params.herd_channels and spread <= micros(self._params.herd_arrival_s)
-        return Gathering(kind, self._node, from_us, to_us, figures, clients, channels, together)
+        # Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
+        rude = 2 * early >= figures.n - self._params.amplification * len(clients)
+        return Gathering(kind, self._node, from_us, to_us, figures, clients, channels, len(arrivals), together and rude)
 
     def _loops(self, found: Gathering) -> Counter[str]:
         """Requests of those members whose part in it is a storm of its own."""
         params, parts = self._params, dict[tuple[str, str | None], list[int]]()
-        for row in self._members(found.kind, found.from_us, found.to_us):
+        for row, _ in self._members(found.kind, found.from_us, found.to_us):
             part = parts.setdefault((row.client or "", row.channel), [0, row.first_us, row.last_us])
             part[0] += row.n
             part[2] = max(part[2], row.last_us)

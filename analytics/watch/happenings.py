@@ -27,6 +27,7 @@ class Context:
     trigger_us: int | None = None
     ended_us: int | None = None
     born_us: int | None = None
+    lives: int = 1
 
 
 class Happenings:
@@ -66,17 +67,27 @@ class Happenings:
         server = [event for node in figures.nodes for event in self._events.get((node, None), ())]
         ends = [at for at, event in own if event == Event.CHANNEL_END and since <= at <= soon]
         ended_us = max(ends, default=None)
+        lives = 1 + sum(event == Event.CHANNEL_CREATE and first_us < at <= figures.last_us for at, event in own)
         births = [at for at, event in own if event == Event.CHANNEL_CREATE and at >= (ended_us or first_us)]
         ranked = [
             (rank, at <= first_us, at, event)
             for at, event in own + server
-            if since <= at <= (until if event == Event.CHANNEL_END else soon)
+            if self._oldest(first_us, event) <= at <= (until if event == Event.CHANNEL_END else soon)
             if (rank := _rank(answer, event)) is not None
         ]
         if not ranked:
-            return Context(None, None, ended_us, max(births, default=None))
+            return Context(None, None, ended_us, max(births, default=None), lives)
         _, _, at, event = max(ranked)
-        return Context(event, at, ended_us, max(births, default=None))
+        return Context(event, at, ended_us, max(births, default=None), lives)
+
+    def _oldest(self, first_us: int, event: str) -> int:
+        """How long before a storm an event can have been its trigger."""
+        match event:
+            case Event.CHANNEL_END:
+                return first_us - micros(self._params.trigger_before_s)
+            case Event.CHANNEL_CREATE:
+                return first_us - micros(self._params.birth_before_s)
+        return first_us - micros(self._params.restart_before_s)
 
     def as_json(self) -> list[Any]:
         """For the ledger."""

@@ -6,7 +6,7 @@ what has happened so far.
 
 from __future__ import annotations
 
-from analytics.answers import COUNTED, ONCE_PER_SEQ, Answer
+from analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer
 from analytics.classes import StormClass
 from analytics.episodes import SLOWABLE, Severity
 from analytics.params import StormParams
@@ -51,6 +51,20 @@ def is_quick(figures: Figures, params: StormParams) -> bool:
     return is_fast(figures, params) or figures.mean_rps(params) >= params.not_found_rps
 
 
+def is_sparse(figures: Figures, params: StormParams) -> bool:
+    """Whether a segment is asked for again only now and then, as on a network that is bad."""
+    return figures.answer in REPEATABLE and (figures.hits(params) - 1) * params.gap_s < figures.duration_s
+
+
+def is_of_several_lives(figures: Figures, context: Context, params: StormParams) -> bool:
+    """Whether what repeats are the seqs of a channel that began anew: in each life they were asked for once."""
+    if figures.answer not in ONCE_PER_SEQ or context.lives == 1:
+        return False
+    hits = figures.hits(params) - (context.lives - 1) * figures.seqs * figures.readers(params)
+    quickly = hits >= params.warn_hits and figures.peak_rps >= params.warn_rps
+    return not quickly and hits < params.warn_hits_alone
+
+
 def is_crowd(figures: Figures, params: StormParams, *, named: bool) -> bool:
     """Whether these are many clients behind one key: each of many connections asked about once, and it is over soon."""
     if figures.answer not in COUNTED:
@@ -69,7 +83,7 @@ def class_of(figures: Figures, context: Context, params: StormParams, *, slow: b
     """
     match figures.answer:
         case Answer.SEQ_MISSING:
-            return _seq_missing(figures, slow=slow)
+            return _seq_missing(figures, params, slow=slow)
         case Answer.NOT_FOUND:
             if not slow or figures.mean_rps(params) >= params.not_found_rps:
                 return StormClass.NOT_FOUND_LOOP
@@ -88,7 +102,8 @@ def may_be_slow(figures: Figures) -> bool:
 def requests(figures: Figures, params: StormParams) -> int:
     """A storm's requests: where most of the stretch was healthy, those that were repeated."""
     hits = figures.hits(params)
-    return hits if figures.answer in ONCE_PER_SEQ and 2 * hits < figures.n else figures.n
+    healthy = figures.answer is Answer.SERVED or (figures.answer in ONCE_PER_SEQ and 2 * hits < figures.n)
+    return hits if healthy else figures.n
 
 
 def retry_after(figures: Figures, params: StormParams) -> str | None:
@@ -102,20 +117,36 @@ def _rate(figures: Figures, params: StormParams) -> float:
     return max(figures.mean_rps(params), figures.peak_rps)
 
 
-def _seq_missing(figures: Figures, *, slow: bool) -> StormClass | None:
-    lo, hi = figures.seq_lo, figures.seq_hi
-    # With the head unknown (a log of another server), a range of seqs is a sweep and one seq is a client left behind.
-    known = lo is not None and figures.head_lo is not None
-    ahead = (lo or 0) >= (figures.head_lo or 0) if known else (hi or 0) > (lo or 0)
-    if not ahead:
+def _seq_missing(figures: Figures, params: StormParams, *, slow: bool) -> StormClass | None:
+    lo, hi, head = figures.seq_lo, figures.seq_hi, figures.head_hi
+    span = None if lo is None or hi is None else hi - lo + 1
+    unhurried = figures.mean_rps(params) < params.not_found_rps and figures.peak_rps < params.warn_rps
+    # Who goes on from the head each time it fell behind leaves seqs out, each time.
+    at_head = None if lo is None or figures.head_lo is None else lo >= figures.head_lo
+    if unhurried and not at_head and span is not None and span >= 2 * figures.n:
+        return None
+    if not (at_head if at_head is not None else _seems_ahead(lo, hi, head)):
         return None if slow else StormClass.SEQ_BEHIND_LOOP
+    # Asking about once a second whether the next segment is there is waiting for it.
+    rises = span is not None and 2 * span >= figures.n
+    waits = unhurried and not rises and (hi is None or head is None or hi <= head + 1)
     # Falling behind now and then, and being told so, is no loop; asking on past a head that stands still is one.
-    sweeps = figures.head_lo == figures.head_hi and 2 * ((hi or 0) - (lo or 0) + 1) >= figures.n
-    return None if slow and not sweeps else StormClass.SEQ_AHEAD_SWEEP
+    sweeps = figures.head_lo == figures.head_hi and rises
+    return None if waits or (slow and not sweeps) else StormClass.SEQ_AHEAD_SWEEP
+
+
+def _seems_ahead(lo: int | None, hi: int | None, head: int | None) -> bool:
+    """Where the head, or the seq, is not known: a range of seqs is a sweep, one seq is a client left behind; but there
+    is nothing before the first segment, and where no seq was resolved there is no segment at all."""
+    if lo is not None and hi is not None:
+        return hi > lo or hi == 0
+    return head == 0 or head is None
 
 
 def _is_polite(figures: Figures, params: StormParams, *, slow: bool) -> bool:
-    """It waits as it was told; or, if it was not told, it is slow."""
-    if retry_after(figures, params) == "ignored":
-        return False
-    return slow or figures.mean_rps(params) < params.overload_rps or figures.retry_after_ms is not None
+    """It waits about as long as it was told; or, if it was not told, it is slow."""
+    if not figures.retry_after_ms:
+        return slow or (figures.mean_rps(params) < params.overload_rps and figures.peak_rps < params.warn_rps)
+    told_ms = params.early * figures.retry_after_ms
+    late = figures.gap_ms is None or figures.gap_ms >= told_ms
+    return late and figures.peak_rps <= 1 + 1000 / max(1.0, told_ms)
