@@ -25,6 +25,8 @@ from app.core.window import Window
 from app.core.writer import Writer
 from tests.properties.machine import CI, RegistryMachine
 
+pytestmark = pytest.mark.long
+
 HUNT: Final = settings(CI, phases=[Phase.generate], report_multiple_bugs=False)
 """The same walks as for the real core; a found fault is not made small, since nobody reads it."""
 
