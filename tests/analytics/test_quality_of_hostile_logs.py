@@ -1,0 +1,200 @@
+"""Logs that somebody hostile has a hand in: counted, shown and escaped; never executed, never a stack trace."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
+
+from analytics.command.cli import storms
+from tests.analytics.support.scenarios import not_found_loop
+from tests.analytics.support.writer import BASE_US, LogWriter, write_lines
+
+if TYPE_CHECKING:
+    pass
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.long]
+
+EVIL = "<script>alert(1)</script>\x1b[31m\"'&\u202e{{7*7}}%s\\"
+"""Markup, a terminal's escape, quotes of every kind, a direction override and templates, in one name."""
+
+BIG = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a run of the command left.
+
+    Attributes:
+        code: its exit code. said: what it and Spark wrote to stderr. shown: its stdout. told: the JSON report, if any.
+        page, gauges: the HTML page and the Prometheus file.
+    """
+
+    code: int
+    said: str
+    shown: str
+    told: dict[str, Any]
+    page: str
+    gauges: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Runs the command on some logs, with all its outputs; whatever it read, there is no stack trace."""
+
+    def run_on(*logs: Path) -> Done:
+        app = typer.Typer()
+        app.command()(storms)
+        files = {name: tmp_path / f"report.{name}" for name in ("json", "html", "prom")}
+        outputs = [text for name, file in files.items() for text in (f"--{name}", str(file))]
+        result = CliRunner().invoke(app, [*map(str, logs), *outputs])
+        written = {name: file.read_text() if file.exists() else "" for name, file in files.items()}
+        # Spark and its JVM write to the process's own stderr, past the runner.
+        said = result.stderr + capfd.readouterr().err
+        assert isinstance(result.exception, SystemExit | None), result.exc_info
+        for mark in ("Traceback", "\tat ", "Exception", "Py4J"):
+            assert mark not in said
+        told = json.loads(written["json"] or "{}")
+        return Done(result.exit_code, said, result.stdout, told, written["html"], written["prom"])
+
+    return run_on
+
+
+def looping(node: str = "n1", client: str = "loop", channel: str = "nothing") -> list[dict[str, Any]]:
+    """The records of one storm of a hundred 404s, among a thousand good lines."""
+    log = LogWriter(node, random.Random(3))
+    not_found_loop(log)
+    for record in log.records:
+        record.client, record.channel = client, channel
+    for seq in range(1000):
+        log.served(seq * 0.1, f"viewer-{seq % 10}", "film", seq // 10)
+    return [json.loads(line) for line in log.lines()]
+
+
+def text(records: list[dict[str, Any]]) -> list[str]:
+    """Records as lines."""
+    return [json.dumps(record) for record in records]
+
+
+def the_storm(done: Done) -> dict[str, Any]:
+    """The one storm that must be found, unharmed by what is around it."""
+    (episode,) = done.told["episodes"]
+    assert (episode["class"], episode["n"]) == ("not_found_loop", 100)
+    found: dict[str, Any] = episode
+    return found
+
+
+def test_broken_lines_are_counted(run: Callable[..., Done], tmp_path: Path) -> None:
+    """Lines of garbage, of wrong types and of ten megabytes are counted; the storm among them is found."""
+    good = looping()
+    first = good[0]
+    broken: list[str | bytes] = [
+        b"\xff\xfe\x00\x01 no text at all",
+        "{" + "x" * BIG,
+        json.dumps(first | {"ts_us": "yesterday"}),
+        json.dumps(first | {"status": ["404"]}),
+        json.dumps(first | {"ts_us": -5}),
+        json.dumps(first | {"ts_us": 10**30}),
+        json.dumps(first | {"v": 99}),
+        '{"a":' * 500 + "1" + "}" * 500,
+    ]
+    odd: list[str | bytes] = [
+        json.dumps(first | {"client": "big", "channel": "big", "ua": "x" * BIG}),
+        json.dumps(first | {"client": "odd", "channel": "odd", "conn": "seven", "unknown": {"deep": [1, 2]}}),
+        json.dumps(first | {"client": "nul\x00", "channel": "nul\x00"}),
+        b'{"ts_us":%d,"kind":"exchange","op":"read","status":404,"channel":"\xff\xfe","client":"\xc3\x28"}' % BASE_US,
+    ]
+    done = run(write_lines(tmp_path / "access.jsonl", [*text(good), *broken, *odd]))
+    assert done.code == 1
+    the_storm(done)
+    assert done.told["quality"]["unparsable"] == len(broken)
+    assert done.told["quality"]["lines"] == len(good) + len(broken) + len(odd)
+    assert f"{len(broken)}" in done.shown
+
+
+def test_names_are_shown_and_not_obeyed(run: Callable[..., Done], tmp_path: Path) -> None:
+    """Markup and escapes in names reach neither the page nor the terminal nor the gauges as what they are."""
+    records = [record | {"ua": EVIL, "release": EVIL} for record in looping(EVIL, EVIL, EVIL)]
+    done = run(write_lines(tmp_path / "access.jsonl", text(records)))
+    assert done.code == 1
+    assert the_storm(done)["clients"] == the_storm(done)["channels"] == [EVIL]
+    assert "<script>alert" not in done.page
+    assert "\x1b" not in done.shown
+    assert "\u202e" not in done.shown
+    assert {family.type for family in text_string_to_metric_families(done.gauges)} <= {"gauge", "counter"}
+    assert done.gauges
+
+
+def test_clock_steps(run: Callable[..., Done], tmp_path: Path) -> None:
+    """A clock that jumps, or was never set, neither hides a storm nor makes one."""
+    good = looping()
+    never_set = [record | {"ts_us": 1_000_000 + number} for number, record in enumerate(good[:3])]
+    ahead = [record | {"ts_us": record["ts_us"] + 3_600_000_000} for record in good[-200:]]
+    done = run(write_lines(tmp_path / "access.jsonl", text([*good[:-200], *ahead, *never_set])))
+    assert done.code == 1
+    the_storm(done)
+    assert done.told["quality"]["lines"] == len(good) + 3
+
+
+def test_missing_columns_and_mixed_versions(run: Callable[..., Done], tmp_path: Path) -> None:
+    """Of two servers, an old one lacks half of the fields: its lines count as far as they go."""
+    kept = ("v", "ts_us", "kind", "op", "status", "channel", "client")
+    old = [{name: record[name] for name in kept if name in record} for record in looping(client="old", channel="old")]
+    new = [record for record in looping("n2") if record["client"] != "loop"]
+    logs = (write_lines(tmp_path / f"{name}.jsonl", text(lines)) for name, lines in {"old": old, "new": new}.items())
+    done = run(*logs)
+    assert done.code == 1
+    assert the_storm(done)["clients"] == ["old"]
+    assert done.told["quality"]["unparsable"] == 0
+    assert done.told["totals"]["requests"] == len(old) + len(new)
+
+
+def test_a_cut_file_is_read_as_far_as_it_goes(run: Callable[..., Done], tmp_path: Path) -> None:
+    """A gzip file that ends early is named; what is in it counts, and the other files are read whole."""
+    whole = "".join(f"{line}\n" for line in text(looping(client="viewer-1", channel="film")[:900])).encode()
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(gzip.compress(whole)[:-2000])
+    done = run(write_lines(tmp_path / "access.jsonl", text(looping())), cut)
+    assert done.code == 1
+    assert any(episode["clients"] == ["loop"] and episode["n"] == 100 for episode in done.told["episodes"])
+    assert [Path(name).name for name in done.told["quality"]["damaged_files"]] == ["cut.jsonl.gz"]
+    assert "cut.jsonl.gz" in done.shown
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n\n",
+        b"\x00\x01\x02\xff" * 5000,
+        b"plain words\n" * 50,
+        b'{"ts_us":1}\n' * 3 + b"{}\n" * 50,
+        b"\x1f\x8b junk",
+    ],
+    ids=["nothing", "blank lines", "binary", "words", "other JSON", "half a gzip"],
+)
+def test_what_is_no_log(content: bytes, run: Callable[..., Done], tmp_path: Path) -> None:
+    """What is no access log ends with 3 and one line that says so."""
+    log = tmp_path / "access.jsonl"
+    log.write_bytes(content)
+    done = run(log)
+    assert done.code == 3
+    assert [line for line in done.said.splitlines() if line.startswith("tricklecast: ")]
+
+
+def test_too_many_broken_lines(run: Callable[..., Done], tmp_path: Path) -> None:
+    """Above one broken line in a hundred the report is written, and not to be trusted: exit code 3."""
+    good = looping()
+    done = run(write_lines(tmp_path / "access.jsonl", [*text(good), *["?"] * (len(good) // 50)]))
+    assert done.code == 3
+    assert "not to be trusted" in done.said
+    the_storm(done)
