@@ -44,7 +44,10 @@ CLUSTER_PARTITIONS: Final = 32
 """Parts of a shuffle on a cluster where nobody has chosen another number. Spark's default is made for shuffles of raw
 rows; those of a roll-up are small, and a report has a dozen of them."""
 
-_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=192m"
+"""Room for compiled code is only reserved, so that it costs nothing. Without the optimising compiler Java would reserve
+48 MB, which are enough for a report, but not for a session that goes on: once they are full nothing is compiled any
+more, all is several times slower, and Java itself may end."""
 
 _INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 

@@ -54,6 +54,14 @@ def test_local_settings() -> None:
     assert "TieredStopAtLevel" in chosen["spark.driver.extraJavaOptions"]
 
 
+def test_room_for_compiled_code() -> None:
+    """A session that goes on has room for what Java compiles, also without the optimising compiler: else all of it
+    becomes several times slower after a few dozen reports, or ends."""
+    options = settings("local[*]", small=True)["spark.driver.extraJavaOptions"].split()
+    (room,) = [option for option in options if option.startswith("-XX:ReservedCodeCacheSize=")]
+    assert int(room.partition("=")[2].removesuffix("m")) >= 128
+
+
 def test_cluster_settings() -> None:
     """A cluster decides about its network, its partitions and its Java itself."""
     chosen = settings("spark://master:7077", small=True)
