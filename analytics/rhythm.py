@@ -31,6 +31,8 @@ ENOUGH: Final = 4
 HOT_US: Final = 100_000
 """A pause shorter than this is no pause (ANALYTICS: ``hot_loop``)."""
 
+_SECOND_US: Final = 1_000_000
+
 HIDDEN: Final = 0.2
 """If a larger share of the requests shared their slot with another one, the pauses are shorter than can be seen."""
 
@@ -108,6 +110,9 @@ def tempo(rows: Iterable[Seen]) -> Tempo:
         return Tempo()
     gaps = [later - sooner for sooner, later in pairwise(times)]
     mean = (times[-1] - times[0]) / (total - 1)
+    if not any(at % _SECOND_US for row in rows for at in (row.first_us, row.last_us)):
+        # Whole seconds: requests far apart share one, and pauses are what is left of them. Only their mean is right.
+        return Tempo(gap_ms=mean / 1000 or None)
     hidden = (total - len(times)) / total
     if hidden > HIDDEN or len(gaps) < ENOUGH:
         hot = Backoff.HOT_LOOP if mean < HOT_US and total > ENOUGH else None

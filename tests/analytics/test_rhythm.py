@@ -92,3 +92,13 @@ def test_slots_that_are_too_wide() -> None:
     assert told.backoff is None
     assert told.gap_ms == pytest.approx(200, rel=0.01)
     assert tempo(rows_of(arrivals([0.02] * 300), 60 * SECOND)).backoff is Backoff.HOT_LOOP
+
+
+@pytest.mark.parametrize("gap", [0.02, 0.4, 1.0, 7.0])
+def test_whole_seconds(gap: float) -> None:
+    """A log whose times are whole seconds shows how many came, and so their mean pause, but never their law."""
+    times = [at - at % SECOND for at in arrivals([gap] * 100)]
+    told = tempo(rows_of(times))
+    assert (told.backoff, told.rhythm) == (None, None)
+    assert told.gap_ms == pytest.approx(gap * 1000, abs=10)
+    assert tempo(rows_of(times[:1] * 50)).gap_ms is None
