@@ -8,7 +8,7 @@ import hashlib
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import IO, Final, cast
 
 PACKED: Final = (".gz", ".bz2")
@@ -20,6 +20,12 @@ OPAQUE: Final = (".zst", ".parquet")
 _BLOCK: Final = 1 << 20
 _ENDS: Final = 1 << 16
 """Bytes at both ends that are compared before whole files are."""
+
+MAX_COMPARED: Final = 64 << 20
+"""Bytes, decompressed, up to which the lines of all files are compared: less than half a second."""
+
+MAX_COMPARED_LINES: Final = 500_000
+"""And so many lines: their hashes take some 50 MB."""
 
 MAX_UNFINISHED: Final = 16 << 20
 """Bytes; an unfinished line that is longer is none."""
@@ -73,6 +79,42 @@ def _ends(name: str) -> bytes:
 def _digest(name: str) -> bytes:
     with open(name, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
+
+
+def has_repeated_line(names: Iterable[str]) -> bool:
+    """Whether a line is there more than once, to the byte, in one file or in several; blank ones do not count.
+
+    ``False`` also where there is too much to compare, or nothing: no files of this machine, or none of lines.
+    """
+    seen: set[int] = set()
+    size = 0
+    for name in names:
+        if name.endswith(OPAQUE) or not os.path.isfile(name):
+            continue
+        for line in _lines_of(name):
+            size += len(line)
+            if size > MAX_COMPARED or len(seen) >= MAX_COMPARED_LINES:
+                return False
+            text = line.strip()
+            # Of two lines with one hash by chance, only time is lost.
+            if text and (key := hash(text)) in seen:
+                return True
+            elif text:
+                seen.add(key)
+    return False
+
+
+def _lines_of(name: str) -> Iterator[bytes]:
+    """The lines of a file, in pieces where they are very long; of a cut archive, those that can be read."""
+    with open_log(name) as stream:
+        while True:
+            try:
+                line = stream.readline(_BLOCK)
+            except (EOFError, OSError, zlib.error):
+                return
+            if not line:
+                return
+            yield line
 
 
 def unfinished_line(name: str) -> str | None:

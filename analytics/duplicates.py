@@ -5,6 +5,7 @@ To look for them in the lines is the most expensive plan there is; so that is do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -19,11 +20,19 @@ SIGMAS: Final = 6.0
 """So many standard deviations fewer distinct ids than lines are no chance (one log in a billion)."""
 
 
-def suspected(rollup: DataFrame) -> bool:
+def _never() -> bool:
+    return False
+
+
+def suspected(rollup: DataFrame, alike: Callable[[], bool] = _never) -> bool:
     """Whether lines seem to be there more than once.
 
     Certain traces: the ids of an even number of lines cancel each other out, or three and more have one id. And over
-    all rows: the ids of distinct lines fill as many of 64 bits as chance would have it; copies fill fewer.
+    all rows: the ids of distinct lines fill as many of 64 bits as chance would have it; copies fill fewer. A few copies
+    among many lines are none of both.
+
+    Args:
+        alike: whether some lines are the same to the byte; asked only if the roll-up leaves it open.
     """
     empty, two_empty = f"power(1 - 1D / {BITS}, n)", f"power(1 - 2D / {BITS}, n)"
     # Occupancy: n balls into m bins leave m * (1 - 1/m)^n of them empty, with this variance.
@@ -34,18 +43,27 @@ def suspected(rollup: DataFrame) -> bool:
     (row,) = query(
         f"""
         SELECT coalesce(max({same}), false) AS certain, coalesce(sum(bit_count(id_bits)), 0) AS seen,
+            coalesce(sum(n), 0) AS lines,
             coalesce(sum({BITS} * (1 - {empty})), 0D) AS expected, coalesce(sum({variance}), 0D) AS variance
         FROM {{rollup}} WHERE {known}""",
         rollup=rollup,
     ).collect()
-    return bool(row["certain"] or row["seen"] < row["expected"] - SIGMAS * (row["variance"] + 1) ** 0.5)
+    if row["certain"] or row["seen"] < row["expected"] - SIGMAS * (row["variance"] + 1) ** 0.5:
+        return True
+    # As many bits as lines: no two of them have one id.
+    return row["seen"] < row["lines"] and alike()
 
 
-def once(rows: DataFrame) -> DataFrame:
+def once(rows: DataFrame, owner: str | None = None) -> DataFrame:
     """Every line once. Lines that the log cannot tell apart (no connection) are left as they are.
 
     Args:
         rows: :func:`analytics.normalise.normalise`.
+        owner: a column that says where a line is from. It does not tell lines apart: the smallest one has them.
     """
     alone = F.expr("IF(id IS NULL, monotonically_increasing_id(), -1L)")
-    return rows.withColumn("alone", alone).dropDuplicates().drop("alone")
+    told = rows.withColumn("alone", alone)
+    if owner is None:
+        return told.dropDuplicates().drop("alone")
+    same = [name for name in told.columns if name != owner]
+    return told.groupBy(*same).agg(F.min(owner).alias(owner)).drop("alone")

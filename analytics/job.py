@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer
 from analytics.classes import classify, without_repetition
+from analytics.content import has_repeated_line
 from analytics.duplicates import once, suspected
 from analytics.episodes import merge_channels, merge_clients, storms
 from analytics.fleet import candidates, fleet_candidates, worth_looking
@@ -40,6 +41,20 @@ if TYPE_CHECKING:
 FEW_ROWS: Final = 200_000
 """Rows of a roll-up up to which one core is quicker than two that have to exchange them, and plans are run as they are
 rather than compiled. Five million lines of a healthy fleet make half as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A roll-up in which every line counts once.
+
+    Attributes:
+        rollup: persisted; seen: what there is of what in it.
+        duplicates: lines that were left out, being there already.
+    """
+
+    rollup: DataFrame
+    seen: Overview
+    duplicates: int = 0
 
 
 def make_report(
@@ -90,18 +105,39 @@ def report_from_rollup(
         what: says what computing it does.
         again: makes the roll-up of every line once, which is asked for if some seem to be there more often.
     """
-    params = params or StormParams()
+    with counted(rollup, files, stage, what, again) as found:
+        return report_on(found, files, params, stage)
+
+
+@contextmanager
+def counted(
+    rollup: DataFrame,
+    files: LogFiles,
+    stage: Stage = silent,
+    what: str = "reading what was kept",
+    again: Callable[[], DataFrame] | None = None,
+) -> Iterator[Counted]:
+    """The roll-up for a report, persisted while the context is open; the arguments of :func:`report_from_rollup`."""
     with _kept(rollup):
         with stage(what):
             seen = overview(rollup)
-        doubled = again is not None and suspected(rollup)
-        if again is None or not doubled:
-            return _report(rollup, seen, files, params, stage)
+        if again is None or not suspected(rollup, partial(has_repeated_line, files.names)):
+            yield Counted(rollup, seen)
+            return
     every = again()
     with _kept(every):
         with stage("leaving out lines that are there twice"):
             unique = overview(every)
-        return _report(every, unique, files, params, stage, duplicates=seen.lines - unique.lines)
+        yield Counted(every, unique, seen.lines - unique.lines)
+
+
+def report_on(found: Counted, files: LogFiles, params: StormParams | None = None, stage: Stage = silent) -> Report:
+    """The report on a roll-up that is persisted.
+
+    Args:
+        files: what it was made from.
+    """
+    return _report(found.rollup, found.seen, files, params or StormParams(), stage, duplicates=found.duplicates)
 
 
 def _report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from analytics import sides
 from analytics.command.baseline import Kind
 from analytics.command.request import Request
+from analytics.duplicates import once
 from analytics.explain import Evidence, gather
 from analytics.incremental.store import SOURCE, hour_name, with_source
-from analytics.incremental.update import Kept, State, report_on, update
+from analytics.incremental.update import Kept, State, kept_of, update
 from analytics.inputs import ALWAYS, LogFiles
-from analytics.job import report_from_rollup, rolled_up
+from analytics.job import Counted, counted, report_on, rolled_up
 from analytics.normalise import normalise
+from analytics.progress import silent
 from analytics.report.model import Report
 from analytics.rollup import roll_up
 from analytics.sources import Reading, notes_on, read_logs, recognise
@@ -37,11 +39,10 @@ def report_on_logs(
     Args:
         other: the logs to compare with, if any.
     """
-    with _persisted(rolled_up(spark, files, request.reading)) as rollup:
-        again = partial(rolled_up, spark, files, request.reading, each_once=True)
-        report = report_from_rollup(rollup, files, request.params, stage, _what(files), again)
+    with _read(spark, files, request.reading, stage) as found:
+        report = report_on(found, files, request.params, stage)
         report = _with_notes(report, *notes_on(files, recognise(files, request.reading)))
-        return _finished(spark, request, rollup, report, other, stage)
+        return _finished(spark, request, found.rollup, report, other, stage)
 
 
 def report_on_state(
@@ -50,16 +51,17 @@ def report_on_state(
     """The report on what a state keeps, after it has taken in what is new."""
     everything, window = replace(request.reading, window=ALWAYS), request.reading.window
 
-    def roll(files: LogFiles) -> DataFrame:
-        lines = with_source(read_logs(spark, files, everything))
-        return roll_up(normalise(lines, keep=[SOURCE]), also=[SOURCE])
+    def roll(files: LogFiles, each_once: bool) -> DataFrame:
+        lines = normalise(with_source(read_logs(spark, files, everything)), keep=[SOURCE])
+        return roll_up(once(lines, SOURCE) if each_once else lines, also=[SOURCE])
 
     manifest = update(spark, state, roll, request.keep_us, stage)
-    kept = report_on(spark, state, manifest, window)
+    kept = kept_of(spark, state, manifest, window)
     files = LogFiles(kept.names, 0, kept.damaged, kept.doubles)
-    with interpreted(spark), _persisted(kept.rollup) as rollup:
-        report = report_from_rollup(rollup, files, request.params, stage, _what_kept(kept))
-        return _finished(spark, request, rollup, _with_notes(report, _note(kept, request)), other, stage)
+    with interpreted(spark), counted(kept.rollup, files, stage, _what_kept(kept)) as found:
+        report = report_on(replace(found, duplicates=kept.duplicates), files, request.params, stage)
+        report = _with_notes(report, *_notes(kept, request))
+        return _finished(spark, request, found.rollup, report, other, stage)
 
 
 def _with_notes(report: Report, *notes: str) -> Report:
@@ -110,18 +112,16 @@ def _comparison(
             assert other is not None
             # --from and --to choose from these logs, not from those of another time.
             everything = replace(request.reading, window=ALWAYS)
-            with _persisted(rolled_up(spark, other, everything)) as old:
-                before = (old, report_from_rollup(old, other, request.params), baseline.text)
+            with _read(spark, other, everything) as old:
+                before = (old.rollup, report_on(old, other, request.params), baseline.text)
                 return sides.by_logs(before, (rollup, report, "these logs"))
 
 
-@contextmanager
-def _persisted(rollup: DataFrame) -> Iterator[DataFrame]:
-    rollup.persist()
-    try:
-        yield rollup
-    finally:
-        rollup.unpersist()
+def _read(
+    spark: SparkSession, files: LogFiles, reading: Reading, stage: Stage = silent
+) -> AbstractContextManager[Counted]:
+    again = partial(rolled_up, spark, files, reading, each_once=True)
+    return counted(rolled_up(spark, files, reading), files, stage, _what(files), again)
 
 
 def _what(files: LogFiles) -> str:
@@ -133,10 +133,14 @@ def _what_kept(kept: Kept) -> str:
     return f"reading what is kept of {len(kept.hours):,} hour{'' if len(kept.hours) == 1 else 's'}"
 
 
-def _note(kept: Kept, request: Request) -> str:
+def _notes(kept: Kept, request: Request) -> Iterator[str]:
+    if count := len(kept.unsure):
+        which = kept.unsure[0] if count == 1 else f"{count:,} logs, {kept.unsure[0]} first,"
+        yield f"Lines of {which} may be counted twice: other logs seem to have had them, and were gone."
     count = len(kept.hours)
     cut = "; the span is cut at full minutes" if request.reading.window != ALWAYS else ""
     if not count:
-        return f"From hourly roll-ups: there are none of this time{cut}."
+        yield f"From hourly roll-ups: there are none of this time{cut}."
+        return
     first, last = hour_name(kept.hours[0]), hour_name(kept.hours[-1])
-    return f"From hourly roll-ups: {count:,} hour{'' if count == 1 else 's'}, {first} to {last}{cut}."
+    yield f"From hourly roll-ups: {count:,} hour{'' if count == 1 else 's'}, {first} to {last}{cut}."

@@ -50,6 +50,8 @@ def look_through(files: LogFiles, manifest: Manifest) -> Intake:
             found = identify(name, sizes)
             key, log = found.id, _log(name, found, stamp, damaged=name in files.damaged)
             begins[key] = found.begins
+            if key in manifest.logs:
+                log = replace(manifest.logs[key], name=name, stamp=stamp, damaged=log.damaged)
         if key in given:
             doubles.append(name)
         else:

@@ -20,7 +20,7 @@ from analytics.incremental.merge import MEASURES
 from analytics.rollup import KEY, SLOTS, WAIT_CLASS_BITS, WAIT_CLASSES_US
 
 NAME: Final = "manifest.json"
-VERSION: Final = 1
+VERSION: Final = 2
 
 ROLLUP_VERSION: Final = 1
 """Raised when the same line gives another row than before though the columns are the same."""
@@ -34,7 +34,10 @@ class KnownLog:
         name: where it was last seen; size: bytes of its content, decompressed; stamp: of its file.
         first_line: checksum; see :class:`analytics.incremental.identity.Identity`.
         damaged: it was a cut archive.
-        hours: those that have rows of it.
+        hours: those that have rows of it, or would have without :attr:`left_out`.
+        left_out: lines by hour that other logs have, too, and that count there.
+        shared: it had lines that other logs have, wherever they count.
+        unsure: it seems to have lines of logs that could no longer be read, and they count twice.
     """
 
     name: str
@@ -43,6 +46,9 @@ class KnownLog:
     first_line: str
     damaged: bool
     hours: tuple[int, ...]
+    left_out: Mapping[int, int] = field(default_factory=dict)
+    shared: bool = False
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,4 +174,6 @@ def _from_dict(document: Any) -> Manifest | None:
 
 
 def _log(fields: dict[str, Any]) -> KnownLog:
-    return KnownLog(**fields | {"stamp": Stamp(**fields["stamp"]), "hours": tuple(fields["hours"])})
+    left_out = {int(hour): lines for hour, lines in fields["left_out"].items()}
+    known = {"stamp": Stamp(**fields["stamp"]), "hours": tuple(fields["hours"]), "left_out": left_out}
+    return KnownLog(**fields | known)

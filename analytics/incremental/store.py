@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from analytics.rollup import KEY, roll_up
 from analytics.schema import log_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 SOURCE: Final = "source"
@@ -39,6 +40,12 @@ _FOLDER: Final = "of_hour"
 """The same, as Spark takes a column to choose files by: it leaves it out of them."""
 
 HOUR_US: Final = 3_600_000_000
+
+Lines = dict[str, dict[int, int]]
+"""How many lines, by log and hour."""
+
+_ASIDE: Final = "fresh"
+"""Below :data:`WORK`: what is to be taken in."""
 
 
 @contextmanager
@@ -62,38 +69,87 @@ def with_source(lines: DataFrame) -> DataFrame:
     return lines.withColumn(SOURCE, F.regexp_extract(F.input_file_name(), r"([0-9a-f]{32})\.[a-z0-9.]+$", 1))
 
 
+def set_aside(
+    spark: SparkSession, folder: Path, rows: DataFrame, known: Collection[str] = (), hours: Collection[int] = ()
+) -> Lines:
+    """Writes the roll-up of logs, with :data:`SOURCE`, to where it does not count yet.
+
+    Args:
+        known: logs whose rows are wanted of these ``hours`` only. Their lines without a time stay where they are.
+
+    Returns:
+        the lines that were written.
+    """
+    target = folder / WORK / _ASIDE
+    shutil.rmtree(target, ignore_errors=True)
+    rows = rows.persist()
+    placed = _placed(rows)
+    _write(placed.where(~F.col(SOURCE).isin(*known) | _replaceable(hours)) if known else placed, target)
+    rows.unpersist()
+    return _lines_of(_aside(spark, folder))
+
+
+def compared(
+    spark: SparkSession, folder: Path, manifest: Manifest, logs: Collection[str], hours: Iterable[int]
+) -> DataFrame:
+    """What was set aside and what is kept of some logs and hours, added up: as if it all were one log."""
+    kept, aside = _kept(spark, folder, manifest, logs, hours), _aside(spark, folder)
+    return merged(aside if kept is None else kept.unionByName(aside))
+
+
+def lines_kept(
+    spark: SparkSession, folder: Path, manifest: Manifest, logs: Collection[str], hours: Collection[int]
+) -> Lines:
+    """The lines that would be replaced, were these logs set aside with these hours."""
+    kept = _kept(spark, folder, manifest, logs, hours)
+    return {} if kept is None else _lines_of(kept.where(_replaceable(hours)))
+
+
 def write_hours(
-    spark: SparkSession, folder: Path, manifest: Manifest, fresh: DataFrame | None, gone: Iterable[str]
-) -> tuple[dict[int, tuple[Part, ...]], dict[str, tuple[int, ...]]]:
+    spark: SparkSession,
+    folder: Path,
+    manifest: Manifest,
+    aside: Lines,
+    gone: Collection[str],
+    known: Collection[str] = (),
+    hours: Collection[int] = (),
+) -> dict[int, tuple[Part, ...]]:
     """Writes every hour that changes as a whole, under new names; nothing that counts is touched.
 
     Args:
-        fresh: roll-up of new logs, with :data:`SOURCE`; ``None`` if there are none.
-        gone: ids of logs whose rows go.
+        aside: what was set aside; nothing if it is empty.
+        gone: ids of logs whose rows go; known, hours: as of :func:`set_aside`.
 
     Returns:
-        the files by hour, of the hours that changed, and the hours of each new log.
+        the files by hour, of the hours that changed.
     """
-    dropped = set(gone)
-    changed = {hour for key in dropped for hour in manifest.logs[key].hours}
-    found: dict[str, tuple[int, ...]] = {}
-    work = folder / WORK
-    added = None
-    if fresh is not None:
-        fresh = fresh.persist()
-        _write(_placed(fresh), work / "fresh")
-        fresh.unpersist()
-        added = _read(spark, [work / "fresh"])
-        found = _hours_of(added)
-        changed |= {hour for hours in found.values() for hour in hours}
+    changed = {hour for key in gone for hour in manifest.logs[key].hours}
+    changed |= {hour for lines in aside.values() for hour in lines} | (set(hours) if known else set())
     before = changed & set(manifest.hours)
     if before:
-        kept = _read(spark, _paths(folder, manifest, before))
-        kept = kept.where(~F.col(SOURCE).isin(*dropped)) if dropped else kept
-        here = kept if added is None else kept.unionByName(added.where(F.col(HOUR).isin(*before)))
-        _write(here, work / "merged")
-    new = _adopt(work / "fresh", folder, changed - before) | _adopt(work / "merged", folder, before)
-    return {hour: new.get(hour, ()) for hour in changed}, found
+        here = _read(spark, _paths(folder, manifest, before))
+        here = here.where(~F.col(SOURCE).isin(*gone)) if gone else here
+        here = here.where(~(F.col(SOURCE).isin(*known) & _replaceable(hours))) if known else here
+        if aside:
+            here = here.unionByName(_aside(spark, folder).where(F.col(HOUR).isin(*before)))
+        _write(here, folder / WORK / "merged")
+    new = _adopt(folder / WORK / _ASIDE, folder, changed - before) | _adopt(folder / WORK / "merged", folder, before)
+    return {hour: new.get(hour, ()) for hour in changed}
+
+
+def _aside(spark: SparkSession, folder: Path) -> DataFrame:
+    return _read(spark, [folder / WORK / _ASIDE])
+
+
+def _kept(
+    spark: SparkSession, folder: Path, manifest: Manifest, logs: Collection[str], hours: Iterable[int]
+) -> DataFrame | None:
+    paths = _paths(folder, manifest, hours) if logs else []
+    return _read(spark, paths).where(F.col(SOURCE).isin(*logs)) if paths else None
+
+
+def _replaceable(hours: Collection[int]) -> Column:
+    return F.col(HOUR).isin(*hours) & F.col("bucket_us").isNotNull()
 
 
 def read_hours(spark: SparkSession, folder: Path, manifest: Manifest, hours: Iterable[int]) -> DataFrame:
@@ -123,9 +179,11 @@ def _placed(rows: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(starts), SOURCE).withColumn(HOUR, hour).select(*rows.columns, HOUR)
 
 
-def _hours_of(rows: DataFrame) -> dict[str, tuple[int, ...]]:
-    found = rows.groupBy(SOURCE).agg(F.sort_array(F.collect_set(HOUR)).alias("hours")).collect()
-    return {row[SOURCE]: tuple(row["hours"]) for row in found}
+def _lines_of(rows: DataFrame) -> Lines:
+    found: Lines = {}
+    for row in rows.groupBy(SOURCE, HOUR).agg(F.sum("n").alias("n")).collect():
+        found.setdefault(row[SOURCE], {})[row[HOUR]] = row["n"]
+    return found
 
 
 def _write(rows: DataFrame, folder: Path) -> None:

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.errors import BadInput
 from analytics.incremental.folder import clean, held
-from analytics.incremental.identity import stamp_of
 from analytics.incremental.intake import Intake, look_through
-from analytics.incremental.manifest import KnownLog, Manifest, load, save
+from analytics.incremental.manifest import Manifest, load, save
 from analytics.inputs import ALWAYS, LogFiles, Window
 from analytics.progress import Stage, silent
 
@@ -25,8 +23,9 @@ if TYPE_CHECKING:
 MINUTE_US: Final = 60_000_000
 """The widest bucket of a roll-up, microseconds: a state cannot be cut more finely."""
 
-RollUp = Callable[[LogFiles], "DataFrame"]
-"""Makes the roll-up of some files, its rows told apart by :data:`analytics.incremental.store.SOURCE`."""
+RollUp = Callable[[LogFiles, bool], "DataFrame"]
+"""Makes the roll-up of some files, its rows told apart by :data:`analytics.incremental.store.SOURCE`, of each line once
+if so told (:func:`analytics.duplicates.once`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,8 @@ class Kept:
     Attributes:
         rollup: of the hours that were asked for.
         names: of the logs that it is made from; damaged, doubles: as of :class:`analytics.inputs.LogFiles`.
+        duplicates: lines that were left out, being there already.
+        unsure: names of logs of which lines may count twice.
         hours: those that were asked for, hours since the epoch.
     """
 
@@ -58,6 +59,8 @@ class Kept:
     names: tuple[str, ...]
     damaged: tuple[str, ...]
     doubles: tuple[str, ...]
+    duplicates: int
+    unsure: tuple[str, ...]
     hours: tuple[int, ...]
 
 
@@ -84,17 +87,15 @@ def update(spark: SparkSession, state: State, roll_up: RollUp, keep_us: int | No
     Raises:
         BadInput: a log was replaced while it was being read. Nothing has changed then.
     """
-    from analytics.incremental.store import linked, write_hours
+    from analytics.incremental.sharing import take_in
 
     intake = state.intake
     logs = {key: log for key, log in state.manifest.logs.items() if key not in intake.outdated} | intake.seen
     hours = dict(state.manifest.hours)
     if intake.fresh or intake.outdated:
-        with stage(_what(state)), linked(intake.fresh, state.files) as files:
-            fresh = roll_up(files) if intake.fresh else None
-            changed, found = write_hours(spark, state.folder, state.manifest, fresh, intake.outdated)
-            _check_unmoved(intake.fresh)
-        logs |= {key: replace(log, hours=found.get(key, ())) for key, log in intake.fresh.items()}
+        with stage(_what(state)):
+            changed, read = take_in(spark, state, logs, roll_up, stage)
+        logs |= read
         hours |= changed
     manifest = state.manifest.with_changes(logs=logs, hours={hour: parts for hour, parts in hours.items() if parts})
     manifest = _forget(manifest, keep_us, set(intake.fresh) | set(intake.seen))
@@ -103,7 +104,7 @@ def update(spark: SparkSession, state: State, roll_up: RollUp, keep_us: int | No
     return manifest
 
 
-def report_on(spark: SparkSession, state: State, manifest: Manifest, window: Window = ALWAYS) -> Kept:
+def kept_of(spark: SparkSession, state: State, manifest: Manifest, window: Window = ALWAYS) -> Kept:
     """The roll-up of a span of time, cut at whole minutes, and what the report should say about it."""
     from pyspark.sql import functions as F
 
@@ -125,6 +126,8 @@ def report_on(spark: SparkSession, state: State, manifest: Manifest, window: Win
         names=tuple(log.name for log in logs),
         damaged=tuple(log.name for log in logs if log.damaged),
         doubles=state.intake.doubles,
+        duplicates=sum(lines for log in logs for hour, lines in log.left_out.items() if hour in hours),
+        unsure=tuple(log.name for log in logs if log.unsure),
         hours=tuple(hour for hour in hours if hour != NO_HOUR),
     )
 
@@ -133,13 +136,6 @@ def _what(state: State) -> str:
     fresh, known = len(state.intake.fresh), len(state.intake.seen)
     size = sum(log.size for log in state.intake.fresh.values()) / 1e6
     return f"reading {fresh:,} new log{'' if fresh == 1 else 's'}, {size:,.1f} MB ({known:,} known)"
-
-
-def _check_unmoved(fresh: Mapping[str, KnownLog]) -> None:
-    """A log that only grew is read again the next time; one that was rotated away was perhaps not read at all."""
-    for log in fresh.values():
-        if stamp_of(log.name).inode != log.stamp.inode:
-            raise BadInput(f"{log.name!r} was replaced while it was being read; run again")
 
 
 def _forget(manifest: Manifest, keep_us: int | None, given: set[str]) -> Manifest:
@@ -153,7 +149,11 @@ def _forget(manifest: Manifest, keep_us: int | None, given: set[str]) -> Manifes
         oldest = max(oldest, newest + 1 - keep_us // HOUR_US)
     hours = {hour: parts for hour, parts in manifest.hours.items() if hour == NO_HOUR or hour >= oldest}
     logs = {
-        key: replace(log, hours=tuple(hour for hour in log.hours if hour in hours))
+        key: replace(
+            log,
+            hours=tuple(hour for hour in log.hours if hour in hours or (hour in log.left_out and hour >= oldest)),
+            left_out={hour: lines for hour, lines in log.left_out.items() if hour >= oldest},
+        )
         for key, log in manifest.logs.items()
     }
     left = {key: log for key, log in logs.items() if log.hours or key in given}

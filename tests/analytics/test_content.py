@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import hashlib
 from pathlib import Path
 
 import pytest
 
-from analytics.content import MAX_UNFINISHED, duplicates_among, is_damaged, unfinished_line
+from analytics import content
+from analytics.content import MAX_UNFINISHED, duplicates_among, has_repeated_line, is_damaged, unfinished_line
 
 
 def write(path: Path, data: bytes) -> str:
@@ -51,3 +53,33 @@ def test_damaged_bzip2(tmp_path: Path) -> None:
     assert not is_damaged(write(tmp_path / "a.bz2", whole))
     assert is_damaged(write(tmp_path / "b.bz2", whole[:-4]))
     assert is_damaged(write(tmp_path / "c.bz2", b"plain"))
+
+
+def test_repeated_lines(tmp_path: Path) -> None:
+    """In one file, over several, compressed, cut; blank lines, Parquet and what is no file are none."""
+    lines = [b'{"a":%d}\n' % number for number in range(5)]
+
+    def repeated(**files: list[bytes]) -> bool:
+        names = []
+        for name, written in files.items():
+            names.append(str(tmp_path / name.replace("_", ".")))
+            data = b"".join(written)
+            Path(names[-1]).write_bytes(gzip.compress(data)[:-4] if name.endswith("gz") else data)
+        return has_repeated_line([*names, "s3a://bucket/log"])
+
+    assert not repeated(a=lines, b=[b"\n", b"\n", b'{"b":1}'])
+    assert repeated(a=[*lines, lines[2]])
+    assert repeated(a=lines, b=[lines[4].strip()])
+    assert repeated(a=lines, b_gz=[b"{}\n", lines[0], b"{}"])
+    assert not repeated(a_parquet=[*lines, *lines])
+
+
+def test_lines_are_compared_only_as_far_as_it_costs_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond so many bytes or lines nothing is said."""
+    log = tmp_path / "a"
+    log.write_bytes(b"".join(b"%d\n" % number for number in range(100)) + b"7\n")
+    assert has_repeated_line([str(log)])
+    for limit in ("MAX_COMPARED", "MAX_COMPARED_LINES"):
+        with monkeypatch.context() as patched:
+            patched.setattr(content, limit, 50)
+            assert not has_repeated_line([str(log)])

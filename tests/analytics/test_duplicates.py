@@ -40,6 +40,13 @@ def test_shipped_twice(spark: SparkSession, tmp_path: Path) -> None:
     assert doubled.totals == whole.totals
 
 
+def test_a_single_line_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """In a log that can be looked through in no time, even one line more is found; in Parquet it is not looked for."""
+    lines = written()
+    write_lines(tmp_path / "a.jsonl", [*lines, lines[7]])
+    assert make_report(spark, find_logs([str(tmp_path)])).quality.duplicates == 1
+
+
 def test_what_only_looks_alike(spark: SparkSession, tmp_path: Path) -> None:
     """Requests in the same microsecond, pipelined ones, equal events and lines without a connection are no copies."""
     log = LogWriter("n1", random.Random(1))

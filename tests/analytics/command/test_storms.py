@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import pytest
@@ -16,6 +16,9 @@ from analytics.command.cli import storms
 from analytics.report import json_report
 from tests.analytics.support.scenarios import ended_then_not_found, flash_crowd
 from tests.analytics.support.writer import LogWriter, write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -108,10 +111,41 @@ def test_incremental_runs_say_what_one_run_says(log: Path, report: dict[str, Any
     assert document["quality"].pop("notes")[-1].startswith("From hourly roll-ups: 1 hour, 2025-10-09T08")
     expected = report | {"inputs": document["inputs"], "quality": dict(report["quality"])}
     expected["quality"].pop("notes")
-    for episode in (*document["episodes"], *expected["episodes"]):
-        # An estimate: it may differ by a few with the order in which clients are met.
-        (episode["blast"] or {}).pop("healthy_clients", None)
+    document["episodes"], expected["episodes"] = counted(document), counted(report)
     assert document == expected
+
+
+def counted(document: dict[str, Any]) -> list[Any]:
+    """The episodes of a report without an estimate that may differ by a few with the order in which clients are met."""
+    return [
+        episode | {"blast": (episode["blast"] or {}) | {"healthy_clients": None}} for episode in document["episodes"]
+    ]
+
+
+def test_every_result_counts_each_line_once(
+    spark: SparkSession, log: Path, report: dict[str, Any], tmp_path: Path
+) -> None:
+    """With a copy of some lines beside a log, tables, states and comparisons are those of the log alone."""
+    logs, tables, state = tmp_path / "logs", tmp_path / "tables", tmp_path / "state"
+    logs.mkdir()
+    lines = log.read_text().splitlines()
+    write_lines(logs / "a.jsonl", lines)
+    write_lines(logs / "b.jsonl", lines[50:150])
+    doubled = invoke(logs, "--json", "-", "--parquet", tables, "--baseline", log)
+    document = json.loads(doubled.stdout)
+    assert document["quality"]["duplicates"] == 100
+    assert (counted(document), document["totals"]) == (counted(report), report["totals"])
+    rows = spark.read.parquet(str(tables / "rollup")).selectExpr("sum(n)").collect()
+    assert rows[0][0] == len(lines)
+    assert all(
+        (ratio["before"], ratio["before_of"]) == (ratio["after"], ratio["after_of"])
+        for ratio in document["comparison"]["ratios"]
+    )
+    swapped = json.loads(invoke(log, "--baseline", logs, "--json", "-").stdout)
+    assert swapped["comparison"]["ratios"] == document["comparison"]["ratios"]
+    kept = json.loads(invoke(logs, "--incremental", state, "--json", "-").stdout)
+    assert kept["quality"]["duplicates"] == 100
+    assert (counted(kept), kept["totals"]) == (counted(report), report["totals"])
 
 
 def test_wrong_use_is_found_before_spark_starts(log: Path) -> None:

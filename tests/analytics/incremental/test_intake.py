@@ -57,6 +57,17 @@ def test_a_second_run_has_nothing_to_do(days: Days) -> None:
     assert list(found.seen) == list(days.manifest.logs)
 
 
+def test_a_known_log_that_was_touched(days: Days) -> None:
+    """Its content is as before: what is known of it stays."""
+    days.write("a.jsonl", LINES[:100])
+    days.run()
+    (days.folder / "a.jsonl").replace(days.folder / "b.jsonl")
+    days.write("b.jsonl.gz", LINES[:100])
+    (days.folder / "b.jsonl").unlink()
+    (log,) = days.run().seen.values()
+    assert (log.hours, log.name) == ((1,), str(days.folder / "b.jsonl.gz"))
+
+
 def test_rotation(days: Days) -> None:
     """A log that grew takes the place of what it was; renamed and compressed it is known."""
     days.write("access.jsonl", LINES[:100])

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from analytics.duplicates import once
 from analytics.errors import BadInput, Busy
 from analytics.incremental import update as module
 from analytics.incremental.folder import HOURS, LOCK
 from analytics.incremental.manifest import NAME, Manifest
 from analytics.incremental.merge import MEASURES
 from analytics.incremental.store import HOUR_US, SOURCE, with_source
-from analytics.incremental.update import opened, report_on, update
+from analytics.incremental.update import Kept, kept_of, opened, update
 from analytics.inputs import ALWAYS, LogFiles, Window, find_logs
 from analytics.normalise import normalise
 from analytics.rollup import KEY, roll_up
@@ -53,16 +54,21 @@ class Runs:
 
     def run(self, keep_us: int | None = None, window: Window = ALWAYS) -> list[Any]:
         """One incremental run over all logs; the rows of its roll-up."""
+        return self.kept(keep_us, window)[1]
+
+    def kept(self, keep_us: int | None = None, window: Window = ALWAYS) -> tuple[Kept, list[Any]]:
+        """The same, and what the state says about it."""
         files = find_logs([str(self.logs)]) if any(self.logs.iterdir()) else LogFiles((), 0, ())
         # Compiling each of these many small plans would take most of the time.
         with opened(str(self.state), files, READING) as state, interpreted(self.spark):
             manifest = update(self.spark, state, self.roll_up, keep_us)
-            return rows(report_on(self.spark, state, manifest, window).rollup)
+            kept = kept_of(self.spark, state, manifest, window)
+            return kept, rows(kept.rollup)
 
-    def roll_up(self, files: LogFiles) -> DataFrame:
+    def roll_up(self, files: LogFiles, each_once: bool = False) -> DataFrame:
         """As the command does."""
-        lines = with_source(read_logs(self.spark, files))
-        return roll_up(normalise(lines, keep=[SOURCE]), also=[SOURCE])
+        lines = normalise(with_source(read_logs(self.spark, files)), keep=[SOURCE])
+        return roll_up(once(lines, SOURCE) if each_once else lines, also=[SOURCE])
 
     def whole(self, lines: list[str]) -> list[Any]:
         """The roll-up of one run over all lines."""
@@ -131,6 +137,36 @@ def interrupt(function: Callable[..., Any], nth: int) -> Callable[..., Any]:
         return function(*arguments)
 
     return killed
+
+
+def test_lines_of_several_logs_count_once(runs: Runs) -> None:
+    """Wherever a line is, and whichever run it came with; as long as one of the logs has it, and said how often."""
+    lines = [line for line in LINES if '"kind":"event"' not in line]  # events are not told apart
+    whole = runs.whole(lines)
+    third = len(lines) // 3
+    runs.write("a.jsonl", [*lines[:third], *lines[10:20]])
+    assert runs.kept()[0].duplicates == 10
+    runs.write("b.jsonl", lines[third // 2 :])
+    kept, found = runs.kept()
+    assert found == whole
+    assert kept.duplicates == 10 + third - third // 2
+    assert runs.kept()[0].duplicates == kept.duplicates
+    # Written again, with other lines after the first: what it had in common with the other log must not go with it.
+    runs.write("b.jsonl", [lines[third // 2], *lines[-10:]])
+    runs.write("c.jsonl.gz", lines[third:-10])
+    kept, found = runs.kept()
+    assert found == whole
+    assert (kept.duplicates, kept.unsure) == (11, ())
+
+
+def test_copies_of_logs_that_are_gone(runs: Runs) -> None:
+    """They cannot be compared line by line any more: the state says of which logs lines may count twice."""
+    gone = runs.write("a.jsonl", LINES)
+    runs.run()
+    gone.unlink()
+    copy = runs.write("b.jsonl", ["{}", *LINES])
+    kept, _ = runs.kept()
+    assert kept.unsure == (str(copy),)
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
@@ -224,7 +260,7 @@ def test_a_log_that_is_rotated_away_meanwhile(runs: Runs) -> None:
     path = runs.write("a.jsonl", LINES[:10])
     with opened(str(runs.state), find_logs([str(runs.logs)]), READING) as state:
 
-        def rotate(files: LogFiles) -> DataFrame:
+        def rotate(files: LogFiles, _: bool) -> DataFrame:
             path.rename(runs.logs / "a-1.jsonl")
             runs.write("a.jsonl", LINES[10:20])
             return runs.roll_up(files)
