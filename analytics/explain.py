@@ -86,16 +86,18 @@ class Evidence:
     gaps: Gaps
 
 
-def gather(lines: DataFrame, episode: Episode) -> Evidence:
+def gather(lines: DataFrame, episode: Episode, *, each_once: bool = False) -> Evidence:
     """The evidence for an episode, from the lines that it was found in.
 
     Args:
         lines: :func:`analytics.sources.read_logs`.
+        each_once: show one of several lines that say the same, as they were counted; see :mod:`analytics.duplicates`.
     """
     placed = lines.withColumns({"answer": answer_kind(), "file": F.input_file_name()}).where(F.col(CORRUPT).isNull())
     about = placed.where(_of_episode(episode) | _of_trigger(episode))
     event = (F.col("kind") == Kind.EVENT.value).alias("event")
-    kept = about.select("ts_us", "client", "file", _record().alias("record"), event).persist()
+    kept = about.select("ts_us", "client", "conn", "file", _record().alias("record"), event)
+    kept = (_once(kept) if each_once else kept).persist()
     try:
         requests = kept.where(~F.col("event"))
         order = [F.col(name) for name in ("ts_us", "record", "file")]
@@ -107,6 +109,16 @@ def gather(lines: DataFrame, episode: Episode) -> Evidence:
     finally:
         kept.unpersist()
     return Evidence(episode, n_lines, first, last[::-1], trigger[0] if trigger else None, gaps)
+
+
+def _once(rows: DataFrame) -> DataFrame:
+    # Lines without a connection cannot be told apart, and are left as they are.
+    alone = F.expr("IF(conn IS NULL, monotonically_increasing_id(), -1L)")
+    return (
+        rows.withColumn("alone", alone)
+        .groupBy("record", "alone", "ts_us", "client", "event")
+        .agg(F.min("file").alias("file"))
+    )
 
 
 def histogram(times_us: Sequence[int]) -> tuple[int, ...]:

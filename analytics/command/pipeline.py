@@ -76,7 +76,8 @@ def explained(spark: SparkSession, report: Report, episode: str, files: LogFiles
     """
     from analytics.command.explaining import find_episode
 
-    return gather(read_logs(spark, files, reading), find_episode(report, episode))
+    lines, found = read_logs(spark, files, reading), find_episode(report, episode)
+    return gather(lines, found, each_once=report.quality.duplicates > 0)
 
 
 def _finished(

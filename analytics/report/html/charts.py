@@ -14,6 +14,7 @@ from analytics.report.formats import clock, counted, duration, rate
 from analytics.report.html.markup import Markup, element, joined
 from analytics.report.html.scale import TimeAxis, round_top, thinned
 from analytics.report.plain import plain
+from analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:
     from analytics.params import StormParams
@@ -33,6 +34,7 @@ _HIGH: Final = 99
 _LANE: Final = 17
 _FLAG_SHARE: Final = 3.0
 """Events nearer to each other than this share of the width are one flag. Percent."""
+_OF_SERVERS: Final = frozenset(event.value for event in SERVER_EVENTS)
 _NEAR_S: Final = 5.0
 
 
@@ -49,17 +51,37 @@ def timeline(data: Timeline, episodes: Sequence[Episode]) -> Markup:
         _frame(axis, top, plot, _TOP, (1.0, 0.5)),
         _curves(curves, top * per_second, plot, ("traffic", "failures", "hits")),
         element("g", [_bar(episode, axis, lane, _TOP + plot + _TIMES + 6) for episode, lane in bars]),
-        element("g", [_flag(axis, first, last, at, plot) for first, last, at in grouped(data.markers, axis)]),
+        element(
+            "g", [_flag(axis, first, last, at, plot) for first, last, at in grouped(flagged(data, episodes), axis)]
+        ),
     ]
     step = duration(data.step_us * width / 1e6)
     label = f"Requests per second over time, in steps of {step}; highest {rate(max(requests, default=0) / per_second)}"
     return _svg(label, _TOP + plot + _TIMES + (10 + lanes * _LANE if lanes else 0), drawn)
 
 
+def flagged(data: Timeline, episodes: Sequence[Episode]) -> list[Marker]:
+    """The events that get a flag, at most :data:`MAX_FLAGS`, in order: what storms followed, then the servers' own.
+
+    Args:
+        episodes: the worst first.
+    """
+    triggers: dict[tuple[int | None, str | None], int] = {}
+    for rank, episode in enumerate(episodes):
+        triggers.setdefault((episode.trigger_us, episode.trigger), rank)
+
+    def importance(place: int) -> tuple[int, bool]:
+        marker = data.markers[place]
+        return triggers.get((marker.ts_us, marker.event), len(episodes)), marker.event not in _OF_SERVERS
+
+    chosen = sorted(range(len(data.markers)), key=importance)[:MAX_FLAGS]
+    return [data.markers[place] for place in sorted(chosen)]
+
+
 def grouped(markers: Sequence[Marker], axis: TimeAxis) -> list[tuple[int, int, float]]:
     """Flags: numbers of the first and the last event (from 1) that stand at one place, and that place in percent."""
     flags: list[tuple[int, int, float]] = []
-    for number, marker in enumerate(markers[:MAX_FLAGS], 1):
+    for number, marker in enumerate(markers, 1):
         at = axis.at(marker.ts_us)
         if flags and at - flags[-1][2] < _FLAG_SHARE:
             flags[-1] = (flags[-1][0], number, flags[-1][2])

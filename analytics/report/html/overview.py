@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from analytics.report.caveats import caveats
 from analytics.report.formats import counted, date_and_time, duration, moment_in, percent, size, times
-from analytics.report.html.charts import MAX_FLAGS, timeline
+from analytics.report.html.charts import flagged, timeline
 from analytics.report.html.episodes import SIGNS
 from analytics.report.html.markup import Child, Markup, element, joined, name, time
 from analytics.report.plain import Name
@@ -112,10 +112,11 @@ def timeline_section(report: Report) -> Markup | None:
         for kind, title in (("traffic", "all requests"), ("failures", "refused or failed"), ("hits", "storm"))
     ]
     bars = " Bars: the worst storms." if report.episodes else ""
-    flags = " Flags: events, listed below." if data.markers else ""
+    shown = flagged(data, report.episodes)
+    flags = " Flags: events, listed below; first of all those that storms followed." if shown else ""
     caption = f"Requests per second from {date_and_time(data.start_us)} UTC.{bars}{flags}"
     last_us = data.start_us + len(data.requests) * data.step_us
-    numbered = [element("li", _event(marker, data.start_us, last_us)) for marker in data.markers[:MAX_FLAGS]]
+    numbered = [element("li", _event(marker, data.start_us, last_us)) for marker in shown]
     rest = data.n_markers - len(numbered)
     return element(
         "figure",

@@ -143,6 +143,8 @@ def test_every_result_counts_each_line_once(
     )
     swapped = json.loads(invoke(log, "--baseline", logs, "--json", "-").stdout)
     assert swapped["comparison"]["ratios"] == document["comparison"]["ratios"]
+    shown = invoke(logs, "--explain", report["episodes"][0]["id"]).stdout
+    assert "Lines: 180 lines of the log\n" in shown
     kept = json.loads(invoke(logs, "--incremental", state, "--json", "-").stdout)
     assert kept["quality"]["duplicates"] == 100
     assert (counted(kept), kept["totals"]) == (counted(report), report["totals"])

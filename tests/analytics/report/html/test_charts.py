@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from analytics.params import StormParams
 from analytics.report.figures import Marker, RateRatio, Sparkline, Timeline
 from analytics.report.html.bars import bar, interval, reach
-from analytics.report.html.charts import MAX_BARS, MAX_FLAGS, MAX_LANES, MAX_POINTS, grouped, sparkline, timeline
+from analytics.report.html.charts import (
+    MAX_BARS,
+    MAX_FLAGS,
+    MAX_LANES,
+    MAX_POINTS,
+    flagged,
+    grouped,
+    sparkline,
+    timeline,
+)
 from analytics.report.html.scale import MAX_TICKS, TimeAxis, round_top, thinned
 from tests.analytics.support.sample_report import at, sample_episode, sample_report
 
@@ -74,8 +83,17 @@ def test_flags_do_not_cover_each_other() -> None:
     """Events that are close together share a flag, which names the first and the last of them."""
     markers = [Marker(at(second), "config", None, None) for second in (1, 2, 3, 50, 90, 99, 100)]
     assert [(first, last) for first, last, _ in grouped(markers, AXIS)] == [(1, 3), (4, 4), (5, 5), (6, 7)]
-    many = [Marker(at(second), "config", None, None) for second in range(100)]
-    assert grouped(many, AXIS)[-1][1] == MAX_FLAGS
+
+
+def test_which_events_have_flags() -> None:
+    """Of too many events, those that storms followed, then the servers' own; in order of time."""
+    created = tuple(Marker(at(second), "channel_create", "n1", f"c{second}") for second in range(100))
+    events = (*created[:50], Marker(at(50), "drain", "n1", None), *created[50:])
+    storm = sample_episode(trigger="channel_create", trigger_us=at(99))
+    flags = flagged(Timeline(at(0), 1_000_000, (), (), (), events, 101), [storm])
+    assert flags == [*created[: MAX_FLAGS - 2], events[50], created[99]]
+    few = Timeline(at(0), 1_000_000, (), (), (), events[:3], 3)
+    assert flagged(few, [storm]) == list(created[:3])
 
 
 def test_timeline() -> None:
