@@ -9,7 +9,7 @@ from analytics.answers import ONCE_PER_SEQ, Answer, quoted
 from analytics.fleet import Fleet
 from analytics.params import StormParams
 from analytics.query import query
-from analytics.repeats import readers_sql
+from analytics.repeats import stretch_readers_sql
 from analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
 
 def _in_one_life(params: StormParams) -> str:
     """A channel's next life begins at seq 0 again: what was asked for in each of its lives was asked for once."""
-    hits = f"(hits - (lives - 1) * seqs * {readers_sql(params)})"
+    hits = f"(hits - (lives - 1) * seqs * {stretch_readers_sql(params)})"
     quickly = f"({hits} >= {params.warn_hits} AND peak_rps >= {params.warn_rps})"
     once = f"answer IN ({quoted(ONCE_PER_SEQ)})"
     return f"(NOT {once} OR lives = 1 OR coalesce({quickly} OR {hits} >= {params.warn_hits_alone}, true))"

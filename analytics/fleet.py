@@ -29,7 +29,7 @@ class Fleet(StrEnum):
     HERD = "fleet_herd"
 
 
-SINGLE: Final = ("client", "node_lo", "mean_rps", "gap_ms", "seqs", "conn_bits", "busy_s", "closed")
+SINGLE: Final = ("client", "node_lo", "mean_rps", "gap_ms", "seqs", "conn_bits", "busy_s", "closed", "waited")
 MANY: Final = ("n_clients", "clients", "n_channels", "channels", "at_once")
 BOTH: Final = (
     *("answer", "severity", "node", "channel", "named", "slow", "n", "hits", "first_us", "last_us"),

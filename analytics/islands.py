@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, quoted
 from analytics.params import StormParams, micros
 from analytics.query import query
-from analytics.repeats import distinct_seqs_sql, stretch_hits_sql
+from analytics.repeats import distinct_seqs_sql, stretch_hits_sql, waited_sql
 from analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FAILURE: Final = "failure"
 NEIGHBOURS: Final = 4
 """One kind of failure follows another, rather than taking turns with it, if for so many buckets neither comes back."""
 
-_SUMS: Final = ("n", "bytes_out", "dur_us", "closed", *(f"n_{kind}" for kind in FAILURES))
+_SUMS: Final = ("n", "bytes_out", "dur_us", "closed", "waited", *(f"n_{kind}" for kind in FAILURES))
 _LOWEST: Final = ("first_us", "seq_lo", "head_lo", "node_lo", "release_lo")
 _HIGHEST: Final = ("last_us", "seq_hi", "head_hi", "node_hi", "release_hi", "retry_after_ms")
 _SETS: Final = ("conn_bits", "node_bits")
@@ -63,7 +63,8 @@ def _watched() -> str:
             coalesce(client, net) AS client, client IS NOT NULL AS named, channel, IF({failed}, NULL, node) AS place,
             IF({failed}, '{FAILURE}', answer) AS family, bucket_us,
             n, first_us, last_us, seq_lo, seq_hi, seq_bits, head_lo, head_hi, conn_bits, slots, bytes_out, dur_us,
-            retry_after_ms, closed, node AS node_lo, node AS node_hi, release AS release_lo, release AS release_hi,
+            retry_after_ms, closed, {waited_sql()} AS waited,
+            node AS node_lo, node AS node_hi, release AS release_lo, release AS release_hi,
             shiftleft(1L, cast(pmod(hash(node), 64) AS int)) AS node_bits, {kinds}
         FROM {{rollup}}
         WHERE answer IN ({quoted(WATCHED)}) AND coalesce(client, net) IS NOT NULL

@@ -1,15 +1,18 @@
 """How many requests of a row, or of a stretch of rows, asked again for what had been asked for.
 
-A failure counts whatever it was about. A segment is right *once* per seq and reader: only what exceeds that counts.
+A failure counts whatever it was about. A segment is right *once* per seq and reader: only what exceeds that counts. How
+many readers there are is told from connections; where those are a proxy's, from the name that a client gives itself.
 Each rule is there as SQL, for the queries of this package, and as a column, for whoever builds others from the roll-up.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import ONCE_PER_SEQ, Answer, quoted
 from analytics.params import StormParams, micros
+from analytics.rollup import WAIT_CLASS_BITS, WAIT_CLASSES_US
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -24,6 +27,20 @@ FEW: Final = 4
 
 SLACK: Final = 1.5
 """More connections than that are an estimate, with an error of a tenth to a fifth: so much is allowed for it."""
+
+SHARED: Final = 2
+"""Two connections may share a bit. So many more readers than were counted there may be, if requests waited that long
+for their segments: who has to wait for a segment asks for the first time."""
+
+WAITED_US: Final = 256_000
+"""Waiting begins here, microseconds: an answer that is there already takes less."""
+
+MANY: Final = 8
+"""More connections than a reader has of its own, and than the few devices of one user have."""
+
+_HASH_LENGTH: Final = 16
+_HASHED: Final = "^[0-9a-f]+$"
+_ADDRESS: Final = "^[0-9a-fA-F]*[.:][0-9a-fA-F.:]*($|[#+])"
 
 
 def counted_sql(bits: str) -> str:
@@ -51,6 +68,30 @@ def connections_sql(bits: str = "conn_bits", most: str = "n") -> str:
     return f"IF({bits} IS NULL, 1, greatest(1, least({most}, cast(round({estimate}) AS bigint))))"
 
 
+def waited_sql() -> str:
+    """How many requests of a row of the roll-up waited for their answer."""
+    # More lines than a class can count would have spilled into the next one.
+    first = WAIT_CLASSES_US[1].index(WAITED_US) + 1
+    mask = (1 << WAIT_CLASS_BITS) - 1
+    counts = [
+        f"(shiftright(waits_slow, {WAIT_CLASS_BITS * place}) & {mask})"
+        for place in range(first, len(WAIT_CLASSES_US[1]))
+    ]
+    return f"IF(n <= {mask}, coalesce({' + '.join(counts)}, 0L), 0L)"
+
+
+def own_name_sql() -> str:
+    """Whether a client's key is what it calls itself: no hash that a server made, no address with or without more."""
+    hashed = f"length(client) = {_HASH_LENGTH} AND client RLIKE '{_HASHED}'"
+    return f"coalesce(named AND NOT ({hashed}) AND NOT client RLIKE '{_ADDRESS}', false)"
+
+
+def is_own_name(client: str) -> bool:
+    """:func:`own_name_sql` of a client that is known."""
+    hashed = len(client) == _HASH_LENGTH and re.search(_HASHED, client)
+    return not hashed and not re.search(_ADDRESS, client)
+
+
 def readers_sql(params: StormParams) -> str:
     """How many readers share a stretch's client key, as far as it matters for counting repeats.
 
@@ -65,9 +106,25 @@ def readers_sql(params: StormParams) -> str:
         ELSE least(n, IF({conns} > {FEW}, cast(ceil({conns} * {SLACK}D) AS bigint), {conns})) END"""
 
 
+def stretch_readers_sql(params: StormParams) -> str:
+    """:func:`readers_sql` for a stretch whose ``client``, ``peak_rps`` and ``waited`` are known as well.
+
+    Behind a proxy the connections are the proxy's, and say nothing. What tells a loop from a crowd is the client's own
+    name, which a NAT's clients do not have. As one name may stand for all users of an application, they are a crowd
+    while they might be: each segment's rush is over within a moment, and every one of them waits for new segments.
+    """
+    length = "((last_us - first_us) / 1e6)"
+    steady = f"2 * n >= peak_rps * {length} AND 2 * busy_s >= {length}"
+    outlasts = f"seqs <= {params.same_seq_few} AND {length} > {params.crowd_s} * seqs AND {steady}"
+    alone = f"{connections_sql()} > {MANY} AND 2 * waited BETWEEN seqs AND 3 * seqs"
+    return f"IF({own_name_sql()} AND (({outlasts}) OR ({alone})), 1L, {readers_sql(params)})"
+
+
 def stretch_hits_sql(params: StormParams) -> str:
     """How many lines of a stretch count towards a storm: all, or the repeats and the request that they repeat."""
-    repeated = f"greatest(0L, n - seqs * {readers_sql(params)} + 1)"
+    readers = stretch_readers_sql(params)
+    right = f"greatest(seqs * {readers}, least(waited, seqs * ({readers} + {SHARED})))"
+    repeated = f"greatest(0L, n - {right} + 1)"
     return f"cast(IF(answer IN ({quoted(ONCE_PER_SEQ)}), {repeated}, n) AS bigint)"
 
 

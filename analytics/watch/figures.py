@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from analytics.answers import GRAINS, ONCE_PER_SEQ, REPEATABLE, Answer
 from analytics.params import StormParams
-from analytics.repeats import BITS, FEW, FULL, SLACK
+from analytics.repeats import BITS, FEW, FULL, MANY, SHARED, SLACK, is_own_name
 from analytics.rollup import SLOTS
 from analytics.watch.signals import Signal
 
@@ -24,7 +24,9 @@ class Figures:
 
     Attributes:
         kinds: lines per answer; nodes, releases: those that occurred, at most 64 of each.
-        n, closed, seqs, busy_s, bytes_out, dur_us: sums; seqs are distinct ones as far as neighbouring rows can tell.
+        own_name: the client's key is what it calls itself (:mod:`analytics.repeats`).
+        n, closed, waited, seqs, busy_s, bytes_out, dur_us: sums; seqs are distinct ones as far as neighbouring rows can
+            tell.
         first_us, last_us, seq_lo, seq_hi, head_lo, head_hi, retry_after_ms, peak_rps: ranges and maxima.
         conn_bits: which of 64 parts the connections fell into; ``None`` if the log does not say.
     """
@@ -32,8 +34,10 @@ class Figures:
     kinds: dict[str, int] = field(default_factory=dict)
     nodes: list[str | None] = field(default_factory=list)
     releases: list[str | None] = field(default_factory=list)
+    own_name: bool = False
     n: int = 0
     closed: int = 0
+    waited: int = 0
     seqs: int = 0
     busy_s: float = 0.0
     bytes_out: int = 0
@@ -77,7 +81,9 @@ class Figures:
         """Lines that count towards a storm: all, or the repeats and the request that they repeat."""
         if self.answer not in ONCE_PER_SEQ:
             return self.n
-        return max(0, self.n - self.seqs * self.readers(params) + 1)
+        readers = self.readers(params)
+        right = max(self.seqs * readers, min(self.waited, self.seqs * (readers + SHARED)))
+        return max(0, self.n - right + 1)
 
     def mean_rps(self, params: StormParams) -> float:
         """Hits per second."""
@@ -91,13 +97,24 @@ class Figures:
         return max(1, min(self.n, round(estimate))) if estimate is not None else self.n
 
     def readers(self, params: StormParams) -> int:
-        """How many readers share the client key, see :func:`analytics.repeats.readers`."""
+        """How many readers share the client key, see :func:`analytics.repeats.stretch_readers_sql`."""
+        if self.own_name and (self._outlasts(params) or self._is_alone()):
+            return 1
         steady = self.busy_s >= STEADIER * params.same_seq_share * self.duration_s
         lasting = self.seqs <= params.same_seq_few and self.duration_s >= params.same_seq_s and steady
         if lasting or self.answer is Answer.POST:
             return 1
         conns = self.connections()
         return min(self.n, math.ceil(conns * SLACK) if conns > FEW else conns)
+
+    def _outlasts(self, params: StormParams) -> bool:
+        """Whether it goes on, steadily, for longer than the rush of a crowd for so many segments does."""
+        steady = 2 * self.n >= self.peak_rps * self.duration_s and 2 * self.busy_s >= self.duration_s
+        return self.seqs <= params.same_seq_few and self.duration_s > params.crowd_s * self.seqs and steady
+
+    def _is_alone(self) -> bool:
+        """Whether just one waited for each segment, over more connections than it can have of its own."""
+        return self.connections() > MANY and self.seqs <= 2 * self.waited <= 3 * self.seqs
 
     def add(self, row: Signal, before: Signal | None) -> None:
         """Adds a row; rows come in the order of time.
@@ -118,8 +135,10 @@ class Figures:
                 names.append(name)
         self.first_us = min(self.first_us, row.first_us) if self.n else row.first_us
         self.last_us = max(self.last_us, row.last_us)
+        self.own_name = row.client is not None and is_own_name(row.client)
         self.n += row.n
         self.closed += row.closed
+        self.waited += row.waited
         self.seqs += max(0, row.seqs - _shared(row, before)) if row.answer in ONCE_PER_SEQ else 0
         self.busy_s += _busy_s(row)
         self.bytes_out += row.bytes_out or 0

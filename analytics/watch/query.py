@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from analytics.answers import ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
 from analytics.normalise import normalise
-from analytics.repeats import distinct_seqs
+from analytics.repeats import distinct_seqs, waited_sql
 from analytics.rollup import roll_up
 from analytics.schema import CORRUPT, log_schema
 from analytics.watch.limits import WatchLimits
@@ -65,6 +65,7 @@ def state_schema(spark: SparkSession) -> str:
 def signals(rollup: DataFrame) -> DataFrame:
     """Of the rows that a batch changed, those that could be part of a storm, with the columns of a ``Signal``."""
     counted = rollup.withColumn("seqs", F.when(among(ONCE_PER_SEQ), distinct_seqs()).otherwise(0).cast("long"))
+    counted = counted.withColumn("waited", F.expr(waited_sql()))
     known = F.coalesce("client", "net").isNotNull()
     # What is right once per seq is no signal, and healthy subscribers make nearly all of the rows.
     repeated = among(WATCHED) & known & (~among(REPEATABLE) | (F.col("n") > F.col("seqs")))

@@ -22,6 +22,7 @@ class Signal:
         seqs: distinct seqs that they were about, in their favour (:mod:`analytics.repeats`).
         first_us, last_us, seq_lo, seq_hi, seq_bits, head_lo, head_hi, conn_bits, slots, retry_after_ms, bytes_out,
             dur_us: see :func:`analytics.rollup.roll_up`.
+        waited: lines that waited for their answer (:mod:`analytics.repeats`).
     """
 
     answer: Answer
@@ -48,6 +49,7 @@ class Signal:
     retry_after_ms: int | None = None
     bytes_out: int | None = None
     dur_us: int | None = None
+    waited: int = 0
 
     @property
     def who(self) -> str | None:

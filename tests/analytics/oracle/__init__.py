@@ -29,6 +29,7 @@ FIELDS = {
     "next_seq": "BIGINT",
     "bytes_in": "BIGINT",
     "dur_us": "BIGINT",
+    "wait_us": "BIGINT",
     "conn": "BIGINT",
     "retry_after_ms": "BIGINT",
     "eos": "BOOLEAN",
@@ -96,7 +97,9 @@ def _exchanges() -> str:
     return f"""CREATE TABLE exchanges AS SELECT answer, node, channel, release, client, {_network()} AS net, ts_us,
         coalesce({_bounded("rseq")}, {_bounded("seq")}) AS seq, {_bounded("next_seq")} AS head, conn_bit, node_bit,
         CASE WHEN retry_after_ms >= 0 THEN retry_after_ms END AS retry_after_ms,
-        coalesce(eos, false)::INTEGER AS closed
+        coalesce(eos, false)::INTEGER AS closed,
+        coalesce(answer IN ('served', 'zero_byte', 'ended')
+            AND wait_us BETWEEN 256000 AND {7 * 86_400 * 1_000_000}, false)::INTEGER AS waited
         FROM lines LEFT JOIN conn_bits USING (conn) LEFT JOIN node_bits USING (node)
         WHERE answer NOT IN ('event', 'unparsable')"""
 

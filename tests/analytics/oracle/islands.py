@@ -11,6 +11,9 @@ from analytics.params import StormParams, micros
 
 P = StormParams()
 
+READERS = """stretch_readers(client, named, answer, n, conn_bits, seqs, busy_s, last_us - first_us, peak_rps, waited)"""
+"""How many readers share the key of a stretch."""
+
 
 def words(names: object) -> str:
     """Names as a list of SQL texts."""
@@ -35,6 +38,14 @@ def _macros() -> str:
             AND busy_s * 1e6 >= {P.same_seq_share} * length_us THEN 1
         WHEN conns_of(bits, n) > 4 THEN least(n, ceil(conns_of(bits, n) * 1.5)::BIGINT)
         ELSE least(n, conns_of(bits, n)) END;
+    CREATE MACRO is_name(client, named) AS named AND NOT regexp_full_match(client, '[0-9a-f]{{16}}')
+        AND NOT regexp_matches(client, '^[0-9a-fA-F]*[.:][0-9a-fA-F.:]*($|[#+])');
+    CREATE MACRO stretch_readers(client, named, answer, n, bits, seqs, busy_s, length_us, peak_rps, waited) AS CASE
+        WHEN coalesce(is_name(client, named), false) AND (seqs <= {P.same_seq_few}
+            AND length_us > {micros(P.crowd_s)} * seqs AND 2 * n >= peak_rps * length_us / 1e6
+            AND 2 * busy_s >= length_us / 1e6 OR conns_of(bits, n) > 8 AND 2 * waited BETWEEN seqs AND 3 * seqs) THEN 1
+        ELSE readers_of(answer, n, bits, seqs, busy_s, length_us) END;
+    CREATE MACRO right_once(seqs, readers, waited) AS greatest(seqs * readers, least(waited, seqs * (readers + 2)));
     CREATE MACRO level(hits, node_bits, rate) AS CASE
         WHEN hits >= {P.critical_hits_alone} THEN 'critical'
         WHEN hits / greatest(1, round(coalesce(about(node_bits), 1))) >= {P.critical_hits}
@@ -59,7 +70,8 @@ def _rollup() -> str:
         bit_or(1::UBIGINT << (seq % 64)) AS seq_bits, min(head) AS head_lo, max(head) AS head_hi,
         bit_or(1::UBIGINT << conn_bit) AS conn_bits, bit_or(1::UBIGINT << node_bit) AS node_bits,
         bit_or(1::UBIGINT << (ts_us % width * 64 // width)) AS slots,
-        max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed
+        max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed,
+        CASE WHEN count(*) < 1 << 15 THEN sum(waited) ELSE 0 END AS waited
         FROM placed GROUP BY ALL;"""
 
 
@@ -72,7 +84,8 @@ def _buckets() -> str:
         sum(n)::BIGINT AS n, min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo,
         max(seq_hi) AS seq_hi, bit_or(seq_bits) AS seq_bits, min(head_lo) AS head_lo, max(head_hi) AS head_hi,
         bit_or(conn_bits) AS conn_bits, bit_or(node_bits) AS node_bits, bit_or(slots) AS slots,
-        max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed, min(node) AS node_lo, max(node) AS node_hi,
+        max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed, sum(waited)::BIGINT AS waited,
+        min(node) AS node_lo, max(node) AS node_hi,
         min(release) AS release_lo, max(release) AS release_hi, {kinds}
         FROM rollup WHERE answer IN ({words(WATCHED)}) AND coalesce(client, net) IS NOT NULL
             AND (answer <> 'served' OR n > seqs_of(answer, n, seq_bits, seq_lo, seq_hi))
@@ -117,7 +130,7 @@ def _summed(source: str, part: str) -> str:
     counts = ", ".join(f"coalesce(sum(n_{kind}), 0) AS n_{kind}" for kind in FAILURES)
     most = f"greatest({', '.join(f'n_{kind}' for kind in FAILURES)})"
     commonest = " ".join(f"WHEN n_{kind} = {most} THEN '{kind}'" for kind in sorted(FAILURES, reverse=True))
-    hits = "greatest(0, n - seqs * readers_of(answer, n, conn_bits, seqs, busy_s, last_us - first_us) + 1)"
+    hits = f"greatest(0, n - right_once(seqs, {READERS}, waited) + 1)"
     return f"""
     SELECT *, hits / greatest(1, (last_us - first_us) / 1e6) AS mean_rps,
         greatest(hits / greatest(1, (last_us - first_us) / 1e6), peak_rps) AS rate
@@ -127,8 +140,9 @@ def _summed(source: str, part: str) -> str:
                 min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
                 min(head_lo) AS head_lo, max(head_hi) AS head_hi, bit_or(conn_bits) AS conn_bits,
                 bit_or(node_bits) AS node_bits, max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed,
-                min(node_lo) AS node_lo, max(node_hi) AS node_hi, min(release_lo) AS release_lo,
-                max(release_hi) AS release_hi, max(peak_rps) AS peak_rps, sum(seqs)::BIGINT AS seqs,
+                sum(waited)::BIGINT AS waited, min(node_lo) AS node_lo, max(node_hi) AS node_hi,
+                min(release_lo) AS release_lo, max(release_hi) AS release_hi, max(peak_rps) AS peak_rps,
+                sum(seqs)::BIGINT AS seqs,
                 sum(busy_s) AS busy_s, {counts} FROM {source} GROUP BY ALL)))"""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analytics.answers import FAILURES, ONCE_PER_SEQ
 from analytics.params import micros
 from analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, SERVER_EVENTS
-from tests.analytics.oracle.islands import P, words
+from tests.analytics.oracle.islands import READERS, P, words
 
 SECOND = 1_000_000
 SAME_NODE = "e.node IS NOT DISTINCT FROM coalesce(s.node, s.node_lo)"
@@ -158,7 +158,7 @@ def _classes() -> str:
     rises = "coalesce(2 * (seq_hi - seq_lo + 1) >= n, false)"
     unhurried = f"mean_rps < {P.not_found_rps} AND peak_rps < {P.warn_rps}"
     told_ms = f"greatest(1, {P.early} * retry_after_ms)"
-    once_each_life = "hits - (lives - 1) * seqs * readers_of(answer, n, conn_bits, seqs, busy_s, last_us - first_us)"
+    once_each_life = f"hits - (lives - 1) * seqs * {READERS}"
     return f"""
     CREATE VIEW lived AS SELECT *, {once_each_life} AS hits_left FROM told;
     CREATE TABLE classed AS SELECT * FROM (SELECT *, CASE answer

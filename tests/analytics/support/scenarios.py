@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.analytics.oracle.murmur import bit_of_number
 from tests.analytics.support.writer import LogWriter
 from trickle.records import Event, Op, Reason
 
@@ -106,6 +107,24 @@ def same_segment_loop_on_new_connections(log: LogWriter) -> list[Truth]:
     for number, at in enumerate(ticks(log, 0, 200, 0.1)):
         log.served(at, "loop", "film", 19, conn=5000 + number)
     return [Truth("same_segment_loop", 200)]
+
+
+@storm
+def zero_byte_loop_behind_a_proxy(log: LogWriter) -> list[Truth]:
+    """Three seconds of it, over connections that a proxy also uses for others."""
+    for at in ticks(log, 10, 60, 0.05):
+        log.empty(at, "loop", "film", 7, next_seq=7, conn=log.rng.randrange(60))
+    return [Truth("zero_byte_loop", 60)]
+
+
+@storm
+def same_segment_loop_behind_a_proxy(log: LogWriter) -> list[Truth]:
+    """The same bytes again and again, right after all was well: as many times as a crowd would have asked for all."""
+    for seq in range(15):
+        log.served(1.0 * seq, "loop", "film", seq, conn=log.rng.randrange(60), wait_us=900_000)
+    for at in ticks(log, 15, 240, 0.02):
+        log.served(at, "loop", "film", 14, conn=log.rng.randrange(60))
+    return [Truth("same_segment_loop", 241)]
 
 
 @storm
@@ -335,6 +354,30 @@ def nat_without_names(log: LogWriter) -> None:
         log.ended(30.1 + log.rng.uniform(0, 0.2), "nat", "film", 30, conn=viewer)
         log.not_found(41 + log.rng.uniform(0, 0.5), "nat", "film", 30, conn=viewer)
     log.event(30.0, Event.CHANNEL_END, "film")
+
+
+@trap
+def connections_that_share_a_bit(log: LogWriter) -> None:
+    """Two readers without names, whose connections look like one: both wait for each segment."""
+    shared = next(conn for conn in range(2, 1000) if bit_of_number(conn) == bit_of_number(1))
+    for seq in range(100):
+        for conn in (1, shared):
+            log.served(seq + log.rng.uniform(0, 0.1), "nat", "film", seq, conn=conn, wait_us=800_000)
+
+
+@trap
+def one_token_behind_a_proxy(log: LogWriter) -> None:
+    """Forty viewers with the name of their application, over a proxy's connections; now and then a segment is empty."""
+    conns = iter(range(10_000))
+    for seq in range(60):
+        # Each waiting request holds a connection; some of them are opened anew.
+        pool = [next(conns) if log.rng.random() < 0.1 else viewer for viewer in range(20_000, 20_040)]
+        for conn in pool:
+            at = seq + log.rng.uniform(0, 0.4)
+            if seq % 10 == 9:
+                log.empty(at, "app", "film", seq, conn=conn, wait_us=700_000)
+            else:
+                log.served(at, "app", "film", seq, conn=conn, wait_us=700_000)
 
 
 @trap
