@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from analytics.inputs import find_logs
+from analytics.job import make_report
 from analytics.normalise import answer_kind
 from analytics.sources import Reading, read_logs, recognise
 
@@ -47,6 +48,16 @@ def test_a_proxy_that_logs_our_headers_says_what_the_server_says(spark: SparkSes
     mine, theirs = (counted(lines_of(spark, name), *columns) for name in (own, foreign))
     assert sum(theirs.values()) > 200
     assert theirs == mine
+
+
+@pytest.mark.parametrize("name", ["behind-nginx.jsonl", "behind-caddy.jsonl"])
+def test_loops_are_found_behind_a_proxy(spark: SparkSession, name: str) -> None:
+    """The server's own log has forty connections of the proxy for sixty requests of one client; all four loops of a few
+    seconds are found in it, whole."""
+    report = make_report(spark, find_logs([str(DATA / f"{name}.gz")]))
+    told = {str(episode.storm): (episode.n, episode.n_clients) for episode in report.episodes}
+    loops = ("zero_byte_loop", "ended_loop", "not_found_loop", "seq_ahead_sweep")
+    assert told == dict.fromkeys(loops, (60, 1))
 
 
 @pytest.mark.parametrize(("own", "foreign"), WITH_HEADERS)
