@@ -17,7 +17,8 @@ from analytics.duplicates import once, suspected
 from analytics.episodes import merge_channels, merge_clients, storms
 from analytics.fleet import candidates, fleet_candidates, worth_looking
 from analytics.islands import islands
-from analytics.metrics.measure import measure
+from analytics.meanwhile import meanwhile
+from analytics.metrics.measure import figures, of_episodes, of_traffic
 from analytics.metrics.totals import overview
 from analytics.normalise import normalise
 from analytics.params import StormParams
@@ -149,15 +150,18 @@ def _report(
     *,
     duplicates: int = 0,
 ) -> Report:
-    with _suited(rollup.sparkSession, seen.rows):
-        with stage("looking for storms"):
-            rows = settled(rollup, seen.rows)
-            episodes, count = _episodes(rows, seen, params)
-        with stage("adding up"):
-            figures = measure(rows, seen, episodes, params)
-    told = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    spark = rollup.sparkSession
+    with _suited(spark, seen.rows):
+        rows = settled(rollup, seen.rows)
+        with meanwhile(spark, partial(of_traffic, rows, seen, params)) as traffic:
+            with stage("looking for storms"):
+                episodes, count = _episodes(rows, seen, params)
+            with stage("adding up"):
+                found = of_episodes(rows, episodes, params) | traffic()
+    measured = figures(found, seen, episodes, params)
+    told = {field.name: getattr(measured, field.name) for field in fields(measured)}
     told["quality"] = replace(
-        figures.quality, damaged_files=files.damaged, duplicate_files=files.duplicates, duplicates=duplicates
+        measured.quality, damaged_files=files.damaged, duplicate_files=files.duplicates, duplicates=duplicates
     )
     return Report(inputs=files.names, n_episodes=count, params=params, **told)
 

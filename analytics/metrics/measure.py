@@ -1,10 +1,12 @@
-"""Every figure of a report, from the cached roll-up and the episodes that were found in it: two actions."""
+"""Every figure of a report, from the cached roll-up and the episodes that were found in it: two actions.
+
+The first needs no episodes, and runs while they are looked for.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from analytics.metrics.totals import Overview
     from analytics.params import StormParams
     from analytics.report.model import Episode
+
+    Parts = dict[str, list[Row]]
 
 
 _OF_EPISODES: Final = ("arrivals", "served", "waits", "networks")
@@ -55,52 +59,52 @@ class Figures:
     timeline: Timeline | None
 
 
-def measure(rollup: DataFrame, seen: Overview, episodes: Sequence[Episode], params: StormParams) -> Figures:
-    """All figures.
+def of_traffic(rollup: DataFrame, seen: Overview, params: StormParams) -> Parts:
+    """What is to be known whether there are storms or not: the rows behind most figures.
 
     Args:
-        rollup: persisted, or it is computed once per figure.
+        rollup: persisted, or it is computed several times.
         seen: :func:`analytics.metrics.totals.overview` of it.
-        episodes: the worst ones found in it, the worst first.
     """
     width = timeline.step_width(seen.from_us or 0, seen.to_us or 0)
-    with ExitStack() as held:
-        rows = held.enter_context(persisted(judged(rollup, params)))
-        frames = {
-            "cube": cube(rows, width, params),
-            "markers": timeline.markers(rollup, params),
-            "gaps": gaps.cells(rollup, seen),
-            "clocks": clocks.scattered(rollup),
-        }
-        if episodes:
-            steps = [sparklines.step_width(episode.start_us, episode.end_us) for episode in episodes]
-            members = held.enter_context(persisted(members_of(rollup, episodes, steps)))
-            frames |= {
+    with persisted(judged(rollup, params)) as rows:
+        return collect_parts(
+            {
+                "cube": cube(rows, width, params),
+                "markers": timeline.markers(rollup, params),
+                "gaps": gaps.cells(rollup, seen),
+                "clocks": clocks.scattered(rollup),
+            }
+        )
+
+
+def of_episodes(rollup: DataFrame, episodes: Sequence[Episode], params: StormParams) -> Parts:
+    """What is to be known of each storm.
+
+    Args:
+        rollup: as of :func:`of_traffic`; episodes: the worst ones found in it, the worst first.
+    """
+    if not episodes:
+        return {name: [] for name in _OF_EPISODES}
+    steps = [sparklines.step_width(episode.start_us, episode.end_us) for episode in episodes]
+    with persisted(members_of(rollup, episodes, steps)) as members:
+        return collect_parts(
+            {
                 "arrivals": sparklines.arrivals(members),
                 "served": outcomes.served_again(rollup, members),
                 "waits": blast.healthy_waits(rollup, members, episodes, params),
                 "networks": networks(members),
             }
-        found: dict[str, list[Row]] = {name: [] for name in _OF_EPISODES}
-        found |= collect_parts(frames)
-    return _figures(found, seen, _filled(episodes, found, seen, params), params)
+        )
 
 
-def _filled(
-    episodes: Sequence[Episode], found: dict[str, list[Row]], seen: Overview, params: StormParams
-) -> tuple[Episode, ...]:
-    lines = sparklines.sparklines(episodes, found["arrivals"])
-    ends = outcomes.outcomes(episodes, found["served"], seen.to_us, params)
-    blasts = blast.blasts(episodes, found["waits"])
-    return tuple(
-        replace(episode, sparkline=line, outcome=end.value, blast=hit)
-        for episode, line, end, hit in zip(episodes, lines, ends, blasts, strict=True)
-    )
+def figures(found: Parts, seen: Overview, episodes: Sequence[Episode], params: StormParams) -> Figures:
+    """All figures.
 
-
-def _figures(
-    found: dict[str, list[Row]], seen: Overview, episodes: tuple[Episode, ...], params: StormParams
-) -> Figures:
+    Args:
+        found: of the traffic and of the episodes.
+    """
+    episodes = _filled(episodes, found, seen, params)
     of: dict[str, list[Row]] = {kind: [] for kind in Kind}
     for row in found["cube"]:
         of[row["kind"]].append(row)
@@ -128,4 +132,14 @@ def _figures(
         budget_breaks=breaks[: params.max_budget_breaks],
         n_budget_breaks=len(breaks),
         timeline=timeline.timeline(seen, of[Kind.STEPS], found["markers"], lines),
+    )
+
+
+def _filled(episodes: Sequence[Episode], found: Parts, seen: Overview, params: StormParams) -> tuple[Episode, ...]:
+    lines = sparklines.sparklines(episodes, found["arrivals"])
+    ends = outcomes.outcomes(episodes, found["served"], seen.to_us, params)
+    blasts = blast.blasts(episodes, found["waits"])
+    return tuple(
+        replace(episode, sparkline=line, outcome=end.value, blast=hit)
+        for episode, line, end, hit in zip(episodes, lines, ends, blasts, strict=True)
     )

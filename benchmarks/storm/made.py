@@ -25,6 +25,9 @@ LINES_PER_STORM: Final = 30_000
 STORM_LINES: Final = 150
 TRAP_LINES: Final = 100
 BASE_US: Final = 1_760_000_000_000_000
+START_US: Final = 600_000_000
+"""The servers started so long before: a start is no cue for what happens later."""
+
 LINE_US: Final = 1000
 """Between two lines, microseconds."""
 
@@ -211,5 +214,5 @@ def _channel_ends(shape: Shape) -> str:
 
 def _starts() -> str:
     return f"""
-    SELECT 1 AS v, 'event' AS kind, 'server_start' AS event, {BASE_US} - 1000000 AS ts_us, 'node-' || n AS node
+    SELECT 1 AS v, 'event' AS kind, 'server_start' AS event, {BASE_US} - {START_US} AS ts_us, 'node-' || n AS node
     FROM range({NODES}) AS a(n)"""

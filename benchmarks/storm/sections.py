@@ -26,6 +26,12 @@ from benchmarks.storm.worker import Found, Measured, Task, found_from
 ROOT: Final = Path(__file__).resolve().parents[2]
 KINDS: Final = ("parquet", "json")
 
+WARM_LINES: Final = 15_000_000
+"""After so many lines Java has compiled all that a scan runs, ..."""
+
+WARM_ROUNDS: Final = 5
+"""... but of small logs so many rounds will do."""
+
 
 class WorkerFailed(Exception):
     """A worker did not do its task; the message is the end of what it said."""
@@ -46,6 +52,11 @@ class Run:
     console: Console
     found: dict[str, Any] = field(default_factory=dict)
 
+    def task(self, *logs: Path, lines: int, rest: bool = True, cores: int = 0) -> Task:
+        """What a worker is to do with logs of so many lines."""
+        warm_up = min(WARM_ROUNDS, -(-WARM_LINES // lines) - 1) if self.rounds > 1 else 0
+        return Task(tuple(map(str, logs)), self.rounds, warm_up, rest, cores)
+
     @property
     def middle(self) -> int:
         """The size at which shapes and cores are compared: the largest of at most three millions, else the least."""
@@ -64,13 +75,13 @@ def size(run: Run) -> Iterator[Verdict]:
         for kind, path in make(shape, run.folder, kinds=KINDS).items():
             name = f"{lines / 1e6:g} M {kind}"
             with run.console.status(name):
-                found = work(Task((str(path),), run.rounds))
+                found = work(run.task(path, lines=lines))
                 duck = compare(path, threads=len(os.sched_getaffinity(0)))
             log = found.logs[str(path)]
             run.found[f"size {name}"] = {"spark": asdict(found), "duckdb": asdict(duck)}
             warm[kind][lines / 1e6] = log.rollup.warm_s
             table.add_row(f"{lines / 1e6:g} M", kind, *_size_cells(found, log, duck))
-            judged += verdicts.of_one_log(name, log, found.peak_mb)
+            judged += verdicts.of_one_log(name, log)
     run.console.print(table)
     for kind, points in warm.items():
         if line := verdicts.straight_line(points):
@@ -100,7 +111,7 @@ def clients(run: Run) -> Iterator[Verdict]:
     """As many lines of few clients, with a hot one, and of a thousand times as many."""
     logs = {who: make(Shape(run.middle, who), run.folder, kinds=("parquet",))["parquet"] for who in Clients}
     with run.console.status("clients"):
-        found = work(Task(tuple(map(str, logs.values())), run.rounds, rest=False))
+        found = work(run.task(*logs.values(), lines=run.middle, rest=False))
     run.found["clients"] = asdict(found)
     table = _table(
         f"clients: {run.middle / 1e6:g} M lines, Parquet", "clients", "floor s", "roll-up s", "CPU s", "x few"
@@ -121,14 +132,14 @@ def cores(run: Run) -> Iterator[Verdict]:
     if len(os.sched_getaffinity(0)) < 2:
         run.console.print("cores: there is only one")
         return
-    path = str(make(Shape(run.middle), run.folder, kinds=("parquet",))["parquet"])
+    path = make(Shape(run.middle), run.folder, kinds=("parquet",))["parquet"]
     table = _table(f"cores: {run.middle / 1e6:g} M lines, Parquet", "cores", "floor s", "roll-up cold s", "warm s")
     warm = {}
     for number in (1, 2):
         with run.console.status(f"cores: {number}"):
-            found = work(Task((path,), run.rounds, rest=False, cores=number))
+            found = work(run.task(path, lines=run.middle, rest=False, cores=number))
         run.found[f"cores {number}"] = asdict(found)
-        log = found.logs[path]
+        log = found.logs[str(path)]
         warm[number] = log.rollup.warm_s
         table.add_row(f"{number}", f"{log.floor.warm_s:.2f}", f"{log.rollup.wall_s[0]:.1f}", f"{warm[number]:.2f}")
     run.console.print(table)

@@ -11,7 +11,6 @@ from benchmarks.storm.worker import Measured, Timing
 
 ROLLUP_X_FLOOR: Final = 1.7
 REST_S: Final = 3.0
-PEAK_MB: Final = 1000.0
 SHAPE: Final = 1.3
 """For one hot client, and for a thousand times as many, as a ratio to few."""
 
@@ -50,12 +49,11 @@ def ratios(timing: Timing, beside: Timing) -> list[float]:
     return [a / b for a, b in pairs[1:] or pairs if b > 0]
 
 
-def of_one_log(name: str, log: Measured, peak_mb: float) -> Iterator[Verdict]:
+def of_one_log(name: str, log: Measured) -> Iterator[Verdict]:
     """Verdicts on the report on one log."""
     yield Verdict(f"{name}: roll-up x floor", median(ratios(log.rollup, log.floor)), ROLLUP_X_FLOOR)
     if log.rest.wall_s:
         yield Verdict(f"{name}: all that follows, s", log.rest.warm_s, REST_S)
-        yield Verdict(f"{name}: peak memory of Java and Python, MB", peak_mb, PEAK_MB)
 
 
 @dataclass(frozen=True, slots=True)

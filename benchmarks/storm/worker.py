@@ -25,13 +25,15 @@ class Task:
 
     Attributes:
         logs: folders of logs. They are measured in turn, round by round, so that a disturbance meets all of them.
-        rounds: how often, after a first time that warms Java up.
+        rounds: how often, after a first time that is kept as the cold one.
+        warm_up: further rounds in between of which nothing is kept: Java compiles what runs often.
         rest: also all that follows the roll-up.
         cores: on how many.
     """
 
     logs: tuple[str, ...]
     rounds: int = 3
+    warm_up: int = 0
     rest: bool = True
     cores: int = 0
 
@@ -105,13 +107,18 @@ def work(task: Task) -> Found:
         session_s = time.perf_counter() - begun
         watch = Stopwatch(spark)
         logs = {log: Measured() for log in task.logs}
-        for _ in range(task.rounds + 1):
+        for kept in _rounds(task):
             for log, measured in logs.items():
-                _scan(watch, Path(log), measured)
+                _scan(watch, Path(log), measured if kept else Measured())
         for log, measured in logs.items():
             if task.rest:
-                _finish(watch, Path(log), measured, task.rounds)
+                _finish(watch, Path(log), measured, task)
         return Found(session_s, watch.peak_mb(), logs)
+
+
+def _rounds(task: Task) -> list[bool]:
+    """All rounds, and of which the figures are kept."""
+    return [True] + [False] * task.warm_up + [True] * task.rounds
 
 
 def _scan(watch: Stopwatch, log: Path, measured: Measured) -> None:
@@ -124,13 +131,15 @@ def _scan(watch: Stopwatch, log: Path, measured: Measured) -> None:
     watch.time(measured.floor, lambda: _run(only_read))
 
 
-def _finish(watch: Stopwatch, log: Path, measured: Measured, rounds: int) -> None:
+def _finish(watch: Stopwatch, log: Path, measured: Measured, task: Task) -> None:
     from benchmarks.storm.steps import report, rollup
 
     measured.rows = rollup(watch.spark, log).count()
-    for _ in range(rounds + 1):
+    for kept in _rounds(task):
         stages = StageWatch(watch)
         measured.episodes = report(rollup(watch.spark, log), log, stages)
+        if not kept:
+            continue
         _, *others = stages.timings.values()
         measured.rest.wall_s.append(round(sum(timing.wall_s[0] for timing in others), 3))
         measured.rest.cpu_s.append(round(sum(timing.cpu_s[0] for timing in others), 2))

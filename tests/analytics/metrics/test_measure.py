@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from analytics.classes import StormClass
-from analytics.metrics.measure import Figures, measure
+from analytics.metrics.measure import Figures, figures, of_episodes, of_traffic
 from analytics.metrics.totals import Overview, overview
 from analytics.params import StormParams
 from analytics.report.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
@@ -61,7 +61,9 @@ def measured(rollup: DataFrame, episodes: list[Episode]) -> tuple[Overview, Figu
     try:
         seen = overview(rollup)
         with interpreted(rollup.sparkSession):
-            return seen, measure(rollup, seen, episodes, StormParams())
+            params = StormParams()
+            found = of_traffic(rollup, seen, params) | of_episodes(rollup, episodes, params)
+            return seen, figures(found, seen, episodes, params)
     finally:
         rollup.unpersist()
 
