@@ -118,21 +118,26 @@ def _seconds(failures: str, params: StormParams) -> str:
     seconds = f"""
         SELECT node, bucket_us, min(first_us) AS first_us, max(last_us) AS last_us, sum(n) AS n,
             collect_set(client) AS who, sum(IF({refused}, n, 0)) AS refused, sum(IF({refused}, early, 0)) AS early,
-            size(collect_set(IF({refused} AND early > 0, client, NULL))) AS early_clients
+            size(collect_set(IF({refused} AND early > 0, client, NULL))) AS early_clients,
+            collect_set(IF(first_us < bucket_us + {SECOND_US // 2}, client, NULL)) AS who_first,
+            collect_set(IF(last_us >= bucket_us + {SECOND_US // 2}, client, NULL)) AS who_last
         FROM ({failures}) GROUP BY node, bucket_us"""
-    # A wave need not keep to the borders of seconds: with the second before it, if all of both came within one.
+    # A wave need not keep to the borders of seconds: with the second before it, if all of both came within one; or the
+    # halves on either side of their border, where waves are a second apart.
     near = f"last_us - lag(first_us) OVER seconds <= {SECOND_US}"
+    follows = f"bucket_us - lag(bucket_us) OVER seconds = {SECOND_US}"
     paired = f"""
         SELECT *, IF({near}, lag(who) OVER seconds, NULL) AS others, IF({near}, lag(n) OVER seconds, 0) AS n_others,
-            {_usual(params)} AS usual
+            IF({follows}, lag(who_last) OVER seconds, NULL) AS who_before, {_usual(params)} AS usual
         FROM ({seconds}) WINDOW seconds AS (PARTITION BY node ORDER BY bucket_us)"""
     # Of so many refusals, at least one was enough: the others came too early, so that amplification is at least 2.
     hot = f"early_clients >= {params.many_clients} AND refused >= {params.amplification} * (refused - early)"
     # In clients: one client's hot loop makes no second unusual for a crowd.
-    crowd = "size(array_union(who, coalesce(others, who)))"
+    crowd = """greatest(size(array_union(who, coalesce(others, who))),
+        size(array_union(who_first, coalesce(who_before, who_first))))"""
     burst = f"{crowd} >= greatest({params.herd_clients}, {params.herd_ratio} * usual)"
     kinds = f"array_compact(array(IF({hot}, '{Fleet.OVERLOAD}', NULL), IF({burst}, '{Fleet.HERD}', NULL)))"
-    return f"SELECT * EXCEPT (who, others), explode({kinds}) AS answer FROM ({paired})"
+    return f"SELECT * EXCEPT (who, others, who_first, who_last, who_before), explode({kinds}) AS answer FROM ({paired})"
 
 
 def _usual(params: StormParams) -> str:

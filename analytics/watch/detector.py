@@ -51,7 +51,8 @@ class Detector:
         self._node_us: dict[str | None, int] = {}
         self._held: dict[str, float] = {}
         self.storms = OpenStorms(params, limits.storms)
-        self._since_s = float("inf")
+        self._known_s = 0.0
+        self._folded_s: float | None = None
         self._bad: dict[int, int] = {}
         self._bad_before = 0
 
@@ -62,7 +63,8 @@ class Detector:
             rows: of one batch, in any order; now_s: our own clock, which only has to go on.
         """
         changes: list[Change] = []
-        self._since_s = min(self._since_s, now_s)
+        self._known_s += 0.0 if self._folded_s is None else now_s - self._folded_s
+        self._folded_s = now_s
         ordered = sorted(self._records(rows), key=lambda row: row.first_us)
         for row in ordered:
             self._node_us[row.node] = max(self._node_us.get(row.node, 0), row.last_us)
@@ -105,7 +107,7 @@ class Detector:
             for storm in self.storms:
                 if whole is not None and storm.storm in _TOLD_BY_FLEET and storm.node == overload.node:
                     changes.append(self.storms.end(storm, into=whole.id))
-        herd = fleet.herd(now_s - self._since_s)
+        herd = fleet.herd(self._known_s)
         if herd is not None and self._goes_on(herd) and not self._fleet_comes_first(herd.node, now_s):
             changes += self._gathered(herd, now_s)
         return changes
@@ -233,6 +235,7 @@ class Detector:
             "happenings": self._happenings.as_json(),
             "node_us": [[node, at] for node, at in self._node_us.items()],
             "storms": self.storms.as_json(),
+            "known_s": self._known_s,
         }
 
     def load(self, values: Mapping[str, Any], now_s: float) -> None:
@@ -243,6 +246,9 @@ class Detector:
         self._happenings.load(values["happenings"])
         self._node_us = {node: at for node, at in values["node_us"]}
         self.storms.load(values["storms"], now_s)
+        # What was written meanwhile is read all the same.
+        self._known_s = values.get("known_s", 0.0)
+        self._folded_s = now_s
 
 
 def _name(island: Island | None, *, slow: bool = False) -> str:

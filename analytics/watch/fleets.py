@@ -71,6 +71,14 @@ class _Second:
         self.early_clients = len({row.client for row, early in refused if early})
         self.early = sum(early for _, early in refused)
 
+    def in_first_half(self, bucket_us: int) -> set[str | None]:
+        """Clients in the half that follows its beginning."""
+        return {row.client for row, _ in self.rows.values() if row.first_us < bucket_us + SECOND_US // 2}
+
+    def in_last_half(self, end_us: int) -> set[str | None]:
+        """Clients in the half that precedes its end."""
+        return {row.client for row, _ in self.rows.values() if row.last_us >= end_us - SECOND_US // 2}
+
     def is_hot(self, params: StormParams) -> bool:
         """Many are refused, and come again so early that it is the retries that keep the server busy."""
         wanted = self.refused - self.early
@@ -165,11 +173,14 @@ class NodeFleet:
         return median_low(len(second.clients) for second in self._seconds.values())
 
     def _wave(self, bucket: int) -> tuple[int, int]:
-        """Clients and requests of a second; with those of the second before, if all of them came within one."""
+        """Clients and requests of a second; with those of the second before, if all of them came within one, or if the
+        halves on either side of their border have more clients."""
         second, before = self._seconds[bucket], self._seconds.get(bucket - SECOND_US)
-        if before is None or second.last_us - before.first_us > SECOND_US:
+        if before is None:
             return len(second.clients), second.n
-        return len(second.clients | before.clients), second.n + before.n
+        if second.last_us - before.first_us <= SECOND_US:
+            return len(second.clients | before.clients), second.n + before.n
+        return max(len(second.clients), len(second.in_first_half(bucket) | before.in_last_half(bucket))), second.n
 
     def _members(self, kind: Fleet, from_us: int, to_us: int) -> Iterator[tuple[Signal, int | None]]:
         # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.

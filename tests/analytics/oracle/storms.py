@@ -33,18 +33,22 @@ def _seconds() -> str:
     CREATE VIEW seconds AS SELECT node, bucket_us, min(first_us) AS first_us, max(last_us) AS last_us, sum(n) AS n,
         list(DISTINCT client) AS who, coalesce(sum(n) FILTER ({refused}), 0) AS refused,
         coalesce(sum(early) FILTER ({refused}), 0) AS early,
-        count(DISTINCT client) FILTER ({refused} AND early > 0) AS early_clients
+        count(DISTINCT client) FILTER ({refused} AND early > 0) AS early_clients,
+        coalesce(list(DISTINCT client) FILTER (first_us % {SECOND} < {SECOND // 2}), []) AS who_first,
+        coalesce(list(DISTINCT client) FILTER (last_us % {SECOND} >= {SECOND // 2}), []) AS who_last
         FROM failures GROUP BY node, bucket_us;
     CREATE VIEW paired AS SELECT *, {usual} AS usual,
         CASE WHEN last_us - lag(first_us) OVER w <= {SECOND} THEN lag(who) OVER w ELSE [] END AS others,
-        CASE WHEN last_us - lag(first_us) OVER w <= {SECOND} THEN lag(n) OVER w ELSE 0 END AS n_others
+        CASE WHEN last_us - lag(first_us) OVER w <= {SECOND} THEN lag(n) OVER w ELSE 0 END AS n_others,
+        CASE WHEN lag(bucket_us) OVER w = bucket_us - {SECOND} THEN lag(who_last) OVER w ELSE [] END AS who_before
         FROM seconds WINDOW w AS (PARTITION BY node ORDER BY bucket_us), n AS (PARTITION BY node);
     CREATE TABLE full_seconds AS
         SELECT *, 'fleet_overload' AS answer, refused AS height, {micros(P.gap_s)} AS allowed FROM paired
         WHERE early_clients >= {P.many_clients} AND refused >= {P.amplification} * (refused - early)
         UNION ALL
         SELECT *, 'fleet_herd', n + n_others, {micros(P.herd_gap_s)} FROM paired
-        WHERE len(list_distinct(list_concat(who, others))) >= greatest({P.herd_clients}, {P.herd_ratio} * usual);"""
+        WHERE greatest({P.herd_clients}, {P.herd_ratio} * usual) <= greatest(
+            len(list_distinct(list_concat(who, others))), len(list_distinct(list_concat(who_first, who_before))));"""
 
 
 def _stretches() -> str:

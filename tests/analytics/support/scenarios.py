@@ -246,6 +246,16 @@ def thundering_herd(log: LogWriter) -> list[Truth]:
 
 
 @storm
+def small_herd_across_seconds(log: LogWriter) -> list[Truth]:
+    """Eighteen clients, whose waves all lie across the borders of seconds."""
+    log.event(0.0, Event.SERVER_START)
+    for wave in (1.85, 2.85, 4.85):
+        for client in range(18):
+            log.not_found(wave + client * 0.0166, f"player-{client}", f"film-{client % 3}")
+    return [Truth("thundering_herd", 54, clients=18, trigger="server_start")]
+
+
+@storm
 def server_error_loop(log: LogWriter) -> list[Truth]:
     """A request that breaks the server, ten times a second."""
     for at in ticks(log, 3, 50, 0.1):
