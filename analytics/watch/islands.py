@@ -15,7 +15,7 @@ KEPT: Final = 8
 """Rows that an island keeps even if they cannot change any more: for the seqs and kinds of the next."""
 
 NEIGHBOURS: Final = 4
-"""One kind of answer follows another, rather than taking turns with it, if so many rows before had none of it."""
+"""One kind of answer follows another, rather than taking turns with it, if so many buckets before had none of it."""
 
 
 @dataclass(slots=True)
@@ -57,8 +57,10 @@ class Island:
         """Whether a row that it does not have yet belongs to it: no longer pause, no other kind of answer."""
         if max(row.first_us - self.last_us, self.first_us - row.last_us) > gap_us:
             return False
-        newest = [each.answer for each in self._in_order()[-NEIGHBOURS:]]
-        return len(newest) < NEIGHBOURS or row.answer in newest
+        # In buckets: each may have a row per kind of answer, node and release.
+        newest = sorted({each.bucket_us for each in self.rows.values()})[-NEIGHBOURS:]
+        known = {each.answer for each in self.rows.values() if each.bucket_us >= newest[0]}
+        return len(newest) < NEIGHBOURS or row.answer in known
 
     def put(self, row: Signal, limits: WatchLimits) -> None:
         """Adds a row, or replaces it by what it has grown to."""

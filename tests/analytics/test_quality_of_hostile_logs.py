@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import typer
@@ -19,10 +19,7 @@ from analytics.command.cli import storms
 from tests.analytics.support.scenarios import not_found_loop
 from tests.analytics.support.writer import BASE_US, LogWriter, write_lines
 
-if TYPE_CHECKING:
-    pass
-
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("spark")
 
 EVIL = "<script>alert(1)</script>\x1b[31m\"'&\u202e{{7*7}}%s\\"
 """Markup, a terminal's escape, quotes of every kind, a direction override and templates, in one name."""
@@ -93,6 +90,7 @@ def the_storm(done: Done) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_broken_lines_are_counted(run: Callable[..., Done], tmp_path: Path) -> None:
     """Lines of garbage, of wrong types and of ten megabytes are counted; the storm among them is found."""
     good = looping()
@@ -134,6 +132,7 @@ def test_names_are_shown_and_not_obeyed(run: Callable[..., Done], tmp_path: Path
     assert done.gauges
 
 
+@pytest.mark.long
 def test_servers_that_do_not_agree(run: Callable[..., Done], tmp_path: Path) -> None:
     """One clock jumps and was not set at first, one server is old and lacks half of the fields, one file is cut: each
     is read as far as it goes, and the storm is found once."""
@@ -179,6 +178,7 @@ def test_what_is_no_log(content: bytes, run: Callable[..., Done], tmp_path: Path
     assert [line for line in done.said.splitlines() if line.startswith("tricklecast: ")]
 
 
+@pytest.mark.long
 def test_too_many_broken_lines(run: Callable[..., Done], tmp_path: Path) -> None:
     """Above one broken line in a hundred the report is written, and not to be trusted: exit code 3."""
     good = looping()
