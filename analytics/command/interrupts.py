@@ -11,10 +11,6 @@ from types import FrameType
 import typer
 
 
-class _Stopped(BaseException):
-    """SIGTERM came. Not an ``Exception``: nothing that handles errors may take it for one."""
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Turns an interruption into the exit code that shells have for it, after all clean-up.
@@ -23,17 +19,20 @@ def interruptible() -> Iterator[None]:
         typer.Exit: it was interrupted; 130 for Ctrl-C, 143 for SIGTERM.
     """
 
+    terminated = False
+
     def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stopped
+        nonlocal terminated
+        terminated = True
+        # As Ctrl-C, for which Spark has a handler: torn out of a call to Java by anything else, it cannot be stopped.
+        signal.raise_signal(signal.SIGINT)
 
     # Only the main thread may choose handlers.
     before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(128 + signal.SIGINT) from None
-    except _Stopped:
-        raise typer.Exit(128 + signal.SIGTERM) from None
+        raise typer.Exit(128 + (signal.SIGTERM if terminated else signal.SIGINT)) from None
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)

@@ -12,6 +12,7 @@ import typer
 
 from analytics.errors import BadInput
 from analytics.logs.schema import SchemaFormat, example_lines, schema_text
+from analytics.report.formats import counted
 
 if TYPE_CHECKING:
     from analytics.logs.compact import Compacted, Todo
@@ -146,21 +147,21 @@ def _tell(stage: str) -> None:
 
 
 def _say_nothing_new(todo: Todo) -> None:
-    print(f"nothing new in {todo.known:,} files")
+    print(f"nothing new in {counted(todo.known, 'file')}")
     _say_left(todo)
 
 
 def _say(done: Compacted, todo: Todo, out: str, rejects: str | None) -> None:
     ratio = f", {done.bytes_in / done.bytes_out:.1f} times smaller" if done.bytes_out else ""
     print(
-        f"{done.lines:,} lines, {done.bytes_in / 1e6:,.1f} MB, into {done.hours:,} hours of {out!r}: "
+        f"{counted(done.lines, 'line')}, {done.bytes_in / 1e6:,.1f} MB, into {counted(done.hours, 'hour')} of {out!r}: "
         f"{done.bytes_out / 1e6:,.1f} MB{ratio}"
     )
     if todo.known:
-        print(f"{todo.known:,} files had nothing new")
+        print(f"{counted(todo.known, 'file')} had nothing new")
     if done.rejected:
         where = f"they are in {rejects!r}" if rejects else "--rejects FILE keeps them"
-        print(f"{done.rejected:,} lines are no access records and were left out: {where}")
+        print(f"left out, being no access records: {counted(done.rejected, 'line')}; {where}")
     _say_left(todo)
 
 

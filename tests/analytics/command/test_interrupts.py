@@ -41,6 +41,29 @@ def test_sigterm() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_sigterm_is_no_other_than_ctrl_c() -> None:
+    """Spark has a handler for Ctrl-C, without which a call to Java cannot be broken off: SIGTERM goes through it."""
+    asked: list[int] = []
+
+    def of_spark(number: int, frame: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.sigtimedwait([], 5)
+
+    before = signal.signal(signal.SIGINT, of_spark)
+    try:
+        with pytest.raises(typer.Exit) as stopped:
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopped.value.exit_code == 143
+    assert asked == [signal.SIGINT]
+
+
 def test_what_must_not_be_interrupted_ends_first() -> None:
     """Both signals wait for it, and take effect afterwards; the old handlers are back."""
     done: list[str] = []

@@ -77,8 +77,8 @@ def test_compact(spark: object, tmp_path: Path) -> None:
     path = str(write_lines(tmp_path / "a.jsonl", [*LINES, b"nonsense"]))
     out = str(tmp_path / "out")
     said = shown("compact", path, "--out", out)
-    assert said[0].startswith("20 lines, 0.0 MB, into 1 hours of ")
-    assert said[1] == "1 lines are no access records and were left out: --rejects FILE keeps them"
+    assert said[0].startswith("20 lines, 0.0 MB, into 1 hour of ")
+    assert said[1] == "left out, being no access records: 1 line; --rejects FILE keeps them"
     assert shown("compact", path, "--out", out) == ["nothing new in 1 files"]
 
 
