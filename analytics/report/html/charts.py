@@ -32,7 +32,7 @@ _TIMES: Final = 20
 _HIGH: Final = 99
 """Units of a curve's height: two digits, since a thousand curves are long."""
 _LANE: Final = 17
-_FLAG_SHARE: Final = 3.0
+_FLAG_SHARE: Final = 4.0
 """Events nearer to each other than this share of the width are one flag. Percent."""
 _OF_SERVERS: Final = frozenset(event.value for event in SERVER_EVENTS)
 _NEAR_S: Final = 5.0

@@ -79,7 +79,7 @@ def test_compact(spark: object, tmp_path: Path) -> None:
     said = shown("compact", path, "--out", out)
     assert said[0].startswith("20 lines, 0.0 MB, into 1 hour of ")
     assert said[1] == "left out, being no access records: 1 line; --rejects FILE keeps them"
-    assert shown("compact", path, "--out", out) == ["nothing new in 1 files"]
+    assert shown("compact", path, "--out", out) == ["nothing new in 1 file"]
 
 
 def test_compact_into_what_is_no_folder(spark: object, tmp_path: Path) -> None:
