@@ -20,12 +20,14 @@ class StormParams:
         not_found_rps: repeated 404s are a loop from this mean rate on, a drip below it. Per second.
         overload_rps: repeated 429/503 below this mean rate are a polite retry. Per second.
         crowd_s: a burst no longer than this, in which every connection asked about once, is a crowd behind one client
-            key (a NAT without ``Trickle-Client``) and not a loop. Seconds.
+            key (a NAT without ``Trickle-Client``) and not a loop. And a crowd gets a segment within it: what asks for
+            one for longer, steadily and under a name of its own, is a loop. Seconds.
         crowd_per_conn: fewer requests per connection than this count as "about once".
         slow_gap_s: a loop that is slow but goes on for long (a drip after a channel's end, a sweep past a head that
             stands still, Retry-After cut short) may pause for so long. Seconds.
         same_seq_s, same_seq_few, same_seq_share: at most so many segments, asked for longer than this and in so much
-            of that time, are a loop even if each request opened a connection (seconds, segments, 0 to 1).
+            of that time, are a loop even if each request opened a connection (seconds, segments, 0 to 1). Segments are
+            so few for a loop under a name of its own, too.
         early: coming back after less than this share of Retry-After, on average, is ignoring it (0 to 1).
         anonymous_s: many connections of one network, without names, that ask about once each are a loop only if that
             goes on for longer than this. Seconds.
