@@ -86,11 +86,12 @@ def has_repeated_line(names: Iterable[str]) -> bool:
 
     ``False`` also where there is too much to compare, or nothing: no files of this machine, or none of lines.
     """
+    looked_into = [name for name in names if not name.endswith(OPAQUE) and os.path.isfile(name)]
+    if sum(map(os.path.getsize, looked_into)) > MAX_COMPARED:  # no need to begin
+        return False
     seen: set[int] = set()
     size = 0
-    for name in names:
-        if name.endswith(OPAQUE) or not os.path.isfile(name):
-            continue
+    for name in looked_into:
         for line in _lines_of(name):
             size += len(line)
             if size > MAX_COMPARED or len(seen) >= MAX_COMPARED_LINES:
