@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -94,10 +94,10 @@ def current(scene: Scene) -> Place:
     return Place(at, answer, None, live)
 
 
-def cycle(scene: Scene) -> Place:
+def cycle(scene: Scene, lengths: Sequence[int] = (2, 3, 10, 40)) -> Place:
     """The head jumps back, again and again: following it leads through the same segments."""
     live, at = _stopped(scene)
-    length = scene.rng.choice((2, 3, 10, 40))
+    length = scene.rng.choice(lengths)
     live.head += 100
     first = live.head - length
 
@@ -106,6 +106,11 @@ def cycle(scene: Scene) -> Place:
         return scene.served(at, client, live.name, seq, seq=-1)
 
     return Place(at, answer, None, live)
+
+
+def short_cycle(scene: Scene) -> Place:
+    """The same, so short that a loop that is neither fast nor long leads through it many times."""
+    return cycle(scene, (2, 3, 5, 10))
 
 
 def new_head(scene: Scene) -> Place:
@@ -200,7 +205,8 @@ TABLE: tuple[tuple[str, str, Callable[[Scene], Place], tuple[loops.Shape, ...]],
     ("zero_byte_loop", "rolling", rolling, (HOT, FIXED, JITTER)),
     ("same_segment_loop", "same_seq", same_seq, (*EACH, SLOW, TEN, HUNDRED, RECONNECTS, HOUR)),
     ("same_segment_loop", "current", current, (HOT, FIXED, MINUTE)),
-    ("same_segment_loop", "cycle", cycle, (HOT, FEW, JITTER)),
+    ("same_segment_loop", "cycle", cycle, (HOT, FEW)),
+    ("same_segment_loop", "cycle", short_cycle, (JITTER,)),
     ("same_segment_loop", "new_head", new_head, (HOT, FEW)),
     ("ended_loop", "over", over, (HOT, FIXED, JITTER, loops.EXPONENTIAL, TEN, RECONNECTS)),
     ("repost_loop", "conflict", conflict, (*EACH, SLOW, RECONNECTS, HOUR)),
