@@ -87,6 +87,8 @@ class _Writing:
         self._end = START_US + size.duration_us
         names = [f"edge-{number + 1}" for number in range(size.nodes)]
         self._rng = random.Random(f"{seed}/shipping")
+        self._run = self._rng.randint(*COPIED_RUN)
+        self._owed = 0.0
         self.program = _program(request, names)
         self._scenes = list(reversed(self.program.placed))
         fleet = shows(size, seed, START_US, names, self.program.outages, self.program.lines)
@@ -151,11 +153,15 @@ class _Writing:
 
     def _copies(self, lines: list[Line]) -> list[Line]:
         """What the shipping of logs delivers twice: runs of lines as they are."""
-        share, copied = self._request.copies, list[Line]()
-        while share and len(copied) < share * len(lines) and self._rng.random() < 0.9:
-            length = self._rng.randint(*COPIED_RUN)
+        # What is written at a time may be shorter than a run: the share is kept over all of it.
+        self._owed += self._request.copies * len(lines)
+        copied: list[Line] = []
+        while self._owed >= self._run:
             first = self._rng.randrange(len(lines))
-            copied += lines[first : first + length]
+            run = lines[first : first + self._run]
+            copied += run
+            self._owed -= len(run)
+            self._run = self._rng.randint(*COPIED_RUN)
         return copied
 
 

@@ -159,7 +159,7 @@ def test_copies(tmp_path: Path) -> None:
     once = simulated(tmp_path / "once", 1, Set.GREY, 3000)
     twice = simulated(tmp_path / "twice", 1, Set.GREY, 3000, copies=0.1)
     assert twice.storms == once.storms
-    assert 1.02 * once.lines < twice.lines
+    assert 1.02 * once.lines < twice.lines <= 1.1 * once.lines
     different = {repr(line) for line in all_lines(tmp_path / "twice")}
     assert different == {repr(line) for line in all_lines(tmp_path / "once")}
 
