@@ -47,8 +47,9 @@ class Getter:
         self._headers = {
             "Accept-Encoding": "identity",
             "User-Agent": f"tricklecast-subscriber/{__version__}",
-            # A key that stays the same over reconnects, by which logs can tell one client from another.
-            wire.CLIENT: secrets.token_hex(8),
+            # A name that stays the same over reconnects, by which logs can tell one client from another; no 16 digits,
+            # as those are that a server gives to clients without a name.
+            wire.CLIENT: f"subscriber-{secrets.token_hex(6)}",
         }
 
     async def get(self, ask: Ask, wait_s: float) -> Got | ConnectionLost | RemoteProtocolError | None:
