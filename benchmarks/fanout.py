@@ -1,4 +1,4 @@
-"""What a delivered chunk, a small segment and a waiting reader cost, beside a floor and beside plain FastAPI.
+"""What a delivered chunk, a small segment and a waiting reader cost, beside a floor, nchan and plain FastAPI.
 
 Run it as ``python benchmarks/fanout.py``; README.md in this folder describes the method.
 """
@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import platform
-import resource
 import signal
 import sys
 import time
@@ -22,13 +21,22 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
+from benchmarks.references import nchan
 from benchmarks.report import Series, print_series, verdicts
 from benchmarks.scenarios import SCENARIOS, Idle, Scenario, quick, to_json
-from benchmarks.servers import FASTAPI, FLOOR, BenchmarkError, Contender, Cores, measure, tricklecast
+from benchmarks.servers import (
+    FASTAPI,
+    FLOOR,
+    NCHAN,
+    BenchmarkError,
+    Contender,
+    Cores,
+    measure,
+    raise_file_limit,
+    tricklecast,
+)
 
 ROUNDS = 4
-FILES = 8192
-"""File descriptors that the idle scenario needs in server and load generator, with room to spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ def run(plan: Plan, console: Console) -> list[Series]:
         series = Series(name, scenario)
         rounds = 1 if isinstance(scenario, Idle) else plan.rounds
         for number in range(1, rounds + 1):
-            for contender in plan.contenders:
+            for contender in filter(lambda contender: contender.takes_part(scenario), plan.contenders):
                 with console.status(f"{name}: {contender.name}, round {number} of {rounds}"):
                     series.add(contender.name, measure(contender, scenario, plan.cores))
         print_series(console, series)
@@ -89,7 +97,8 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
         chosen = {name: quick(scenario) for name, scenario in chosen.items()}
     others = [other.partition("=") for other in arguments.beside]
     checkouts = [tricklecast(label, Path(root).resolve()) for label, _, root in others]
-    contenders = (FLOOR, tricklecast(), *checkouts, FASTAPI)
+    others_in_c = () if nchan.missing() else (NCHAN,)
+    contenders = (FLOOR, *others_in_c, tricklecast(), *checkouts, FASTAPI)
     return Plan(chosen, contenders, 1 if arguments.quick else arguments.rounds, Cores.choose())
 
 
@@ -111,26 +120,21 @@ def _arguments() -> argparse.Namespace:
     return arguments
 
 
-def _raise_file_limit() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
     plan = plan_from(arguments := _arguments())
     if sys.platform != "linux":
         sys.stderr.write("fanout: it reads the clocks of other processes, which needs Linux\n")
         return 1
-    _raise_file_limit()
+    raise_file_limit()
     # Told to stop, it must still stop the server that it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     cores = plan.cores
     pinned = "nothing is pinned" if cores.server is None else f"server on core {cores.server}, load on {cores.load}"
     console.print(f"{plan.rounds} round(s); {pinned}; load average {os.getloadavg()[0]:.1f} at the start")
+    if why := nchan.missing():
+        console.print(f"nchan is left out: {why}")
     begun = time.monotonic()
     try:
         found = run(plan, console)

@@ -9,10 +9,10 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scenarios import EXPECTATIONS, Exchanges, Expectation, Idle, Scenario, Stream
+from benchmarks.scenarios import EXPECTATIONS, Exchanges, Expectation, Idle, Repeat, Scenario, Stream
 
 Sample = dict[str, float]
-COST = {Stream: "cpu_us", Exchanges: "cpu_us", Idle: "kb"}
+COST = {Stream: "cpu_us", Exchanges: "cpu_us", Idle: "kb", Repeat: "cpu_us"}
 """Which figure of a sample is the one that is compared."""
 
 BUSY = 0.9
@@ -39,9 +39,11 @@ class Series:
         """What is compared, in every round."""
         return self.values(server, COST[type(self.scenario)])
 
-    def ratios(self, server: str, beside: str) -> list[float]:
-        """Ratio of the costs, round by round: the two runs of a round lie next to each other in time."""
-        return [a / b for a, b in zip(self.cost(server), self.cost(beside), strict=False) if b > 0]
+    def ratios(self, server: str, beside: str, figure: str | None = None) -> list[float]:
+        """Ratio of a figure (the cost), round by round: the two runs of a round lie next to each other in time."""
+        name = figure or COST[type(self.scenario)]
+        pairs = zip(self.values(server, name), self.values(beside, name), strict=False)
+        return [a / b for a, b in pairs if b > 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class Verdict:
     def __str__(self) -> str:
         beside = f" x {self.expectation.beside}" if self.expectation.beside else " kB per reader"
         sign = "met   " if self.met else "MISSED"
-        return f"{sign} {self.expectation.scenario}: {self.found:.2f}{beside} (at most {self.expectation.at_most:g})"
+        what = f" {self.expectation.figure}" if self.expectation.figure else ""
+        bound = f"(at most {self.expectation.at_most:g})"
+        return f"{sign} {self.expectation.scenario}{what}: {self.found:.2f}{beside} {bound}"
 
 
 def verdicts(all_series: list[Series], server: str) -> Iterator[Verdict]:
@@ -68,7 +72,8 @@ def verdicts(all_series: list[Series], server: str) -> Iterator[Verdict]:
         for expectation in EXPECTATIONS:
             if expectation.scenario == series.name:
                 beside = expectation.beside
-                found = series.ratios(server, beside) if beside else series.cost(server)
+                figure = expectation.figure
+                found = series.ratios(server, beside, figure) if beside else series.cost(server)
                 if found:
                     yield Verdict(expectation, median(found))
 
@@ -98,6 +103,8 @@ def describe(series: Series) -> str:
             return f"{series.name}: {channels} channels with 1 reader each, segments of {size} bytes, closed loop"
         case Idle(readers=readers):
             return f"{series.name}: {readers} readers that wait"
+        case Repeat(clients=clients, ask=ask):
+            return f"{series.name}: {clients} clients ask for what is {ask}, again and again"
 
 
 def print_series(console: Console, series: Series) -> None:
@@ -118,6 +125,7 @@ def print_series(console: Console, series: Series) -> None:
     columns += [
         ("delivered", lambda server: f"{min(series.values(server, 'share')):.2%}"),
         ("x floor", lambda server: spread(series.ratios(server, "floor"))),
+        ("x nchan", lambda server: spread(series.ratios(server, "nchan"))),
         ("x fastapi", lambda server: spread(series.ratios(server, "fastapi"))),
     ]
     for title, _ in columns:

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from typing import Any
+
+
+class Dialect(StrEnum):
+    """What a server understands: segments of a channel, one stream that never ends, or one request per chunk."""
+
+    TRICKLE = "trickle"
+    BARE = "bare"
+    NCHAN = "nchan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +23,7 @@ class Stream:
         chunk_bytes: of one published chunk. chunks_per_segment: after so many a new segment begins.
         rate: chunks per second; 0 for as fast as the server takes them.
         lead: chunks that an unpaced publisher may be ahead of the slowest reader, so that what is under way is bounded.
+        stalled: further readers that ask for the first segment and never read.
         warm_up_s, measure_s: seconds of publishing before and during the measurement.
     """
 
@@ -22,6 +32,7 @@ class Stream:
     chunks_per_segment: int
     rate: float = 0.0
     lead: int = 0
+    stalled: int = 0
     warm_up_s: float = 1.0
     measure_s: float = 4.0
 
@@ -44,7 +55,40 @@ class Idle:
     warm_up: int = 50
 
 
-Scenario = Stream | Exchanges | Idle
+class Ask(StrEnum):
+    """What clients ask for again and again."""
+
+    KEPT = "kept"
+    MISSING = "missing"
+    AHEAD = "ahead"
+    EMPTY = "empty"
+    ENDED = "ended"
+    FULL = "full"
+    CHANNEL_FULL = "channel full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """Clients that send the same GET again as soon as it is answered, each from an address of its own.
+
+    Attributes:
+        ask: what they are answered: a kept segment of ``body_bytes``, 404, 470, a segment without a byte, the end of
+            the channel, or the refusal by a limit on readers (of the server, of the channel) that others have reached.
+        keep_alive: each stays on its connection; else each request has a new one.
+    """
+
+    ask: Ask
+    clients: int
+    keep_alive: bool = True
+    body_bytes: int = 200
+    warm_up_s: float = 2.0
+    measure_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ask", Ask(self.ask))  # JSON has no enumerations
+
+
+Scenario = Stream | Exchanges | Idle | Repeat
 
 SCENARIOS: dict[str, Scenario] = {
     # A film of 2 Mbit/s in segments of a second, at the frame rate of a camera.
@@ -61,7 +105,7 @@ def quick(scenario: Scenario) -> Scenario:
     match scenario:
         case Idle():
             return scenario
-        case Stream() | Exchanges():
+        case Stream() | Exchanges() | Repeat():
             return replace(scenario, warm_up_s=scenario.warm_up_s / 2, measure_s=scenario.measure_s / 2)
 
 
@@ -72,7 +116,7 @@ def to_json(scenario: Scenario) -> dict[str, Any]:
 
 def from_json(fields: dict[str, Any]) -> Scenario:
     """A scenario from another process."""
-    kinds = {kind.__name__: kind for kind in (Stream, Exchanges, Idle)}
+    kinds = {kind.__name__: kind for kind in (Stream, Exchanges, Idle, Repeat)}
     return kinds[fields["kind"]](**{name: value for name, value in fields.items() if name != "kind"})
 
 
@@ -83,16 +127,21 @@ class Expectation:
     Attributes:
         scenario: in which. beside: the server that the ratio is to; ``None`` for a limit on the value itself.
         at_most: the ratio, or the value.
+        figure: which one; ``None`` for the cost.
     """
 
     scenario: str
     beside: str | None
     at_most: float
+    figure: str | None = None
 
 
 EXPECTATIONS = (
     Expectation("fan-out", "floor", 1.7),
     Expectation("fan-out", "fastapi", 0.5),
+    Expectation("fan-out", "nchan", 1.3),
+    Expectation("fan-out", "nchan", 1.0, "p99_ms"),
+    Expectation("bulk", "floor", 1.3),
     Expectation("small", "fastapi", 0.1),
     Expectation("idle", None, 4.0),
 )

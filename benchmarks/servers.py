@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scenarios import Exchanges, Scenario, to_json
+from benchmarks.scenarios import Dialect, Exchanges, Idle, Scenario, Stream, to_json
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 20.0
 STOP_S = 20.0
 RUN_S = 60.0
+FILES = 16_384
+"""File descriptors that 10,000 connections need in server and load generator, with room to spare."""
 
 
 class BenchmarkError(Exception):
@@ -31,29 +37,38 @@ class Contender:
     Attributes:
         name: in the tables. module: run as ``python -m``. arguments: for it.
         root: the checkout that it is started from.
-        bare: it is the floor, which knows neither channels nor segments.
+        dialect: what it understands.
+        scenarios: the kinds that it can take part in; ``None``: all.
+        worker: whether a child of the process that is started does the work.
     """
 
     name: str
     module: str
     arguments: tuple[str, ...] = ()
     root: Path = ROOT
-    bare: bool = False
+    dialect: Dialect = Dialect.TRICKLE
+    scenarios: tuple[type[Scenario], ...] | None = None
+    worker: bool = False
+
+    def takes_part(self, scenario: Scenario) -> bool:
+        """Whether it can run a scenario."""
+        return self.scenarios is None or isinstance(scenario, self.scenarios)
 
     def command(self, scenario: Scenario) -> list[str]:
         """How it is started for a scenario."""
         mode: tuple[str, ...] = ()
-        if self.bare and isinstance(scenario, Exchanges):
+        if self.dialect is Dialect.BARE and isinstance(scenario, Exchanges):
             mode = ("--mode", "exchange", "--body-size", str(scenario.chunk_bytes))
         return [sys.executable, "-m", self.module, *self.arguments, *mode]
 
 
-def tricklecast(name: str = "tricklecast", root: Path = ROOT) -> Contender:
-    """The server of a checkout."""
-    return Contender(name, "app", ("serve", "--port", "0"), root)
+def tricklecast(name: str = "tricklecast", root: Path = ROOT, settings: tuple[str, ...] = ()) -> Contender:
+    """The server of a checkout, with further options of ``serve``."""
+    return Contender(name, "app", ("serve", "--port", "0", *settings), root)
 
 
-FLOOR = Contender("floor", "benchmarks.references.floor", bare=True)
+FLOOR = Contender("floor", "benchmarks.references.floor", dialect=Dialect.BARE)
+NCHAN = Contender("nchan", "benchmarks.references.nchan", dialect=Dialect.NCHAN, scenarios=(Stream, Idle), worker=True)
 FASTAPI = Contender("fastapi", "benchmarks.references.fastapi_streaming")
 
 
@@ -71,6 +86,14 @@ class Cores:
         return cls(available[0], available[1]) if len(available) > 1 else cls(None, None)
 
 
+def raise_file_limit() -> None:
+    """Allow this process, and those that it starts, as many open files as are needed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def measure(contender: Contender, scenario: Scenario, cores: Cores) -> dict[str, float]:
     """Start a server, run a scenario against it, and stop it.
 
@@ -78,7 +101,7 @@ def measure(contender: Contender, scenario: Scenario, cores: Cores) -> dict[str,
         BenchmarkError: one of the two did not work.
     """
     with _running(contender, scenario, cores.server) as (pid, port):
-        job = {"pid": pid, "port": port, "endless": contender.bare, "scenario": to_json(scenario)}
+        job = {"pid": pid, "port": port, "dialect": contender.dialect, "scenario": to_json(scenario)}
         return _load(job, cores.load)
 
 
@@ -86,20 +109,41 @@ def measure(contender: Contender, scenario: Scenario, cores: Cores) -> dict[str,
 def _running(contender: Contender, scenario: Scenario, core: int | None) -> Iterator[tuple[int, int]]:
     command = contender.command(scenario)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=contender.root, env=environment, preexec_fn=_bind(core)
-    )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        _, found, address = line.partition("http://127.0.0.1:")
-        if not found:
-            raise BenchmarkError(f"{contender.name} did not start: {' '.join(command)}")
-        yield process.pid, int(address.partition("/")[0])
-    finally:
-        process.kill()  # Connections are open on purpose: nothing is gained from waiting until they have gone.
-        process.wait(STOP_S)
-        process.stdout.close()
+    with tempfile.TemporaryDirectory(prefix="tricklecast-benchmark-") as folder:
+        Path(folder).chmod(0o755)  # what it holds may be for another user
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=contender.root,
+            env={**environment, "TMPDIR": folder},
+            start_new_session=True,
+            preexec_fn=_bind(core),
+        )
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            _, found, address = line.partition("http://127.0.0.1:")
+            if not found:
+                raise BenchmarkError(f"{contender.name} did not start: {' '.join(command)}")
+            pid = _worker(process.pid) if contender.worker else process.pid
+            yield pid, int(address.partition("/")[0])
+        finally:
+            # Connections are open on purpose: nothing is gained from waiting until they have gone.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(STOP_S)
+            process.stdout.close()
+
+
+def _worker(parent: int) -> int:
+    """The process that does the work, once it is there."""
+    children = Path(f"/proc/{parent}/task/{parent}/children")
+    deadline = time.monotonic() + START_S
+    while not (found := children.read_text().split()):
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"process {parent} has started no worker")
+        time.sleep(0.01)
+    return int(found[0])
 
 
 def _load(job: dict[str, Any], core: int | None) -> dict[str, float]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from benchmarks import overload
 from benchmarks.fanout import Plan, run, to_report
+from benchmarks.pressure.bounds import Bound, Verdict, difference, figure, ratio
+from benchmarks.pressure.sections import SECTIONS, Section, Size
+from benchmarks.references import nchan
 from benchmarks.report import Series, verdicts, warnings
-from benchmarks.scenarios import SCENARIOS, Exchanges, Idle, Scenario, Stream, from_json, quick, to_json
-from benchmarks.servers import FASTAPI, FLOOR, BenchmarkError, Contender, Cores, measure, tricklecast
+from benchmarks.scenarios import SCENARIOS, Ask, Exchanges, Idle, Repeat, Scenario, Stream, from_json, quick, to_json
+from benchmarks.servers import FASTAPI, FLOOR, NCHAN, BenchmarkError, Contender, Cores, measure, tricklecast
 
 TINY: dict[str, Scenario] = {
     "fan-out": Stream(readers=3, chunk_bytes=512, chunks_per_segment=4, rate=40, warm_up_s=0.1, measure_s=0.3),
@@ -21,13 +26,35 @@ TINY: dict[str, Scenario] = {
     "idle": Idle(readers=20, warm_up=5),
 }
 UNBOUND = Cores(None, None)
+LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the clocks of other processes: Linux")
+TINY_SIZE = Size(
+    healthy=3,
+    stalled=5,
+    loopers=3,
+    idle=20,
+    many=6,
+    few=2,
+    deliveries=120,
+    askers=3,
+    warm_up_s=0.1,
+    measure_s=0.3,
+)
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the clocks of other processes: Linux")
+@LINUX
 @pytest.mark.parametrize(
     ("contender", "names"),
-    [(FLOOR, ("fan-out", "small")), (tricklecast(), tuple(TINY)), (FASTAPI, ("fan-out",))],
-    ids=["floor", "tricklecast", "fastapi"],
+    [
+        (FLOOR, ("fan-out", "small")),
+        (tricklecast(), tuple(TINY)),
+        (FASTAPI, ("fan-out",)),
+        pytest.param(
+            NCHAN,
+            ("fan-out", "bulk", "idle"),
+            marks=pytest.mark.skipif(nchan.missing() is not None, reason=nchan.missing() or ""),
+        ),
+    ],
+    ids=["floor", "tricklecast", "fastapi", "nchan"],
 )
 def test_runs_scenarios(contender: Contender, names: tuple[str, ...]) -> None:
     """A server delivers every chunk of a scenario, and the report holds a sample of it."""
@@ -42,6 +69,67 @@ def test_runs_scenarios(contender: Contender, names: tuple[str, ...]) -> None:
         assert name in text.getvalue()
 
 
+def test_only_servers_that_can_take_part_run() -> None:
+    """nchan knows no segments, and is left out where they matter."""
+    assert NCHAN.takes_part(TINY["bulk"])
+    assert not NCHAN.takes_part(TINY["small"])
+    assert tricklecast().takes_part(TINY["small"])
+
+
+def _some(section: Section, *cases: str) -> Section:
+    """A section with these cases only, and no bounds: they may be about others."""
+    return replace(section, cases={name: section.cases[name] for name in cases}, bounds=())
+
+
+@LINUX
+def test_healthy_readers_are_measured_among_stalled_ones() -> None:
+    """Stalled readers are still connected at the end, and their cost is told."""
+    text = io.StringIO()
+    found = overload.run("stalled", SECTIONS["stalled"](TINY_SIZE), 1, UNBOUND, Console(file=text, width=160))
+    assert [sample["stalled"] for sample in found.rounds[0].values()] == [0, 5]
+    assert all(sample["share"] == 1.0 for sample in found.rounds[0].values())
+    assert "kB per stalled reader" in text.getvalue()
+    assert json.loads(json.dumps(found.to_json()))["verdicts"]
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [("loopers", ("missing, new connections", "ended, keep-alive")), ("refusals", ("kept", "full"))],
+)
+def test_repeated_requests_are_answered_and_counted(name: str, cases: tuple[str, ...]) -> None:
+    """Clients in a loop get the answer that they are meant to get, each time, and its cost is told."""
+    section = _some(SECTIONS[name](TINY_SIZE), *cases)
+    found = overload.run(name, section, 1, UNBOUND, Console(file=io.StringIO()))
+    for sample in found.rounds[0].values():
+        assert sample["rate"] > 0
+        assert sample["cpu_us"] > 0
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_bounds_are_about_figures_that_their_cases_have(name: str) -> None:
+    """Every section's bounds can be computed from what its scenarios measure."""
+    section = SECTIONS[name](TINY_SIZE)
+    figures = {"cpu_us": 2.0, "p50_ms": 2.0, "p99_ms": 2.0, "server_busy": 0.1}
+    streams = {"pace": 30.0, "blocked": 0.0, "rss_kb": 1000.0, "kb": 3.0}
+    samples = {case: {**figures, **streams} for case in section.cases}
+    for bound in section.bounds:
+        assert str(Verdict(bound, (bound.found(samples),)))
+
+
+def test_bounds_are_judged_by_the_median() -> None:
+    """A bound is met if the median of the rounds does not exceed it, and told if there is none."""
+    samples = {"a": {"x": 6.0}, "b": {"x": 2.0}}
+    assert figure("x", "a", 10)(samples) == 60
+    assert ratio("x", "a", "b")(samples) == 3
+    assert difference("x", "a", "b", 4)(samples) == 1
+    bound = Bound("x", figure("x", "a"), 2)
+    assert Verdict(bound, (1, 2, 9)).met
+    assert not Verdict(bound, (1, 2.1, 3)).met
+    assert str(Verdict(bound, (3,))) == "MISSED x: 3 (at most 2)"
+    assert str(Verdict(Bound("x", figure("x", "a")), (1, 2, 3))) == "told   x: 2 (1-3)"
+
+
 def test_a_server_that_does_not_start_is_an_error() -> None:
     """A contender that ends at once makes no figures."""
     with pytest.raises(BenchmarkError, match="did not start"):
@@ -51,7 +139,7 @@ def test_a_server_that_does_not_start_is_an_error() -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios_pass_between_processes(name: str) -> None:
     """A scenario survives its way through JSON, the quick form too."""
-    for scenario in (SCENARIOS[name], quick(SCENARIOS[name])):
+    for scenario in (SCENARIOS[name], quick(SCENARIOS[name]), Repeat(ask=Ask.KEPT, clients=1)):
         assert from_json(json.loads(json.dumps(to_json(scenario)))) == scenario
 
 

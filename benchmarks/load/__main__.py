@@ -7,9 +7,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from benchmarks.load import exchange, idle, stream
+from benchmarks.load import exchange, idle, repeat, stream
 from benchmarks.load.loop import Loop
-from benchmarks.scenarios import Exchanges, Idle, Stream, from_json
+from benchmarks.scenarios import Dialect, Exchanges, Idle, Repeat, Stream, from_json
 
 
 def main() -> None:
@@ -17,14 +17,16 @@ def main() -> None:
     job = json.load(sys.stdin)
     gc.disable()  # It would only add its pauses to the latencies; a run makes few cycles and is short.
     loop = Loop(job["port"])
-    pid, endless = job["pid"], job["endless"]
+    pid, dialect = job["pid"], Dialect(job["dialect"])
     match from_json(job["scenario"]):
         case Stream() as scenario:
-            result: object = stream.run(loop, scenario, pid, endless=endless)
+            result: object = stream.run(loop, scenario, pid, dialect)
         case Exchanges() as scenario:
-            result = exchange.run(loop, scenario, pid, endless=endless)
+            result = exchange.run(loop, scenario, pid, dialect)
         case Idle() as scenario:
-            result = idle.run(loop, scenario, pid, endless=endless)
+            result = idle.run(loop, scenario, pid, dialect)
+        case Repeat() as scenario:
+            result = repeat.run(loop, scenario, pid)
     json.dump(asdict(result), sys.stdout)  # type: ignore[call-overload]
 
 

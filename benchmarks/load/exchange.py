@@ -12,7 +12,7 @@ from benchmarks.load.http import STAMP, Connection, stamped
 from benchmarks.load.loop import Loop
 from benchmarks.load.meter import Meter, Result
 from benchmarks.load.stream import DRAIN_S, SETTLE_S, create, turn_until
-from benchmarks.scenarios import Exchanges
+from benchmarks.scenarios import Dialect, Exchanges
 
 
 class Pair:
@@ -25,7 +25,7 @@ class Pair:
         self._fields = f"Content-Type: application/json\r\nContent-Length: {size}\r\n"
         self._filler = bytes(size - STAMP.size)
         self._reader = Connection(loop, size, meter.chunk)
-        self._publisher = Connection(loop, 0, lambda _: None)
+        self._publisher = Connection(loop, 0)
         self._reader.on_end = self._has_read
         self._publisher.on_end = self._has_stored
         self._reader.request("GET", f"{path}/0")
@@ -47,15 +47,15 @@ class Pair:
         self.publish()
 
 
-def run(loop: Loop, scenario: Exchanges, pid: int, *, endless: bool) -> Result:
+def run(loop: Loop, scenario: Exchanges, pid: int, dialect: Dialect) -> Result:
     """Run a scenario against a server.
 
     Args:
-        pid: of the server. endless: it does not want to be told of channels.
+        pid: of the server. dialect: what it understands.
     """
     meter = Meter(pid)
     paths = [f"/trickle/bench{number}" for number in range(scenario.channels)]
-    if not endless:
+    if dialect is Dialect.TRICKLE:
         for path in paths:
             create(loop, path)
     pairs = [Pair(loop, path, scenario.chunk_bytes, meter) for path in paths]

@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import Final
 
@@ -29,17 +29,21 @@ class Connection:
     """One keep-alive connection.
 
     Args:
-        loop: the loop. chunk_size: bytes of a published chunk; 0 if no payload is expected.
+        loop: the loop. chunk_size: bytes of a published chunk; 0 if payload is passed over.
         on_chunk: told of every chunk that has arrived whole, with the nanoseconds since it was published.
+        expected: the statuses that an answer may have.
+        source: the client's own address; ``None``: any.
 
     Attributes:
         on_head, on_end: called when a response's head has arrived, and when its end has.
+        on_close: called when the server has closed the connection; without it that is an error.
         busy: whether a response is still to come, or to end.
         status: of the latest response.
     """
 
     __slots__ = (
         "_chunk_size",
+        "_expected",
         "_left",
         "_loop",
         "_on_chunk",
@@ -50,16 +54,26 @@ class Connection:
         "_state",
         "_unsent",
         "busy",
+        "on_close",
         "on_end",
         "on_head",
         "status",
     )
 
-    def __init__(self, loop: Loop, chunk_size: int, on_chunk: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        chunk_size: int,
+        on_chunk: Callable[[int], None] = lambda _: None,
+        *,
+        expected: Collection[int] = (200,),
+        source: str | None = None,
+    ) -> None:
         self._loop = loop
+        self._expected = expected
         self._chunk_size = chunk_size
         self._on_chunk = on_chunk
-        self._socket: socket.socket = loop.connect(self._ready)
+        self._socket: socket.socket = loop.connect(self._ready, source)
         self._unsent = b""
         self._state = _State.HEAD
         self._partial = b""
@@ -70,6 +84,7 @@ class Connection:
         self.busy = False
         self.on_head: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
+        self.on_close: Callable[[], None] | None = None
 
     def request(self, method: str, path: str, fields: str = "", body: bytes = b"") -> None:
         """Send a request's head and, if given, the beginning of its body."""
@@ -113,7 +128,10 @@ class Connection:
             except BlockingIOError:
                 return
             if not received:
-                raise ConnectionError(f"the server closed a connection (last status {self.status})")
+                if self.on_close is None:
+                    raise ConnectionError(f"the server closed a connection (last status {self.status})")
+                self.on_close()
+                return
             self._partial = b""
             self._feed(kept + received)
 
@@ -160,7 +178,7 @@ class Connection:
         length = _CONTENT_LENGTH.search(head)
         self._left = int(length[1]) if length else 0
         self._state = _State.BODY if length else _State.SIZE
-        if self.status != 200:
+        if self.status not in self._expected:
             raise ConnectionError(f"unexpected answer: {head.decode('latin-1')!r}")
         if self.on_head is not None:
             self.on_head()
@@ -170,6 +188,8 @@ class Connection:
     def _payload(self, at: int, size: int) -> None:
         """Count payload; a chunk that is whole is reported."""
         chunk_size = self._chunk_size
+        if not chunk_size:
+            return
         position = self._position
         end = at + size
         while at < end:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from benchmarks.load.http import STAMP, Connection, http_chunk, stamped
 from benchmarks.load.loop import Loop
 from benchmarks.load.meter import cpu_clock, rss_bytes
-from benchmarks.load.stream import CHANNEL, DRAIN_S, create
-from benchmarks.scenarios import Idle
+from benchmarks.load.stream import CHANNEL, DRAIN_S, READER_FIELDS, STORED, create
+from benchmarks.scenarios import Dialect, Idle
 
 CHUNK_BYTES = 64
 QUIET_S = 0.3
@@ -31,8 +31,9 @@ class IdleResult:
 
 
 class _Readers:
-    def __init__(self, loop: Loop, pid: int) -> None:
+    def __init__(self, loop: Loop, pid: int, fields: str) -> None:
         self.received = 0
+        self._fields = fields
         self._loop = loop
         self._pid = pid
         self._connections: list[Connection] = []
@@ -41,7 +42,7 @@ class _Readers:
         """Let so many more wait; returns the server's memory then, in bytes."""
         for _ in range(count):
             connection = Connection(self._loop, CHUNK_BYTES, self._chunk)
-            connection.request("GET", f"{CHANNEL}/0")
+            connection.request("GET", f"{CHANNEL}/0", self._fields)
             self._connections.append(connection)
         return self._settled()
 
@@ -62,20 +63,24 @@ class _Readers:
         return rss_bytes(self._pid)
 
 
-def run(loop: Loop, scenario: Idle, pid: int, *, endless: bool) -> IdleResult:
+def run(loop: Loop, scenario: Idle, pid: int, dialect: Dialect) -> IdleResult:
     """Run a scenario against a server.
 
     Args:
-        pid: of the server. endless: it does not want to be told of channels.
+        pid: of the server. dialect: what it understands.
     """
-    if not endless:
+    if dialect is Dialect.TRICKLE:
         create(loop, CHANNEL)
-    readers = _Readers(loop, pid)
+    readers = _Readers(loop, pid, READER_FIELDS[dialect])
     before = readers.add(scenario.warm_up)
     after = readers.add(scenario.readers)
-    publisher = Connection(loop, 0, lambda _: None)
-    publisher.request("POST", f"{CHANNEL}/0", "Content-Type: video/mp2t\r\nTransfer-Encoding: chunked\r\n")
-    publisher.send(http_chunk(stamped(bytes(CHUNK_BYTES - STAMP.size))))
+    chunk = stamped(bytes(CHUNK_BYTES - STAMP.size))
+    publisher = Connection(loop, 0, expected=STORED)
+    if dialect is Dialect.NCHAN:
+        publisher.request("POST", f"{CHANNEL}/publish", f"Content-Length: {CHUNK_BYTES}\r\n", chunk)
+    else:
+        publisher.request("POST", f"{CHANNEL}/0", "Content-Type: video/mp2t\r\nTransfer-Encoding: chunked\r\n")
+        publisher.send(http_chunk(chunk))
     everybody = scenario.warm_up + scenario.readers
     deadline = time.monotonic() + DRAIN_S
     while readers.received < everybody and time.monotonic() < deadline:

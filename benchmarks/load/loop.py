@@ -11,16 +11,26 @@ Handler = Callable[[int], None]
 
 
 class Loop:
-    """epoll, and who handles which socket."""
+    """epoll, and who handles which socket.
+
+    Attributes:
+        port: of the server.
+    """
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
 
-    def connect(self, handler: Handler) -> socket.socket:
-        """Open a connection to the server; ``handler`` is told when it is ready, with epoll's events."""
-        sock = socket.create_connection(("127.0.0.1", self._port), timeout=10)
+    def connect(self, handler: Handler, source: str | None = None) -> socket.socket:
+        """Open a connection to the server; ``handler`` is told when it is ready, with epoll's events.
+
+        Args:
+            source: the client's own address; ``None``: any.
+        """
+        sock = socket.create_connection(
+            ("127.0.0.1", self.port), timeout=10, source_address=(source, 0) if source else None
+        )
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._handlers[sock.fileno()] = handler

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from benchmarks.load.http import STAMP, Connection, http_chunk, stamped
 from benchmarks.load.loop import Loop
-from benchmarks.load.meter import Meter, Result
-from benchmarks.scenarios import Stream
+from benchmarks.load.meter import Meter, Result, rss_bytes
+from benchmarks.load.stalled import Stalled
+from benchmarks.scenarios import Dialect, Stream
 
 CHANNEL = "/trickle/bench"
+READER_FIELDS = {
+    Dialect.TRICKLE: "",
+    Dialect.BARE: "",
+    # Without it nchan sends every message in a response of its own.
+    Dialect.NCHAN: "TE: chunked\r\n",
+}
+STORED = (200, 201, 202)
+"""What a publisher is answered; nchan tells by it whether there are readers."""
+
 SETTLE_S = 0.3
 """How long the server has for its new connections before the first chunk."""
 
@@ -21,12 +33,34 @@ STUCK_S = 10.0
 """How long the server may take nothing from the publisher, or not answer, before the run is given up."""
 
 
-class Reader:
-    """A subscriber on two connections: as soon as a segment begins, the next one is asked for on the other."""
+@dataclass(frozen=True, slots=True)
+class StreamResult(Result):
+    """What one run found.
 
-    def __init__(self, loop: Loop, scenario: Stream, meter: Meter, *, follow: bool) -> None:
+    Attributes:
+        pace: published chunks per second. blocked: the share of the time in which a chunk was due, but the server did
+            not take it.
+        rss_kb: resident memory of the server at the end of the measured phase, in units of 1000 bytes.
+        stalled: readers that never read, and are still connected then.
+    """
+
+    pace: float
+    blocked: float
+    rss_kb: float
+    stalled: int
+
+
+class Reader:
+    """A subscriber on two connections: as soon as a segment begins, the next one is asked for on the other.
+
+    Where there are no segments it has one connection, and one request.
+    """
+
+    def __init__(self, loop: Loop, scenario: Stream, meter: Meter, dialect: Dialect) -> None:
+        follow = dialect is Dialect.TRICKLE
         self.received = 0
         self._meter = meter
+        self._fields = READER_FIELDS[dialect]
         self._seq = 0
         self._pending = False
         self._connections = [Connection(loop, scenario.chunk_bytes, self._chunk) for _ in range(1 + follow)]
@@ -37,7 +71,7 @@ class Reader:
         self._ask()
 
     def _ask(self) -> None:
-        self._connections[self._seq % len(self._connections)].request("GET", f"{CHANNEL}/{self._seq}")
+        self._connections[self._seq % len(self._connections)].request("GET", f"{CHANNEL}/{self._seq}", self._fields)
 
     def _preconnect(self) -> None:
         self._seq += 1
@@ -56,6 +90,24 @@ class Reader:
         self._meter.chunk(latency)
 
 
+class AnyPublisher(Protocol):
+    """What publishes."""
+
+    @property
+    def published(self) -> int:
+        """How many chunks have been sent."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next chunk can be sent at once."""
+        ...
+
+    def publish(self) -> None:
+        """Send a chunk."""
+        ...
+
+
 class Publisher:
     """Publishes segments on connections that take turns, each segment announced one ahead."""
 
@@ -63,7 +115,7 @@ class Publisher:
         self.published = 0
         self._chunks = scenario.chunks_per_segment if segmented else 0
         self._filler = bytes(scenario.chunk_bytes - STAMP.size)
-        self._connections = [Connection(loop, 0, lambda _: None) for _ in range(1 + segmented)]
+        self._connections = [Connection(loop, 0) for _ in range(1 + segmented)]
         self._seq = 0
         self._announced = -1
         for connection in self._connections:
@@ -97,9 +149,29 @@ class Publisher:
         self.published += 1
 
 
+class RequestPublisher:
+    """Publishes each chunk in a request of its own, the next one when the present one is answered."""
+
+    def __init__(self, loop: Loop, scenario: Stream) -> None:
+        self.published = 0
+        self._filler = bytes(scenario.chunk_bytes - STAMP.size)
+        self._fields = f"Content-Type: video/mp2t\r\nContent-Length: {scenario.chunk_bytes}\r\n"
+        self._connection = Connection(loop, 0, expected=STORED)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next chunk can be sent at once."""
+        return not self._connection.busy
+
+    def publish(self) -> None:
+        """Send a chunk."""
+        self._connection.request("POST", f"{CHANNEL}/publish", self._fields, stamped(self._filler))
+        self.published += 1
+
+
 def create(loop: Loop, path: str) -> None:
     """Create a channel, and wait until it is there."""
-    connection = Connection(loop, 0, lambda _: None)
+    connection = Connection(loop, 0)
     connection.request("POST", path, "Expect-Content: video/mp2t\r\nContent-Length: 0\r\n")
     deadline = time.monotonic() + STUCK_S
     while connection.busy:
@@ -109,29 +181,46 @@ def create(loop: Loop, path: str) -> None:
     connection.close()
 
 
-def run(loop: Loop, scenario: Stream, pid: int, *, endless: bool) -> Result:
+def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResult:
     """Run a scenario against a server.
 
     Args:
-        pid: of the server. endless: it knows no segments: everybody gets one that never ends.
+        pid: of the server. dialect: what it understands.
     """
-    if not endless:
+    if dialect is Dialect.TRICKLE:
         create(loop, CHANNEL)
     meter = Meter(pid)
-    readers = [Reader(loop, scenario, meter, follow=not endless) for _ in range(scenario.readers)]
+    stalled = Stalled(loop.port, f"{CHANNEL}/0", scenario.stalled)
+    readers = [Reader(loop, scenario, meter, dialect) for _ in range(scenario.readers)]
     turn_until(loop, time.monotonic() + SETTLE_S)
-    publisher = Publisher(loop, scenario, segmented=not endless)
+    publisher = _publisher(loop, scenario, dialect)
     turn_until(loop, time.monotonic() + SETTLE_S)
-    publish = _paced(loop, publisher, scenario.rate) if scenario.rate else _unpaced(loop, publisher, readers, scenario)
+    pace = Pace(loop, publisher, scenario.rate) if scenario.rate else None
+    publish = pace.publish if pace else _unpaced(loop, publisher, readers, scenario)
     publish(time.monotonic() + scenario.warm_up_s)
+    published, blocked = publisher.published, pace.blocked_s if pace else 0.0
     meter.begin()
     publish(time.monotonic() + scenario.measure_s)
     meter.end()
+    published, blocked = publisher.published - published, (pace.blocked_s if pace else 0.0) - blocked
+    rss, still_stalled = rss_bytes(pid), stalled.connected()
     expected = publisher.published * scenario.readers
     deadline = time.monotonic() + DRAIN_S
     while meter.delivered < expected and time.monotonic() < deadline:
         loop.turn(deadline)
-    return meter.result(expected)
+    return StreamResult(
+        **asdict(meter.result(expected)),
+        pace=published / scenario.measure_s,
+        blocked=blocked / scenario.measure_s,
+        rss_kb=rss / 1000,
+        stalled=still_stalled,
+    )
+
+
+def _publisher(loop: Loop, scenario: Stream, dialect: Dialect) -> AnyPublisher:
+    if dialect is Dialect.NCHAN:
+        return RequestPublisher(loop, scenario)
+    return Publisher(loop, scenario, segmented=dialect is Dialect.TRICKLE)
 
 
 def turn_until(loop: Loop, until: float) -> None:
@@ -140,27 +229,42 @@ def turn_until(loop: Loop, until: float) -> None:
         loop.turn(until)
 
 
-def _paced(loop: Loop, publisher: Publisher, rate: float) -> Callable[[float], None]:
-    """Publish at a fixed rate; a publisher that came late catches up, so that the number of chunks is the same."""
+class Pace:
+    """Publishes at a fixed rate; a publisher that came late catches up, so that the number of chunks is the same.
 
-    def publish(until: float) -> None:
+    Attributes:
+        blocked_s: how long chunks were due that the server did not take.
+    """
+
+    def __init__(self, loop: Loop, publisher: AnyPublisher, rate: float) -> None:
+        self.blocked_s = 0.0
+        self._loop = loop
+        self._publisher = publisher
+        self._rate = rate
+
+    def publish(self, until: float) -> None:
+        """Publish until then (``time.monotonic``)."""
         begun = time.monotonic()
         chunks = 0
-        while (due := begun + chunks / rate) < until:
-            turn_until(loop, due)
-            stuck_at = due + STUCK_S
-            while not publisher.ready:
-                if time.monotonic() > stuck_at:
-                    raise TimeoutError("the server takes nothing more from the publisher")
-                loop.turn(stuck_at)
-            publisher.publish()
+        while (due := begun + chunks / self._rate) < until:
+            turn_until(self._loop, due)
+            if not self._publisher.ready:
+                self._wait()
+            self._publisher.publish()
             chunks += 1
-        turn_until(loop, until)
+        turn_until(self._loop, until)
 
-    return publish
+    def _wait(self) -> None:
+        begun = time.monotonic()
+        stuck_at = begun + STUCK_S
+        while not self._publisher.ready:
+            if time.monotonic() > stuck_at:
+                raise TimeoutError("the server takes nothing more from the publisher")
+            self._loop.turn(stuck_at)
+        self.blocked_s += time.monotonic() - begun
 
 
-def _unpaced(loop: Loop, publisher: Publisher, readers: list[Reader], scenario: Stream) -> Callable[[float], None]:
+def _unpaced(loop: Loop, publisher: AnyPublisher, readers: list[Reader], scenario: Stream) -> Callable[[float], None]:
     """Publish whenever the server takes data, but never further ahead of the slowest reader than the lead."""
 
     def publish(until: float) -> None:
