@@ -27,7 +27,7 @@ from app.core.facts import ChannelCreated, ChannelEnded, Fact
 from app.core.registry import Registry
 from app.data_plane.plane import DataPlane
 from app.data_plane.protocol import TrickleProtocol
-from app.metrics import metrics_router
+from app.metrics.endpoint import metrics_router
 from app.settings import Settings
 from app.sweeper import sweep
 from trickle import __version__

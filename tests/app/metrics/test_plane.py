@@ -12,7 +12,7 @@ from app.access_log import AccessLog
 from app.core.limits import Limits
 from app.core.registry import Registry
 from app.data_plane.plane import DataPlane, Options
-from app.metrics import PlaneCollector
+from app.metrics.plane import PlaneCollector
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from trickle.records import AccessRecord, Op

@@ -1,0 +1,1 @@
+"""Prometheus metrics: each scrape reads what the server counts anyway."""
