@@ -336,8 +336,8 @@ class Channel:
 
     def _begin(self, segment: Segment, now: float) -> None:
         """A segment got its first byte."""
-        del self._waiting[segment.seq]
-        self._open[segment.seq] = segment
+        self._open[segment.seq] = self._waiting.pop(segment.seq)
+        segment.opened_at = now
         self._deadlines.clear(segment)
         self._journal.segment_opened(self.name, self.epoch, segment.seq)
         self._advance(segment.seq, now)

@@ -11,6 +11,8 @@ from itertools import count, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from app.core.registry import Registry
+from app.data_plane.histogram import Histogram
+from app.data_plane.latencies import Latencies
 from app.data_plane.replies import CONTINUE
 from app.data_plane.routes import Router
 from trickle.records import AccessRecord
@@ -72,7 +74,8 @@ class DataPlane:
         held: POSTs that wait for those that they have overtaken.
         stalled: connections with unsent bytes.
         resting: kept-alive connections between requests, each with the time when it closes; in that order.
-        exchanges: ended ones, counted by (op, status, reason).
+        exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
+        loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes.
     """
 
@@ -100,6 +103,8 @@ class DataPlane:
         self.stalled: dict[Connection, Stall] = {}
         self.resting: dict[Connection, float] = {}
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
+        self.latencies = Latencies()
+        self.loop_lag = Histogram()
         self.bytes_in = 0
         self.bytes_out = 0
         self._common: tuple[object, bytes] = (None, b"")
@@ -119,6 +124,7 @@ class DataPlane:
     def ended(self, record: AccessRecord) -> None:
         """An exchange ended: count it, and log it."""
         self.exchanges[record.op or "none", record.status or 0, record.reason or ""] += 1
+        self.latencies.ended(record)
         self.bytes_in += record.bytes_in or 0
         self.bytes_out += record.bytes_out or 0
         if self.sink is not None:

@@ -122,6 +122,7 @@ class Reader(Exchange):
         if finished:
             self.withdraw()
             self.end(REASON_OF_STATE[segment.state])
+            self.plane.latencies.relayed(segment, self.record, self.arrived)
             self.connection.complete(close=not self.keep_alive)
         elif not caught_up and not self.connection.write_paused:
             self.connection.loop.call_soon(self._pull)

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 import app.sweeper
+from app.data_plane.histogram import Histogram
 from app.data_plane.plane import DataPlane
 from app.sweeper import TICK_S, sweep
 from tests.support.local import local_server
@@ -19,6 +20,7 @@ class Plane:
 
     def __init__(self) -> None:
         self.ticks: list[float] = []
+        self.loop_lag = Histogram((100_000, 10_000_000))
 
     def clock(self) -> float:
         return 42.0 + len(self.ticks)
@@ -42,6 +44,23 @@ def test_the_sweeper_ticks_with_the_planes_clock_until_it_is_cancelled(monkeypat
 
     asyncio.run(main())
     assert plane.ticks[:3] == [42.0, 43.0, 44.0]
+
+
+def test_its_lateness_is_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tick is compared with when it was due; one that is early counts as on time."""
+    monkeypatch.setattr(app.sweeper, "TICK_S", 0.001)
+    plane = Plane()
+    clocks = iter([10.0, 12.001, 20.0, 20.0])
+    monkeypatch.setattr(plane, "clock", lambda: next(clocks))
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            with pytest.raises(RuntimeError):  # the clock has no more to say
+                await sweep(cast(DataPlane, plane))
+
+    asyncio.run(main())
+    assert plane.loop_lag.counts == [1, 1, 0]
+    assert plane.loop_lag.sum in (1_999_999, 2_000_000)
 
 
 def test_the_precision_fits_the_graces() -> None:
