@@ -4,16 +4,16 @@ WORKDIR /src
 RUN pip install --no-cache-dir 'uv>=0.8'
 COPY pyproject.toml uv.lock README.md LICENSE ./
 ENV UV_PROJECT_ENVIRONMENT=/opt/tricklecast UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
-RUN uv sync --locked --no-dev --no-install-project --extra media
+RUN uv sync --locked --no-dev --no-install-project --extra media --extra tokens
 COPY trickle trickle
 COPY app app
 COPY publisher publisher
 COPY subscriber subscriber
 COPY analytics analytics
-RUN uv sync --locked --no-dev --no-editable --extra media
+RUN uv sync --locked --no-dev --no-editable --extra media --extra tokens
 
 FROM build AS build-analytics
-RUN uv sync --locked --no-dev --no-editable --extra media --extra analytics
+RUN uv sync --locked --no-dev --no-editable --extra media --extra tokens --extra analytics
 
 FROM python:3.13-slim AS base
 RUN useradd --create-home --uid 10001 tricklecast && mkdir /logs && chown tricklecast /logs

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
+from app.access.settings import AccessSettings
 from app.settings import Loaded, Settings, load
 
 
@@ -73,7 +74,9 @@ def _signature() -> inspect.Signature:
     config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.", show_default=False)]
     show = Annotated[bool, typer.Option("--show-config", help="Print every setting and where it came from, and stop.")]
     options = {"config": (config, None), "show_config": (show, False)}
-    options |= {name: (_option(name, field), None) for name, field in Settings.model_fields.items()}
+    # Who may do what comes last, as in the documentation: what is inherited would come first.
+    fields = sorted(Settings.model_fields.items(), key=lambda item: item[0] in AccessSettings.model_fields)
+    options |= {name: (_option(name, field), None) for name, field in fields}
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -17,14 +17,18 @@ from typing import Any, cast
 import uvicorn
 import uvloop
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
+from app.access.access import Access
 from app.access_log import AccessLog
 from app.changefeed import Changefeed
+from app.control_listener import listen_for_control, nothing_else
 from app.control_plane.api import channels_router
 from app.control_plane.health import health_router
 from app.control_plane.records import RecordRequests
 from app.core.facts import ChannelCreated, ChannelEnded, Fact
 from app.core.registry import Registry
+from app.data_plane.control import ControlProtocol
 from app.data_plane.plane import DataPlane
 from app.data_plane.protocol import TrickleProtocol
 from app.metrics.endpoint import metrics_router
@@ -49,20 +53,30 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         CannotServe: the address, or the certificate, cannot be used.
         AccessLogError: the access log cannot be written.
     """
-    listener = _listen(settings)
+    listener = _listen(settings.host, settings.port)
+    control = None
+    if settings.control_port is not None:
+        try:
+            control = _listen(settings.control_host or settings.host, settings.control_port)
+        except CannotServe:
+            listener.close()
+            raise
     # uvicorn raises the signals it caught once more after its shutdown; stopping on request is a success here.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        uvloop.run(_serve(settings, listener, announce))
+        uvloop.run(_serve(settings, listener, control, announce))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        listener.close()
+        for opened in filter(None, (listener, control)):
+            opened.close()
 
 
-async def _serve(settings: Settings, listener: socket.socket, announce: Callable[[str], None]) -> None:
+async def _serve(
+    settings: Settings, listener: socket.socket, control: socket.socket | None, announce: Callable[[str], None]
+) -> None:
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
     loop = asyncio.get_running_loop()
@@ -75,29 +89,37 @@ async def _serve(settings: Settings, listener: socket.socket, announce: Callable
             changefeed.note(fact)
 
     registry = Registry(settings.limits(), autocreate=settings.autocreate, listener=on_fact)
-    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node)
+    access = Access(settings, node)
+    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node, access=access.gate)
     if log is not None:
         await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
         log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
     if settings.changefeed:
         changefeed.start(registry)
-    server = Server(uvicorn_config(settings, plane, log), plane, log, announce, settings)
+    server = Server(uvicorn_config(settings, plane, log, access), plane, log, announce, settings)
+    if control is not None:
+        server.control = (control_config(settings, plane, log, access), control)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(log.run()) if log else None
         if writing is not None:
             # A log that cannot be written stops the server: running without it would hide what it is there for.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
-        sweeping = group.create_task(sweep(plane))
+        beside = [group.create_task(sweep(plane)), group.create_task(access.run())]
         await server.serve(sockets=[listener])
-        sweeping.cancel()
+        for task in beside:
+            task.cancel()
         if log is not None:
             log.event(Event.SERVER_STOP)
             log.close()
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with our beginning and end."""
+    """uvicorn's server with our beginning and end.
+
+    Attributes:
+        control: how and where the control plane is served, if it has an address of its own; set before the start.
+    """
 
     def __init__(
         self,
@@ -112,6 +134,7 @@ class Server(uvicorn.Server):
         self._log = log
         self._announce = announce
         self._settings = settings
+        self.control: tuple[uvicorn.Config, socket.socket] | None = None
 
     def stop(self) -> None:
         """Begin to shut down."""
@@ -134,7 +157,10 @@ class Server(uvicorn.Server):
         gc.set_threshold(10_000, 20, 50)
         if self._log is not None:
             self._log.event(Event.SERVER_READY)
-        self._announce(_address(self._settings, self.servers[0].sockets[0]))
+        if self.control is not None:
+            await listen_for_control(self, self.control[0], self._plane, self.control[1])
+        for server, path in zip(self.servers, (self._settings.base_path, " (control plane)"), strict=False):
+            self._announce(_address(self._settings, server.sockets[0]) + path)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._plane.registry.shutting_down = True
@@ -144,15 +170,26 @@ class Server(uvicorn.Server):
         self._plane.abort_all()
 
 
-def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None) -> uvicorn.Config:
-    """How uvicorn is run.
+def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
+    """How uvicorn is run at the address of the channels.
 
     Raises:
         CannotServe: the TLS certificate or key cannot be used.
     """
+    if settings.control_port is None:
+        return _config(settings, control_plane(plane, log, access), partial(TrickleProtocol, plane))
+    return _config(settings, RecordRequests(nothing_else, plane), partial(TrickleProtocol, plane))
+
+
+def control_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
+    """How uvicorn is run at the control plane's own address."""
+    return _config(settings, control_plane(plane, log, access), partial(ControlProtocol, plane))
+
+
+def _config(settings: Settings, app: ASGIApp, protocol: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
     config = uvicorn.Config(
-        control_plane(plane, log),
-        http=cast(Any, partial(TrickleProtocol, plane)),
+        cast(Any, app),
+        http=cast(Any, protocol),
         loop="none",
         ws="none",
         lifespan="off",
@@ -177,7 +214,7 @@ def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None) 
     return config
 
 
-def control_plane(plane: DataPlane, log: AccessLog | None) -> FastAPI:
+def control_plane(plane: DataPlane, log: AccessLog | None, access: Access) -> FastAPI:
     """The FastAPI application for everything outside the base path."""
     api = FastAPI(
         title="tricklecast",
@@ -188,6 +225,7 @@ def control_plane(plane: DataPlane, log: AccessLog | None) -> FastAPI:
     api.include_router(channels_router(plane))
     api.include_router(health_router(plane.registry))
     api.include_router(metrics_router(plane, log))
+    access.guard(api, plane.jitter)
     api.add_middleware(RecordRequests, plane=plane)
     return api
 
@@ -220,13 +258,13 @@ def _log_fact(log: AccessLog, fact: Fact) -> None:
             )
 
 
-def _listen(settings: Settings) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
-        family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
-        where = f"{settings.host}:{settings.port}"
+        where = f"{host}:{port}"
         # What Python adds to the reason in parentheses is the address once more.
         reason = (error.strerror or str(error)).partition(" (")[0]
         raise CannotServe(f"cannot listen on {where}: {reason}{hint}") from None
@@ -235,7 +273,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _address(settings: Settings, listener: Any) -> str:
     host, port = listener.getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.base_path}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def announce_on_stdout(address: str) -> None:

@@ -17,6 +17,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from app.access.settings import AccessSettings
 from app.core.limits import Limits
 from app.data_plane.plane import Options
 from app.data_plane.routes import CONTROL_PLANE
@@ -32,7 +33,7 @@ class InvalidSettings(InvalidInput):
     """A setting has a value that it cannot have."""
 
 
-class Settings(BaseSettings):
+class Settings(AccessSettings):
     """Settings of one server, frozen. Sizes take a unit (``64MiB``); times are seconds."""
 
     model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True)

@@ -40,6 +40,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "app.data_plane.plane",
         "app.data_plane.identity",
     ),
+    # Decides for both planes, and answers in their words.
+    "app.access": ("app.access", "app.core", "app.data_plane", "app.control_plane.scope"),
     "app.conformance": ("app.conformance",),
 }
 """Inside the server: which parts of `app` a part may import. What is not listed is wiring and may import all."""

@@ -16,7 +16,7 @@
         ├── SegmentMissing                      470
         ├── Superseded                          409
         ├── SegmentTooLarge                     413
-        ├── Refused                             403, 429, 503 and any other status that says no
+        ├── Refused                             401, 403, 429, 503 and any other status that says no
         ├── RemoteProtocolError                 the answer makes no sense
         └── ConnectionLost                      no answer at all
 
@@ -210,13 +210,11 @@ class SegmentTooLarge(BrokenByPeer):
 
 
 class Refused(BrokenByPeer):
-    """The server said no: by policy (403), for the moment (429, 503), or with any other error status.
+    """The server said no: a valid token is wanted (401), it is not allowed (403), not now (429, 503), or any other.
 
     Attributes:
         retry_after: seconds to wait before asking again; ``None`` where the server gave none.
     """
-
-    what = "refused by the server"
 
     def __init__(
         self,
@@ -228,6 +226,8 @@ class Refused(BrokenByPeer):
     ) -> None:
         super().__init__(status, seq=seq, detail=detail)
         self.retry_after = retry_after
+        refusals = {401: "the server wants a valid token", 403: "the server does not allow this"}
+        self.what = refusals.get(status or 0, "refused by the server")
 
     @property
     def temporary(self) -> bool:

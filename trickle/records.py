@@ -49,6 +49,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     BAD_REQUEST = "bad_request"
     FORBIDDEN = "forbidden"
+    EXPIRED = "expired"
     CLIENT_GONE = "client_gone"
     EVICTED = "evicted"
     GUARD = "guard"
@@ -59,6 +60,16 @@ class Reason(StrEnum):
     def limit(name: str) -> str:
         """The reason of a refusal by the limit of that name: ``limit:<name>``."""
         return f"limit:{name}"
+
+    @staticmethod
+    def token(why: str) -> str:
+        """The reason of a refusal of a token, or of none: ``token:<why>``."""
+        return f"token:{why}"
+
+    @staticmethod
+    def webhook(what: str) -> str:
+        """The reason of a refusal by the webhook, or for want of its answer: ``webhook:<what>``."""
+        return f"webhook:{what}"
 
 
 class Event(StrEnum):
@@ -89,7 +100,7 @@ class AccessRecord:
         channel, epoch: the channel's name, and which life of that name.
         seq: the seq as **requested** (-1, -2, ...); rseq: as **resolved**; ``None`` if it was not.
         next_seq: the channel's head when the answer was given.
-        reason: how the exchange ended: a :class:`Reason`, or ``limit:<name>``.
+        reason: how the exchange ended: a :class:`Reason`, or ``limit:<name>``, ``token:<why>``, ``webhook:<what>``.
         bytes_in, bytes_out: body bytes of the request and of the response.
         wait_us: arrival to first response byte; dur_us: arrival to the end. Microseconds.
         eos: the answer carried ``Lp-Trickle-Closed``.

@@ -33,6 +33,7 @@ EPOCH: Final = "Lp-Trickle-Epoch"
 CLOSED: Final = "Lp-Trickle-Closed"
 TRUNCATED: Final = "Lp-Trickle-Truncated"
 RETRY_AFTER: Final = "Retry-After"
+WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
 # Request headers.
 RESET: Final = "Lp-Trickle-Reset"
@@ -41,6 +42,8 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 ATTEMPT: Final = "Trickle-Attempt"
 CLIENT: Final = "Trickle-Client"
 TRACEPARENT: Final = "traceparent"
+SIGNATURE: Final = "Trickle-Signature"
+"""Of a question to a webhook."""
 
 TERMINATED: Final = "terminated"
 """The one value of ``Lp-Trickle-Closed``: the channel has ended."""
@@ -66,6 +69,7 @@ class Status(IntEnum):
     OK = 200
     NO_CONTENT = 204
     BAD_REQUEST = 400
+    UNAUTHORIZED = 401
     FORBIDDEN = 403
     NOT_FOUND = 404
     METHOD_NOT_ALLOWED = 405
@@ -85,6 +89,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.OK: "OK",
     Status.NO_CONTENT: "No Content",
     Status.BAD_REQUEST: "Bad Request",
+    Status.UNAUTHORIZED: "Unauthorized",
     Status.FORBIDDEN: "Forbidden",
     Status.NOT_FOUND: "Not Found",
     Status.METHOD_NOT_ALLOWED: "Method Not Allowed",

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path, Response
 
 from app.control_plane.models import ChannelModel, ChannelsModel, NewChannelModel, ProblemModel, channel_model
+from app.control_plane.scope import MayManage, Visible
 from app.core.resolution import Refusal, Why
 from app.core.statistics import channel_statistics
 from app.data_plane.plane import DataPlane
@@ -30,17 +31,20 @@ def channels_router(plane: DataPlane) -> APIRouter:
         return time.time() - (plane.clock() - at)
 
     @router.get("", summary="List all channels")
-    async def list_channels() -> ChannelsModel:
+    async def list_channels(visible: Visible) -> ChannelsModel:
         statistics = registry.statistics()
+        shown = [channel for channel in statistics.channels if visible(channel.name)]
+        # Totals of all would tell of the channels that are not shown.
+        is_all = len(shown) == len(statistics.channels)
         return ChannelsModel(
-            channels=[channel_model(channel, to_wall) for channel in statistics.channels],
-            readers=statistics.readers,
-            bytes_held=statistics.bytes_held,
+            channels=[channel_model(channel, to_wall) for channel in shown],
+            readers=sum(channel.readers for channel in shown),
+            bytes_held=statistics.bytes_held if is_all else sum(channel.bytes for channel in shown),
         )
 
     @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
-    async def describe_channel(name: ChannelName) -> ChannelModel:
-        channel = registry.channels.get(_checked(name))
+    async def describe_channel(name: ChannelName, visible: Visible) -> ChannelModel:
+        channel = registry.channels.get(_checked(name, visible))
         if channel is None:
             raise HTTPException(404, "no such channel")
         return channel_model(channel_statistics(channel), to_wall)
@@ -51,8 +55,8 @@ def channels_router(plane: DataPlane) -> APIRouter:
         status_code=201,
         responses={200: {"model": ChannelModel, "description": "It exists already"}, 400: {"model": ProblemModel}},
     )
-    async def create_channel(new: NewChannelModel, response: Response) -> ChannelModel:
-        name = _checked(new.name)
+    async def create_channel(new: NewChannelModel, response: Response, visible: Visible) -> ChannelModel:
+        name = _checked(new.name, visible)
         existed = registry.live(name) is not None
         channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
         if isinstance(channel, Refusal):
@@ -61,8 +65,8 @@ def channels_router(plane: DataPlane) -> APIRouter:
         return channel_model(channel_statistics(channel), to_wall)
 
     @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
-    async def end_channel(name: ChannelName) -> ChannelModel:
-        channel = registry.channels.get(_checked(name))
+    async def end_channel(name: ChannelName, visible: Visible) -> ChannelModel:
+        channel = registry.channels.get(_checked(name, visible))
         refusal = registry.end(name, plane.clock())
         if refusal is not None:
             raise _refused(refusal)
@@ -72,11 +76,15 @@ def channels_router(plane: DataPlane) -> APIRouter:
     return router
 
 
-def _checked(name: str) -> str:
+def _checked(name: str, visible: MayManage) -> str:
     try:
-        return parse_channel(name.replace("%", "%25"))
+        channel = parse_channel(name.replace("%", "%25"))
     except InvalidChannelName as error:
         raise HTTPException(400, str(error)) from None
+    if not visible(channel):
+        # Whether there is such a channel is none of the caller's business.
+        raise HTTPException(403, "not allowed")
+    return channel
 
 
 def _refused(refusal: Refusal) -> HTTPException:

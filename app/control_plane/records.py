@@ -6,6 +6,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.control_plane.scope import RECORD
 from app.data_plane.identity import client_key, user_agent
 from app.data_plane.plane import DataPlane
 from trickle.records import AccessRecord, Op, Reason
@@ -43,6 +44,8 @@ class RecordRequests:
             bytes_out=0,
             reason=Reason.COMPLETE,
         )
+
+        scope[RECORD] = record
 
         async def watch(message: Message) -> None:
             if message["type"] == "http.response.start":

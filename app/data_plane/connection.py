@@ -118,6 +118,8 @@ class Connection(HttpToolsProtocol):
         self.plane.connections.discard(self)
         self.plane.stalled.pop(self, None)
         self.plane.resting.pop(self, None)
+        if self.plane.access is not None:
+            self.plane.access.left(self)
         self.deaf = True
         self.fd = -1
         exchange, self.exchange = self.exchange, None

@@ -43,6 +43,13 @@ def begin(connection: Connection, request: Request) -> None:
     else:
         ip, conn = connection.peer, connection.number
         record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=conn)
+    if plane.access is None or plane.access.admits(connection, request, route, record, _begin_late):
+        _begin(connection, request, route, record)
+
+
+def _begin(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
+    """Begin an exchange that may be."""
+    plane = connection.plane
     if route.op in (Op.READ, Op.CHANGES) and not route.error:
         _read(connection, request, route, record)
     elif route.op is Op.PUBLISH and not route.error:
@@ -52,6 +59,25 @@ def begin(connection: Connection, request: Request) -> None:
         exchange = Exchange(connection, request, record)
         connection.exchange = exchange
         exchange.answer(reply or _manage(plane.registry, exchange, request, route))
+
+
+def _begin_late(connection: Connection, request: Request, route: Route, record: AccessRecord, waited: Exchange) -> None:
+    """Begin an exchange that had to wait; its body, or a part of it, may be there."""
+    request.arrived = waited.arrived
+    _begin(connection, request, route, record)
+    publish = request.publish
+    if publish is not None and connection.exchange is publish:
+        _deliver(publish, request)
+    elif not request.held:
+        request.chunks.clear()
+
+
+def _deliver(publish: Publish, request: Request) -> None:
+    """Give a publish what has arrived of its body while it could not take it."""
+    if request.complete:
+        publish.body_ended(request.take())
+    elif request.chunks:
+        publish.data(request.take())
 
 
 def _read(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
@@ -108,10 +134,8 @@ def _publish_again(held: Held, route: Route) -> None:
     if reply is not None:
         _place(publish, connection.plane.registry, route)
         publish.answer(reply)
-    elif request.complete:
-        publish.body_ended(request.take())
-    elif request.chunks:
-        publish.data(request.take())
+    else:
+        _deliver(publish, request)
 
 
 def _reserve(publish: Publish, request: Request, route: Route) -> Writer | AlreadyStored | Refusal:

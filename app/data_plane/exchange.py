@@ -28,7 +28,7 @@ class Exchange:
         self.connection = connection
         self.plane: DataPlane = connection.plane
         self.record = record
-        self.arrived = self.plane.clock()
+        self.arrived = request.arrived or self.plane.clock()
         self.keep_alive = request.keep_alive
         self.http10 = request.http10
         self.cors = request.cors

@@ -19,6 +19,7 @@ from trickle.records import AccessRecord
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
+    from app.data_plane.gate import Gate
     from app.data_plane.overtaken import Held
     from app.data_plane.publish import Publish
 
@@ -68,6 +69,7 @@ class DataPlane:
         sink: takes the access record of each exchange when it ended; ``None`` if there is no access log.
         node: this server's name in the records.
         rng: where jitter comes from.
+        access: decides who may do what; ``None``: everybody may do everything.
 
     Attributes:
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
@@ -87,12 +89,14 @@ class DataPlane:
         sink: RecordSink | None = None,
         node: str | None = None,
         rng: random.Random | None = None,
+        access: Gate | None = None,
     ) -> None:
         self.registry = registry
         self.options = options
         self.sink = sink
         self.node = node
         self.rng = rng or random.Random()
+        self.access = access
         self.clock = time.monotonic
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)
@@ -136,6 +140,8 @@ class DataPlane:
         self._send_interim(now)
         self._cut_off_stalled(now)
         self._close_resting(now)
+        if self.access is not None:
+            self.access.tick()
 
     def abort_all(self) -> None:
         """Break every connection that is left: the time to finish is over."""

@@ -34,10 +34,12 @@ class Request:
         complete: whether the body has ended.
         publish: the exchange that takes the body, once there is one.
         queued: whether it waits behind an unfinished exchange of its connection.
-        held: whether it waits for requests that it has overtaken.
+        held: whether it waits: for requests that it has overtaken, or to be allowed.
+        arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
     """
 
     __slots__ = (
+        "arrived",
         "chunks",
         "complete",
         "headers",
@@ -72,6 +74,7 @@ class Request:
         self.publish: Publish | None = None
         self.queued = False
         self.held = False
+        self.arrived = 0.0
 
     @property
     def cors(self) -> bool:

@@ -17,11 +17,12 @@ from typing import Any
 
 import uvloop
 
+from app.access.access import Access
 from app.changefeed import Changefeed
 from app.conformance.target import Address, Target
 from app.core.registry import Registry
 from app.data_plane.plane import DataPlane
-from app.server import Server, uvicorn_config
+from app.server import Server, control_config, uvicorn_config
 from app.settings import Settings
 from app.sweeper import sweep
 from tests.support.waiting import WITHIN_S, eventually
@@ -36,7 +37,8 @@ class LocalServer:
 
     Attributes:
         settings: what it runs with.
-        port: where it listens.
+        port: where it listens. control_port: where its control plane does; the same, usually.
+        access: who may do what.
         plane: its data plane; look, but change nothing (it lives in another thread).
         records: the access records so far. problems: what its event loop complained about; must stay empty.
     """
@@ -46,6 +48,8 @@ class LocalServer:
     plane: DataPlane
     records: list[AccessRecord]
     problems: list[str] = field(default_factory=list)
+    control_port: int = 0
+    access: Access | None = None
 
     def target(self, tls: ssl.SSLContext | None = None) -> Target:
         """A client's view of it."""
@@ -84,6 +88,7 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     """
     configured = Settings(port=0, **{**QUICK_END, **settings})
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    control = None if configured.control_port is None else socket.create_server(("127.0.0.1", 0))
     records: list[AccessRecord] = []
     started: list[tuple[LocalServer, Server]] = []
 
@@ -92,15 +97,21 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         changefeed = Changefeed(loop.call_soon, loop.time)
 
         registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=changefeed.note)
-        plane = DataPlane(registry, configured.options(), sink=records.append, node="here")
+        access = Access(configured, "here")
+        plane = DataPlane(registry, configured.options(), sink=records.append, node="here", access=access.gate)
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, records)
+        running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]
+        running.access = access
         loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))
-        config = uvicorn_config(configured, plane, None)
+        config = uvicorn_config(configured, plane, None, access)
         server = Server(config, plane, None, lambda _: started.append((running, server)), configured)
-        sweeping = loop.create_task(sweep(plane))
+        if control is not None:
+            server.control = (control_config(configured, plane, None, access), control)
+        beside = [loop.create_task(sweep(plane)), loop.create_task(access.run())]
         await server.serve(sockets=[listener])
-        sweeping.cancel()
+        for task in beside:
+            task.cancel()
 
     thread = threading.Thread(target=lambda: uvloop.run(main()), name="server", daemon=True)
     thread.start()
@@ -116,3 +127,5 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         assert running.problems == []
     finally:
         listener.close()
+        if control is not None:
+            control.close()

@@ -79,6 +79,8 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
         (Superseded(detail="late"), "another publisher wrote this segment [409]: late"),
         (SegmentTooLarge(413), "segment too large [413]"),
         (Refused(503), "refused by the server [503]"),
+        (Refused(401, detail="Token expired"), "the server wants a valid token [401]: Token expired"),
+        (Refused(403, seq=1), "the server does not allow this (seq 1) [403]"),
         (RemoteProtocolError(200), "the answer is not from a trickle server [200]"),
         (ConnectionLost(detail="refused"), "connection lost: refused"),
     ],
@@ -114,6 +116,7 @@ def test_refused_tells_whether_waiting_helps(status: int | None, temporary: bool
     ("status", "expected"),
     [
         (400, Refused),
+        (401, Refused),
         (403, Refused),
         (404, ChannelNotFound),
         (405, Refused),

@@ -1,0 +1,112 @@
+"""Who may use the control plane: the holder of its token, and tokens with the right ``manage`` for their channels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.access import refusals
+from app.access.credentials import from_headers
+from app.access.grants import Grant, Rejected
+from app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
+from app.access.rules import ANY, EVERYTHING, Right, Rights
+from app.control_plane.scope import MAY_MANAGE, RECORD
+from trickle import wire
+from trickle.records import AccessRecord, Reason
+
+if TYPE_CHECKING:
+    from app.access.secrets import Secret
+    from app.data_plane.answers import Jitter
+    from app.data_plane.replies import Reply
+
+OPEN: Final = frozenset({"/healthz", "/readyz"})
+"""A load balancer asks these, and they say nothing but that."""
+
+METRICS: Final = "/metrics"
+CHANNELS: Final = "/api/v1/channels"
+
+
+class GuardControlPlane:
+    """ASGI middleware that lets in who may manage something.
+
+    Args:
+        app: the application inside.
+        token: whoever has it may do everything; ``None``: nobody.
+        judge: of other tokens; ``None``: there are none.
+        metrics_open: whether everybody may read the metrics.
+        jitter: for ``Retry-After``.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, token: Secret | None, judge: Judge | None, metrics_open: bool, jitter: Jitter
+    ) -> None:
+        self._app = app
+        self._token = token
+        self._judge = judge
+        self._open = OPEN | {METRICS} if metrics_open else OPEN
+        self._jitter = jitter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open:
+            await self._app(scope, receive, send)
+            return
+        record: AccessRecord = scope[RECORD]
+        outcome = await self._judge_request(scope, record)
+        if isinstance(outcome, Rights):
+            scope[MAY_MANAGE] = _manages(outcome)
+            await self._app(scope, receive, send)
+            return
+        record.reason = outcome.reason
+        headers = {name: str(value) for name, value in outcome.headers}
+        if outcome.retry_after_s is not None:
+            headers[wire.RETRY_AFTER] = str(outcome.retry_after_s)
+            record.retry_after_ms = outcome.retry_after_s * 1000
+        await PlainTextResponse(outcome.body, outcome.status, headers)(scope, receive, send)
+
+    async def _judge_request(self, scope: Scope, record: AccessRecord) -> Rights | Reply:
+        token = from_headers(dict(scope["headers"]))
+        if token is None:
+            return refusals.MISSING
+        if self._token is not None and self._token.equals(token):
+            return EVERYTHING
+        if self._judge is None:
+            return refusals.rejected("signature")
+        try:
+            grant = await _grant(self._judge, token)
+        except Rejected as error:
+            if error.why == NO_KEYS:
+                return refusals.unavailable(Reason.token(error.why), self._jitter)
+            return refusals.rejected(error.why)
+        record.client = grant.subject or record.client
+        allowed = bool(grant.rights.manage) if _is_channels(scope["path"]) else ANY in grant.rights.manage
+        return grant.rights if allowed else refusals.NOT_ALLOWED
+
+
+async def _grant(judge: Judge, token: bytes) -> Grant:
+    """What a token allows, after a look for newer keys if need be.
+
+    Raises:
+        Rejected: nothing.
+    """
+    try:
+        return judge.judge(token)
+    except Rejected as error:
+        if error.why not in (UNKNOWN_KEY, NO_KEYS) or judge.key_server is None:
+            raise
+        came = asyncio.Event()
+        if not judge.key_server.ask(came.set):
+            raise
+    await came.wait()
+    return judge.judge(token)
+
+
+def _is_channels(path: str) -> bool:
+    return path == CHANNELS or path.startswith(f"{CHANNELS}/")
+
+
+def _manages(rights: Rights) -> Callable[[str], bool]:
+    return lambda channel: rights.has(Right.MANAGE, channel)

@@ -1,0 +1,72 @@
+"""One request at the gate: what it is about, and how it goes on from there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.access.waiting import Asking
+from app.data_plane.exchange import Exchange
+from trickle.records import AccessRecord, Op
+
+if TYPE_CHECKING:
+    from app.data_plane.connection import Connection
+    from app.data_plane.gate import Begin
+    from app.data_plane.replies import Reply
+    from app.data_plane.request import Request
+    from app.data_plane.routes import Route
+
+
+class Entry:
+    """A request that wants to begin.
+
+    Attributes:
+        connection, request, record, channel, op: of the request.
+        subject: whom its token was given to, as soon as that is known.
+    """
+
+    __slots__ = ("_asking", "_begin", "_route", "channel", "connection", "op", "record", "request", "subject")
+
+    def __init__(
+        self, connection: Connection, request: Request, route: Route, record: AccessRecord, begin: Begin
+    ) -> None:
+        assert route.op is not None, "what asks for nothing is not asked for its rights"
+        self.connection = connection
+        self.request = request
+        self.record = record
+        self.op: Op = route.op
+        self.channel = route.channel
+        self.subject: str | None = None
+        self._route = route
+        self._begin = begin
+        self._asking: Asking | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits, or has waited, for an answer from outside."""
+        return self._asking is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits any more: the client has gone, or the server goes."""
+        return self._asking is not None and self._asking.over
+
+    def wait(self) -> None:
+        """Let it wait; :meth:`begin` or :meth:`refuse` ends that."""
+        if self._asking is None:
+            self._asking = Asking(self.connection, self.request, self.record)
+
+    def begin(self) -> None:
+        """Begin what has waited."""
+        assert self._asking is not None, "it has waited"
+        self._asking.withdraw()
+        self._begin(self.connection, self.request, self._route, self.record, self._asking)
+
+    def refuse(self, reply: Reply) -> bool:
+        """Answer that it may not; always ``False``."""
+        if self._asking is not None:
+            self._asking.send_away(reply)
+        else:
+            exchange = Exchange(self.connection, self.request, self.record)
+            self.connection.exchange = exchange
+            exchange.answer(reply)
+        return False

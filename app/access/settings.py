@@ -1,0 +1,101 @@
+"""The settings of access control, with their units in their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class AccessSettings(BaseSettings):
+    """Who may do what. Everything is off by default: then everybody may do everything."""
+
+    jwt_secret_file: Path | None = Field(None, description="Check tokens (HS256) with the secret in this file.")
+    jwt_key_file: Path | None = Field(None, description="Check tokens with the public key (PEM) in this file.")
+    jwks_file: Path | None = Field(None, description="Check tokens with the public keys (JWKS) in this file.")
+    jwks_url: str | None = Field(None, description="Check tokens with the public keys (JWKS) behind this URL.")
+    jwks_refetch_s: float = Field(
+        30.0, ge=1, allow_inf_nan=False, description="Fetch them at most this often for a key that is not known."
+    )
+    jwks_max_age_s: float = Field(
+        3600.0, ge=1, allow_inf_nan=False, description="Fetch them again after this time in any case."
+    )
+    jwt_audience: str | None = Field(None, description="What a token's aud must contain; off: it must have none.")
+    jwt_issuer: str | None = Field(None, description="What a token's iss must be; off: anything.")
+    jwt_leeway_s: float = Field(
+        10.0, ge=0, le=300, description="By how much a token's times may be passed, as clocks differ."
+    )
+    token_in_query: bool = Field(False, description="Take a token from ?token= too, if there is no Authorization.")
+    token_cache: int = Field(10_000, ge=1, description="Tokens that are remembered as checked.")
+    control_token_file: Path | None = Field(
+        None, description="The token in this file may use the control plane, all of it."
+    )
+    control_host: str | None = Field(None, description="Address of the control plane; that of --host if unset.")
+    control_port: int | None = Field(
+        None, ge=0, le=65535, description="Serve the control plane at this port, and no longer beside the channels."
+    )
+    metrics_open: bool = Field(False, description="Let everybody read /metrics where the control plane is guarded.")
+    webhook_url: str | None = Field(None, description="Ask this URL before a create, publish, subscribe and delete.")
+    webhook_secret_file: Path | None = Field(None, description="Sign these questions with the secret in this file.")
+    webhook_timeout_s: float = Field(
+        2.0, gt=0, le=60, description="How long an answer may take, waiting for its turn included."
+    )
+    webhook_fail_open: bool = Field(False, description="Without an answer, allow instead of refusing.")
+    webhook_concurrency: int = Field(16, ge=1, le=1024, description="Questions at a time.")
+    webhook_cache_s: float = Field(
+        5.0, ge=0, le=3600, description="How long an answer holds that has no Cache-Control of its own."
+    )
+
+    @field_validator("jwks_url", "webhook_url")
+    @classmethod
+    def _usable_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            parts = urlsplit(value)
+            host = parts.hostname
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
+            raise ValueError("a URL begins with http:// or https:// and names a host")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("a URL here holds no user and password: settings are shown and logged")
+        return value
+
+    @field_validator("jwks_url")
+    @classmethod
+    def _keys_come_safely(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith("http:") and urlsplit(value).hostname not in _LOOPBACK:
+            raise ValueError("keys come by https, or from this machine: who changes them on the way is let in")
+        return value
+
+    @field_validator("webhook_url")
+    @classmethod
+    def _no_query(cls, value: str | None) -> str | None:
+        if value is not None and urlsplit(value).query:
+            raise ValueError("a query may hold a secret, and settings are shown and logged: use webhook_secret_file")
+        return value
+
+    @model_validator(mode="after")
+    def _whole_control_plane(self) -> AccessSettings:
+        if self.control_host is not None and self.control_port is None:
+            raise ValueError("control_host needs control_port")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_webhook(self) -> AccessSettings:
+        if self.webhook_secret_file is not None and self.webhook_url is None:
+            raise ValueError("webhook_secret_file needs webhook_url")
+        if self.webhook_url is not None and not (self.has_tokens or self.control_token_file):
+            raise ValueError("webhook_url needs control_token_file, or the control plane would be a way around it")
+        return self
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether tokens are checked."""
+        return bool(self.jwt_secret_file or self.jwt_key_file or self.jwks_file or self.jwks_url)

@@ -1,0 +1,24 @@
+"""What middleware leaves in an ASGI scope for the routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+MAY_MANAGE: Final = "tricklecast.may_manage"
+"""Tells of a channel's name whether the caller may know of it and manage it; missing where everybody may."""
+
+RECORD: Final = "tricklecast.record"
+"""The access record of the request."""
+
+MayManage = Callable[[str], bool]
+
+
+def _may_manage(request: Request) -> MayManage:
+    found: MayManage | None = request.scope.get(MAY_MANAGE)
+    return found or (lambda name: True)
+
+
+Visible = Annotated[MayManage, Depends(_may_manage)]
