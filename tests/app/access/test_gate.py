@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from app.conformance.http1 import Response
 from app.conformance.target import Target
+from app.conformance.verdicts import Failure
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
@@ -166,55 +168,75 @@ def test_the_changefeed_is_for_those_who_may_read_everything(target: Target) -> 
 def test_a_refused_publisher_is_not_read(target: Target) -> None:
     """It hears at once that it may not, while its body is still to come, and the connection closes."""
     upload = target.channel("cam-unread").upload(0, headers=may("subscribe"))
-    response = upload.connection.response()
+    response = upload.answer()
     assert (response.status, response.get("Connection")) == (403, "close")
 
 
-def soon(server: LocalServer, **more: Any) -> dict[str, str]:
-    """The header of a token that expires in a moment, but not before the server has seen it."""
-    return bearer(token(exp=time.time() + 1.0, **more))
+def soon() -> dict[str, str]:
+    """The header of a token that expires before the others, when the test says so."""
+    return bearer(token(exp=time.time() + 1800))
+
+
+@contextmanager
+def later(server: LocalServer) -> Iterator[None]:
+    """Let the server believe that it is 40 minutes later."""
+    assert server.access is not None
+    gate, judge = server.access.gate, server.access.judge
+    assert gate is not None
+    assert judge is not None
+    gate._wall = judge._wall = lambda: time.time() + 2400
+    try:
+        yield
+    finally:
+        gate._wall = judge._wall = time.time
 
 
 def test_a_running_reader_is_cut_off_when_its_token_expires(target: Target, server: LocalServer) -> None:
     """Without a final chunk: the part is not taken for the whole. The publisher goes on."""
     upload = target.channel("late-reader").upload(0, b"begun", headers=bearer(token()))
     target.settle()
-    reader = target.channel("late-reader").read(0, soon(server))
+    reader = target.channel("late-reader").read(0, soon())
     assert reader.head().status == 200
     assert reader.body(5) == b"begun"
-    assert not reader.is_complete()
+    with later(server), pytest.raises(Failure):
+        reader.rest()
     record = server.record(channel="late-reader", op="read")
     assert (record.status, record.reason, record.bytes_out) == (200, "expired", 5)
-    upload.chunk(b" and ended")
-    assert upload.end().status == 200
+    upload.chunk(b" and ended").end()
+    assert upload.answer().status == 200
 
 
 def test_a_waiting_reader_is_told_that_its_token_has_expired(target: Target, server: LocalServer) -> None:
     """401 while nothing of an answer is out."""
     assert target.ask("POST", f"{target.base}/late-waiting", bearer(token()), b"").status == 200
-    reader = target.channel("late-waiting").read(0, soon(server))
-    response = reader.response()
+    reader = target.channel("late-waiting").read(0, soon())
+    target.settle()
+    with later(server):
+        response = reader.response()
     assert (response.status, response.body) == (401, b"Token expired")
     assert server.record(channel="late-waiting", op="read").reason == "expired"
 
 
 def test_a_running_publisher_ends_when_its_token_expires(target: Target, server: LocalServer) -> None:
     """401, its segment closes as truncated, and its readers are told."""
-    upload = target.channel("late-publisher").upload(0, b"begun", headers=soon(server))
+    upload = target.channel("late-publisher").upload(0, b"begun", headers=soon())
     target.settle()
     reader = target.channel("late-publisher").read(0, bearer(token()))
-    response = upload.connection.response()
+    with later(server):
+        response = upload.answer()
     assert (response.status, response.body) == (401, b"Token expired")
     whole = reader.response()
-    assert (whole.body, whole.trailers.get("Lp-Trickle-Truncated")) == (b"begun", "truncated")
+    assert (whole.body, whole.marked("Lp-Trickle-Truncated")) == (b"begun", "truncated")
     record = server.record(channel="late-publisher", op="publish")
     assert (record.status, record.reason, record.bytes_in) == (401, "expired", 5)
 
 
 def test_a_preconnect_ends_when_its_token_expires(target: Target, server: LocalServer) -> None:
     """401; the segment is there for the next publisher."""
-    upload = target.channel("late-preconnect").upload(0, headers=soon(server))
-    assert upload.connection.response().status == 401
+    upload = target.channel("late-preconnect").upload(0, headers=soon())
+    target.settle()
+    with later(server):
+        assert upload.answer().status == 401
     assert ask(target, "publish", bearer(token()), "late-preconnect").status == 200
 
 
@@ -222,13 +244,14 @@ def test_another_token_on_the_same_connection(target: Target, server: LocalServe
     """What counts is the token of the request that runs."""
     connection = target.open()
     path = f"{target.base}/late-other"
-    for headers in (soon(server), bearer(token())):
+    for headers in (soon(), bearer(token())):
         connection.request("POST", path, headers, b"")
         assert connection.response().status == 200
     connection.request("GET", f"{path}/0", bearer(token()))
-    eventually(lambda: server.plane.registry.readers == 1)
-    expired = soon(server)
-    assert target.ask("GET", f"{path}/0", expired).status == 401
+    ended = target.channel("late-other").read(0, soon())
+    eventually(lambda: server.plane.registry.readers == 2)
+    with later(server):
+        assert ended.response().status == 401
     assert ask(target, "publish", bearer(token()), "late-other").status == 200
     assert connection.response().body == b"x"
 
@@ -269,11 +292,11 @@ def test_a_secret_file_that_will_not_do(tmp_path: Path) -> None:
     """One byte too few."""
     from app.access.access import Access
     from app.access.secrets import InvalidSecret
-    from app.settings import Settings
+    from app.settings import load
 
     file = tmp_path / "secret"
     file.write_bytes(b"x" * 31)
     with pytest.raises(InvalidSecret, match="holds 31 bytes, and a secret has at least 32"):
-        Access(Settings(jwt_secret_file=file), "here")
+        Access(load({"jwt_secret_file": file}).settings, "here")
     file.write_bytes(b" " + b"x" * 32 + b"\n")
-    assert Access(Settings(jwt_secret_file=file), "here").gate is not None
+    assert Access(load({"jwt_secret_file": file}).settings, "here").gate is not None
