@@ -57,7 +57,7 @@ class Settings(AccessSettings):
     window_segments: int = Field(_LIMITS.window_segments, ge=1, description="Closed segments kept per channel.")
     window_bytes: ByteSize = Field(ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of them kept per channel.")
     window_age_s: float = Field(_LIMITS.window_age_s, gt=0, description="How long they are kept.")
-    max_total_bytes: ByteSize = Field(ByteSize(_LIMITS.total_bytes), gt=0, description="Bytes over all channels.")
+    max_total_bytes: ByteSize = Field(ByteSize(_LIMITS.total_bytes), gt=0, description="Memory of all segments.")
     max_channels: int = Field(_LIMITS.channels, ge=1, description="Channels at a time.")
     max_readers: int = Field(_LIMITS.readers, ge=1, description="Readers at a time, waiting ones included.")
     publisher_grace_s: float = Field(

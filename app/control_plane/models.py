@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.statistics import ChannelStatistics
+from app.core.window import Eviction
 
 
 class WindowModel(BaseModel):
@@ -16,7 +17,9 @@ class WindowModel(BaseModel):
 
     segments: int = Field(description="How many.")
     bytes: int = Field(description="Their body bytes.")
+    memory: int = Field(description="Bytes of memory that they take.")
     earliest: int = Field(description="The oldest seq that can be read now.")
+    evicted: dict[Eviction, int] = Field(description="Segments that have left it in this epoch, by the reason.")
 
 
 class PublisherModel(BaseModel):
@@ -50,7 +53,7 @@ class ChannelsModel(BaseModel):
 
     channels: list[ChannelModel]
     readers: int
-    bytes_held: int = Field(description="Body bytes held over all channels.")
+    bytes_held: int = Field(description="Bytes of memory that all segments take.")
 
 
 class NewChannelModel(BaseModel):
@@ -81,7 +84,13 @@ def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], floa
         epoch=statistics.epoch,
         content_type=statistics.content_type,
         next_seq=statistics.next_seq,
-        window=WindowModel(segments=statistics.segments, bytes=statistics.bytes, earliest=statistics.earliest),
+        window=WindowModel(
+            segments=statistics.segments,
+            bytes=statistics.bytes,
+            memory=statistics.cost,
+            earliest=statistics.earliest,
+            evicted=dict(statistics.evicted),
+        ),
         readers=statistics.readers,
         bytes_in=statistics.bytes_in,
         bytes_out=statistics.bytes_out,

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from app.core.budget import Budget
 from app.core.deadlines import Deadlines
 from app.core.facts import EndReason, Journal
-from app.core.limits import Budget, Limits
+from app.core.limits import Limits
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.segment import Cursor, Event, Segment, State, encode_frame, prefix
 from app.core.window import Window
@@ -102,15 +103,15 @@ class Channel:
         return Ended(self, seq, head) if self.ended else Ahead(self, seq, head, self.earliest)
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
-        """Count a reader in; if the segment is not closed, wake it whenever there is more."""
+        """Count a reader in; it is woken whenever there is more, until the segment has closed."""
         self.readers += 1
-        if not segment.closed:
-            segment.cursors[cursor] = None
+        segment.cursors[cursor] = None
 
     def detach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader out; from within the cursor's wake only if the segment is closed."""
         self.readers -= 1
-        segment.cursors.pop(cursor, None)
+        del segment.cursors[cursor]
+        self._budget.settle(segment)
         self.release(segment)
 
     def release(self, segment: Segment) -> None:
@@ -261,12 +262,13 @@ class Channel:
         times = (self._deadlines.next, self.window.next_deadline, self.drain_until)
         return min((when for when in times if when is not None), default=None)
 
-    def evict_oldest(self) -> int | None:
-        """Evict the oldest kept segment, unless it is the newest closed one; returns the bytes freed, if any was."""
-        if (segment := self.window.evict_oldest()) is None:
-            return None
+    def make_room(self, *, keep: int) -> bool:
+        """Evict the oldest kept segment and cut off its readers, unless only ``keep`` are left: memory is needed."""
+        if (segment := self.window.make_room(keep=keep)) is None:
+            return False
         self._settle([segment])
-        return segment.size
+        self._budget.drop_readers(segment)
+        return True
 
     # Mechanics.
 
@@ -280,11 +282,7 @@ class Channel:
         self._deadlines.clear(segment)
 
     def _store(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Verdict | None:
-        """Put chunks into the segment without waking anybody.
-
-        Returns:
-            ``None`` if all are in; otherwise which limit stopped them; up to the segment's they are stored.
-        """
+        """Store chunks, waking nobody; if a limit stopped them, returns which. Up to the segment's they are stored."""
         segment, refused = writer.segment, None
         if writer.repeated:
             chunks = writer.pass_over(chunks)
@@ -292,15 +290,16 @@ class Channel:
         room = self._limits.segment_bytes - segment.size
         if size > room:
             chunks, size, refused = prefix(chunks, room), room, Verdict.TOO_LARGE
-        if not self._budget.take(size):
-            return Verdict.OVER_BUDGET
-        self.active_at = now
-        self.bytes_in += size
         if size:
+            frame = encode_frame(chunks)
             first = segment.state is State.WAITING
-            segment.store(encode_frame(chunks), size)
+            if not self._budget.take(segment.price(frame)):
+                return Verdict.OVER_BUDGET
+            self.bytes_in += size
+            segment.store(frame, size)
             if first:
                 self._begin(segment, now)
+        self.active_at = now
         return refused
 
     def _cut(self, writer: Writer, refused: Verdict, now: float) -> Outcome:

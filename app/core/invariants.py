@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.core.channel import Channel
 from app.core.registry import Registry
-from app.core.segment import State, decode_frame
+from app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
 
 
 def check_registry(registry: Registry) -> None:
@@ -18,10 +18,15 @@ def check_registry(registry: Registry) -> None:
         assert channel.name == name, "a channel is filed under its own name"
         check_channel(channel)
         _check_appointment(registry, channel)
-        held += sum(segment.size for segment in channel.segments.values())
+        held += sum(segment.cost for segment in channel.segments.values() if segment.state is not State.WAITING)
         readers += channel.readers
-    assert registry.budget.used == held, "the budget counts just the bytes that are held"
-    assert held <= registry.limits.total_bytes, "the budget holds"
+    for segment in registry.budget.lingering:
+        assert segment.closed, "only a closed segment leaves its window"
+        assert segment.cursors, "what lingers is being read"
+        held += segment.cost
+    assert registry.budget.used == held, "the budget counts just what is held"
+    # A segment that closes without a byte cannot be refused; the next one makes room for it.
+    assert held <= registry.limits.total_bytes + SEGMENT_COST, "the budget holds"
     assert len(registry.channels) <= registry.limits.channels, "the limit of channels holds"
     assert 0 <= readers <= registry.readers <= registry.limits.readers, "the limit of readers holds"
     assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
@@ -38,8 +43,9 @@ def check_channel(channel: Channel) -> None:
     closed = [segment for segment in segments.values() if segment.closed]
     assert len(channel.window) == len(closed), "the window holds all closed segments and no others"
     assert channel.window.bytes == sum(segment.size for segment in closed), "the window counts its bytes"
+    assert channel.window.cost == sum(segment.cost for segment in closed), "the window counts its memory"
     assert len(closed) <= limits.window_segments, "the window's count holds"
-    assert len(closed) == 1 or channel.window.bytes <= limits.window_bytes, "the window's bytes hold"
+    assert len(closed) <= 1 or channel.window.bytes <= limits.window_bytes, "the window's bytes hold"
     assert set(channel._waiting) | set(channel._open) == set(segments) - {segment.seq for segment in closed}
     assert not channel._woken, "every reader of a closed segment was woken"
     assert not channel._preempted, "every preempted writer was told"
@@ -64,6 +70,8 @@ def _check_segment(channel: Channel, seq: int) -> None:
     segment = channel.segments[seq]
     size = sum(len(chunk) for frame in segment.frames for chunk in decode_frame(frame))
     assert segment.size == size <= channel._limits.segment_bytes, "size counts what the frames hold"
+    cost = SEGMENT_COST + sum(len(frame) + FRAME_COST for frame in segment.frames)
+    assert segment.cost == cost, "the cost counts the frames as they are held"
     assert 0 <= segment.body_at <= size, "a body begins within its segment"
     assert segment.key not in segment.former_keys, "a key is of the present body, or of an earlier one"
     if segment.writer is not None:
@@ -87,6 +95,5 @@ def _check_segment(channel: Channel, seq: int) -> None:
         case _:
             assert seq < channel.next_seq, "the head is past every closed segment"
             assert segment.closed_at is not None, "closing leaves its time"
-            assert not segment.cursors, "cursors of a closed segment were let go"
             assert segment.state is not State.EMPTY or size == 0, "an empty segment has no byte"
             assert segment.state is not State.COMPLETE or size, "a complete segment has bytes"

@@ -1,8 +1,7 @@
-"""The limits of the core and the one memory budget over all windows."""
+"""The limits of the core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 MiB = 1 << 20
@@ -16,8 +15,8 @@ class Limits:
     Attributes:
         segment_bytes: body bytes of one segment.
         window_segments, window_bytes, window_age_s: closed segments kept per channel for catching up; whichever
-            is smallest rules, and the newest closed segment is always kept.
-        total_bytes: body bytes over all channels.
+            is smallest rules, and the newest closed segment is kept whatever they say.
+        total_bytes: memory of all segments of all channels, by what they really cost (:mod:`app.core.segment`).
         channels: channels that exist at a time, those in their drain included.
         readers: readers at a time, waiting ones included.
         publisher_grace_s: how long a segment whose publisher disconnected stays open for it to resume.
@@ -47,33 +46,3 @@ class Limits:
     idle_timeout_s: float = 300.0
     tombstone_s: float = 300.0
     tombstones: int = 10_000
-
-
-class Budget:
-    """Body bytes held over all channels.
-
-    Args:
-        limit: bytes.
-        reclaim: asked to free so many bytes (at least) by evicting; it may free fewer.
-    """
-
-    __slots__ = ("_reclaim", "limit", "used")
-
-    def __init__(self, limit: int, reclaim: Callable[[int], None]) -> None:
-        self.limit = limit
-        self.used = 0
-        self._reclaim = reclaim
-
-    def take(self, size: int) -> bool:
-        """Account for ``size`` more bytes; ``False`` (and nothing accounted for) if there is no room to be made."""
-        self.used += size
-        if self.used > self.limit:
-            self._reclaim(self.used - self.limit)
-            if self.used > self.limit:
-                self.used -= size
-                return False
-        return True
-
-    def give_back(self, size: int) -> None:
-        """``size`` bytes are no longer held."""
-        self.used -= size

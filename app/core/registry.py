@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, count, islice
 from typing import Final
 
+from app.core.budget import Budget
 from app.core.channel import Channel
 from app.core.facts import EndReason, FactListener, Journal
-from app.core.limits import Budget, Limits
+from app.core.limits import Limits
 from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
 from app.core.segment import Cursor, Segment
 from app.core.statistics import RegistryStatistics, channel_statistics
+from app.core.window import Eviction
 from app.core.writer import Outcome, Writer, WriterOwner
 from trickle.paths import is_reserved
 from trickle.wire import SEQ_NEXT
@@ -65,6 +67,7 @@ class Registry:
         self.budget = Budget(limits.total_bytes, self._reclaim)
         self.journal = Journal(listener, segment_listener)
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
+        self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
         self._deadlines: list[tuple[float, int, Channel]] = []
         self._tie_breaker = count()
@@ -225,6 +228,7 @@ class Registry:
             channels=tuple(channel_statistics(channel) for channel in self.channels.values()),
             readers=self.readers,
             bytes_held=self.budget.used,
+            evicted=self._evictions(),
             journal_index=self.journal.index,
             shutting_down=self.shutting_down,
         )
@@ -234,7 +238,7 @@ class Registry:
     def _create(self, name: str, content_type: str, now: float) -> Channel:
         before = self.channels.get(name)
         if before is not None:
-            before.forget()
+            self._forget(before)
         tombstone = self._tombstones.pop(name, None)
         last = before.epoch if before else tombstone.epoch if tombstone else 0
         channel = Channel(
@@ -254,11 +258,21 @@ class Registry:
 
     def _bury(self, channel: Channel, now: float) -> None:
         """The drain is over: the name is free again."""
-        channel.forget()
+        self._forget(channel)
         del self.channels[channel.name]
         self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)
+
+    def _forget(self, channel: Channel) -> None:
+        """A life of a channel is over; what it has evicted still counts."""
+        channel.forget()
+        for why, n in channel.window.evicted.items():
+            self._evicted[why] += n
+
+    def _evictions(self) -> dict[Eviction, int]:
+        windows = [channel.window for channel in self.channels.values()]
+        return {why: n + sum(window.evicted[why] for window in windows) for why, n in self._evicted.items()}
 
     def _missing(self, name: str) -> Refusal:
         channel = self.channels.get(name)
@@ -303,13 +317,29 @@ class Registry:
         heapify(self._deadlines)
 
     def _reclaim(self, size: int) -> None:
-        """Free at least ``size`` bytes: the oldest closed segments of the largest windows go first.
+        """Free at least ``size`` bytes, if that is possible without touching what is being written.
 
-        A sixteenth of the budget is freed beyond that, so that a full server does not search on every chunk.
+        First go those who read what has left its window, then the oldest segments of whichever window is the largest
+        at the time, and only in need the newest ones. A sixteenth of the budget is freed beyond what is needed, the
+        newest ones aside, so that a full server does not search on every chunk.
         """
-        size += self.limits.total_bytes >> 4
-        largest = sorted(self.channels.values(), key=lambda channel: channel.window.bytes, reverse=True)
-        for channel in largest:
-            # Empty segments free nothing, but what lies behind them may.
-            while size > 0 and (freed := channel.evict_oldest()) is not None:
-                size -= freed
+        goal = self.budget.used - size
+        spare = self.limits.total_bytes >> 4
+        for segment in list(self.budget.lingering):
+            if self.budget.used > goal - spare:
+                self.budget.drop_readers(segment)
+        self._evict_largest(goal - spare, keep=1)
+        self._evict_largest(goal, keep=0)
+
+    def _evict_largest(self, goal: int, *, keep: int) -> None:
+        """Evict from the largest windows, but not their newest ``keep``, until no more than ``goal`` bytes are held."""
+        if self.budget.used <= goal:
+            return
+        heap = [(-channel.window.cost, number, channel) for number, channel in enumerate(self.channels.values())]
+        heapify(heap)
+        while heap and self.budget.used > goal:
+            _, number, channel = heap[0]
+            if channel.make_room(keep=keep):
+                heapreplace(heap, (-channel.window.cost, number, channel))
+            else:
+                heappop(heap)

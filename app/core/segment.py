@@ -61,6 +61,20 @@ class Cursor(Protocol):
         the registry from here, except to detach from a segment that is closed.
         """
 
+    def evict(self) -> None:
+        """The memory of the closed segment is needed: stop reading it, and detach at once.
+
+        Called in the middle of a change, like :meth:`wake`.
+        """
+
+
+SEGMENT_COST: Final = 768
+"""Bytes of memory that a segment takes beside its frames: itself, its list of frames, its places in window and channel
+(400 measured with CPython 3.11), and the longest ``Idempotency-Key`` (256 characters in a string object of 49)."""
+
+FRAME_COST: Final = 64
+"""Bytes of memory that a frame takes beside its bytes: the bytes object (33), its place in the list (9 on average), and
+what malloc rounds up (at most 16, and its header)."""
 
 MAX_FORMER_KEYS: Final = 8
 """So many bodies with a key may be taken over within one segment: each leaves its key behind, and nothing here may
@@ -108,7 +122,8 @@ class Segment:
         closed: whether the state is final (kept beside ``state`` because every cursor asks on every wake).
         frames: what was published, encoded; one entry per arrival from the publisher, never changed afterwards.
         size: body bytes stored.
-        cursors: who waits for more, in order of arrival (a dict for its order and its O(1) removal).
+        cost: bytes of memory it takes, so that a segment of many tiny chunks is counted for what it is.
+        cursors: who reads it, in order of arrival (a dict for its order and its O(1) removal).
         writer: the token that may write, or ``None``.
         deadline: when the present state ends by itself (``skip_grace``, ``publisher_grace``, first byte), or ``None``.
         opened_at, closed_at: when it got its first byte, and closed; counted from then for the window's age.
@@ -121,6 +136,7 @@ class Segment:
         "body_at",
         "closed",
         "closed_at",
+        "cost",
         "cursors",
         "deadline",
         "former_keys",
@@ -139,6 +155,7 @@ class Segment:
         self.closed = False
         self.frames: list[bytes] = []
         self.size = 0
+        self.cost = SEGMENT_COST
         self.cursors: dict[Cursor, None] = {}
         self.writer: Writer | None = None
         self.deadline: float | None = None
@@ -191,6 +208,10 @@ class Segment:
         self.key, self.body_at = key, self.size
         return 0
 
+    def price(self, frame: bytes) -> int:
+        """Bytes of memory that storing this frame takes; the first one brings the segment itself with it."""
+        return len(frame) + FRAME_COST + (0 if self.frames else SEGMENT_COST)
+
     def store(self, frame: bytes, size: int) -> None:
         """Add a frame of ``size`` body bytes. The caller wakes the cursors when all of its change is done.
 
@@ -201,6 +222,7 @@ class Segment:
             self.state = self._after(Event.BYTES)
         self.frames.append(frame)
         self.size += size
+        self.cost += len(frame) + FRAME_COST
 
     def close(self, event: Event, now: float) -> None:
         """Enter the final state that ``event`` leads to. The caller wakes the cursors.
@@ -216,18 +238,11 @@ class Segment:
         self.closed_at = now
         self.writer = None
         self.deadline = None
+        self.former_keys = ()
 
     def wake(self) -> None:
-        """Tell every cursor that there is more, or that this was all.
-
-        A cursor of a closed segment gets no further call: it is let go here, after its wake.
-        """
-        if not self.closed:
-            for cursor in self.cursors:
-                cursor.wake()
-            return
-        cursors, self.cursors = self.cursors, {}
-        for cursor in cursors:
+        """Tell every cursor that there is more, or that this was all; in that case it may detach from within."""
+        for cursor in list(self.cursors) if self.closed else self.cursors:
             cursor.wake()
 
     def _after(self, event: Event) -> State:

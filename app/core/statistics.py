@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from app.core.segment import State
 
 if TYPE_CHECKING:
     from app.core.channel import Channel
+    from app.core.window import Eviction
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class ChannelStatistics:
         ended: in its drain; only reading is possible.
         created_at, active_at: seconds of the registry's clock.
         segments, bytes, earliest: the window: closed segments kept, their body bytes, the oldest readable seq.
+        cost: memory that the window takes, in bytes. evicted: segments that have left it, by the reason.
         open_seqs: segments with bytes that are not closed, ascending.
         writing_seqs, preconnected_seqs: seqs whose publisher is connected, after and before its first byte.
         readers: exchanges reading from it, waiting ones included.
@@ -35,6 +38,8 @@ class ChannelStatistics:
     segments: int
     bytes: int
     earliest: int
+    cost: int
+    evicted: Mapping[Eviction, int]
     open_seqs: tuple[int, ...]
     writing_seqs: tuple[int, ...]
     preconnected_seqs: tuple[int, ...]
@@ -45,11 +50,17 @@ class ChannelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RegistryStatistics:
-    """All channels at one moment; ``bytes_held`` are body bytes over all of them."""
+    """All channels at one moment.
+
+    Attributes:
+        bytes_held: memory that all segments take, as the budget counts it.
+        evicted: segments that have left their windows since the server started, by the reason.
+    """
 
     channels: tuple[ChannelStatistics, ...]
     readers: int
     bytes_held: int
+    evicted: Mapping[Eviction, int]
     journal_index: int
     shutting_down: bool
 
@@ -68,6 +79,8 @@ def channel_statistics(channel: Channel) -> ChannelStatistics:
         segments=len(channel.window),
         bytes=channel.window.bytes,
         earliest=channel.earliest,
+        cost=channel.window.cost,
+        evicted=dict(channel.window.evicted),
         open_seqs=tuple(s.seq for s in unclosed if s.state is State.OPEN),
         writing_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is State.OPEN),
         preconnected_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is State.WAITING),

@@ -10,7 +10,7 @@ from app.core.segment import decode_frame
 from app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
 from app.data_plane.exchange import Exchange
 from app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
-from trickle.records import AccessRecord
+from trickle.records import AccessRecord, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ class Reader(Exchange):
                     self.connection.transport.write(memoryview(frame)[written:])
                 return
         self._pull()
+
+    def evict(self) -> None:
+        """The memory of the segment is needed."""
+        self.connection.abort(Reason.EVICTED)
 
     def lag(self) -> int:
         """Body bytes published but not sent yet, beyond what was there when the reader came."""

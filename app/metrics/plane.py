@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from app.access_log import AccessLog
 from app.data_plane.plane import DataPlane
-from app.metrics.families import counter, gauge
+from app.metrics.families import counter, counters, gauge
 
 
 class PlaneCollector(Collector):
@@ -35,11 +35,17 @@ class PlaneCollector(Collector):
         )
         yield gauge("connections", "Open connections.", len(plane.connections))
         yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.stalled))
-        yield gauge("held_bytes", "Body bytes held over all channels.", statistics.bytes_held)
+        yield gauge("held_bytes", "Memory that all segments take.", statistics.bytes_held)
         yield gauge(
             "segments_kept",
             "Closed segments kept over all channels.",
             sum(channel.segments for channel in statistics.channels),
+        )
+        yield counters(
+            "segments_evicted",
+            "Segments that have left their windows.",
+            "reason",
+            {str(why): n for why, n in statistics.evicted.items()},
         )
         yield counter("journal_facts", "Lifecycle facts so far.", statistics.journal_index)
         yield counter("received_bytes", "Body bytes published.", plane.bytes_in)

@@ -18,12 +18,18 @@ from app.core.limits import Limits
 from app.core.registry import Registry
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.segment import Segment, State, decode_frame
+from app.core.window import Eviction
 from app.core.writer import Outcome, Verdict, Writer
 
 
 def stored_bytes(segment: Segment) -> bytes:
     """What a segment holds, decoded."""
     return b"".join(chunk for frame in segment.frames for chunk in decode_frame(frame))
+
+
+def memory(frames: Sequence[int]) -> int:
+    """What a segment with frames of these sizes takes: 768 bytes, and 64 beside each frame."""
+    return 768 + sum(64 + size for size in frames)
 
 
 class Life:
@@ -84,10 +90,13 @@ class Reader:
     """A cursor that pulls like a real one: at each wake, unless its socket is full (``paused``).
 
     Args:
-        leave: called from within the wake that shows it the end; ``None`` to stay attached.
+        leave: called to detach it: from within the wake that shows it the end if it ``leaves`` then, or when its
+            segment's memory is needed.
     """
 
-    def __init__(self, life: Life, channel: Channel, segment: Segment, leave: Callable[[Reader], None] | None) -> None:
+    def __init__(
+        self, life: Life, channel: Channel, segment: Segment, leave: Callable[[Reader], None], *, leaves: bool
+    ) -> None:
         self.life = life
         self.channel = channel
         self.segment = segment
@@ -96,6 +105,7 @@ class Reader:
         self.paused = False
         self.saw_close = segment.closed
         self._leave = leave
+        self._leaves = leaves
         self.pull()
 
     def wake(self) -> None:
@@ -103,8 +113,13 @@ class Reader:
         self.saw_close = self.segment.closed
         if not self.paused:
             self.pull()
-        if self.saw_close and self._leave is not None:
+        if self.saw_close and self._leaves:
             self._leave(self)
+
+    def evict(self) -> None:
+        assert self.segment.closed, "what is being written is never evicted"
+        assert self.channel.segments.get(self.segment.seq) is not self.segment, "nor are readers of what is kept"
+        self._leave(self)
 
     def pull(self) -> None:
         for frame in self.segment.frames[self.frames_read :]:
@@ -269,19 +284,19 @@ class World:
     def append(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
-        evictable = self._may_be_full(sum(sizes))
+        lacks_room = self._lacks_room(writer, chunks)
         new = b"".join(chunks)[writer.repeated :]
         outcome = writer.channel.append(writer, chunks, self.now)
         if stale is not None:
             self._check_stale(stale, outcome, before)
         else:
             post.answer = outcome
-            self._accepted(life, writer, new, outcome, may_be_full=evictable)
+            self._accepted(life, writer, new, outcome, lacks_room=lacks_room)
 
     def finish(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
-        may_be_full = self._may_be_full(sum(sizes))
+        lacks_room = self._lacks_room(writer, chunks)
         new, short = b"".join(chunks)[writer.repeated :], writer.repeated > sum(sizes)
         outcome = writer.channel.finish(writer, chunks, self.now)
         if stale is not None:
@@ -289,7 +304,7 @@ class World:
             return
         assert isinstance(outcome, Outcome), "the end of a body is answered"
         post.answer = outcome
-        self._accepted(life, writer, new, outcome, may_be_full=may_be_full)
+        self._accepted(life, writer, new, outcome, lacks_room=lacks_room)
         assert short == (outcome.verdict is Verdict.NOT_THE_SAME), "a body that ends too early ends nothing"
         if outcome.verdict in (Verdict.COMPLETE, Verdict.EMPTY):
             assert (outcome.verdict is Verdict.COMPLETE) == (outcome.size > 0)
@@ -311,14 +326,14 @@ class World:
         assert outcome == stale, "a stale token is answered as it was"
         assert self._picture() == before, "a stale token changes nothing"
 
-    def _accepted(self, life: Life, writer: Writer, data: bytes, outcome: Outcome | None, *, may_be_full: bool) -> None:
+    def _accepted(self, life: Life, writer: Writer, data: bytes, outcome: Outcome | None, *, lacks_room: bool) -> None:
         """Note what must now be readable."""
         seq = writer.segment.seq
         stored = life.published.get(seq, b"")
         room = self.limits.segment_bytes - len(stored)
-        if outcome is not None and outcome.verdict is Verdict.OVER_BUDGET:
-            assert may_be_full, "bytes are refused only where eviction cannot make room"
-        else:
+        refused = outcome is not None and outcome.verdict is Verdict.OVER_BUDGET
+        assert refused == lacks_room, "bytes are refused just where eviction cannot make room"
+        if not refused:
             too_large = outcome is not None and outcome.verdict is Verdict.TOO_LARGE
             assert (len(data) > room) == too_large, "a segment holds its limit and no more"
             life.published[seq] = stored + data[:room]
@@ -327,13 +342,26 @@ class World:
                 life.advance(seq)
         assert outcome is None or outcome.size == len(life.published.get(seq, b"")), "the answer counts what is stored"
 
-    def _may_be_full(self, size: int) -> bool:
-        """Whether so many bytes may be refused, since all that cannot be evicted leaves too little room."""
-        fixed = 0
-        for channel in self.registry.channels.values():
-            fixed += sum(segment.size for segment in channel.unclosed)
-            fixed += max(((s.seq, s.size) for s in channel.segments.values() if s.closed), default=(0, 0))[1]
-        return fixed + size > self.limits.total_bytes
+    def _lacks_room(self, writer: Writer, chunks: Sequence[bytes]) -> bool:
+        """Whether these chunks do not fit, since all that is being written leaves too little room."""
+        held = sum(
+            memory([len(frame) for frame in segment.frames])
+            for channel in self.registry.channels.values()
+            for segment in channel.unclosed
+            if segment.state is State.OPEN
+        )
+        room = self.limits.segment_bytes - writer.segment.size
+        new, passed = [], writer.repeated
+        for chunk in chunks:
+            rest, passed = chunk[passed:], max(0, passed - len(chunk))
+            if rest[:room]:
+                new.append(rest[:room])
+            room -= len(rest[:room])
+        if not new:
+            return False
+        frame = sum(len(f"{len(chunk):x}") + len(chunk) + 4 for chunk in new)
+        first = writer.segment.state is State.WAITING
+        return held + (memory([frame]) if first else memory([frame]) - memory([])) > self.limits.total_bytes
 
     def close_segment(self, name: str, seq: int) -> None:
         before, life = self._picture(), self.live(name)
@@ -404,7 +432,7 @@ class World:
             channel.release(segment)
 
     def _attach(self, life: Life, channel: Channel, segment: Segment, *, leaves: bool) -> None:
-        reader = Reader(life, channel, segment, self._leave if leaves else None)
+        reader = Reader(life, channel, segment, self._leave, leaves=leaves)
         self.registry.attach(reader, channel, segment)
         self.readers.append(reader)
 
@@ -465,13 +493,17 @@ class World:
             assert reader.received == reader.life.published.get(reader.segment.seq, b""), "no byte is lost"
         self.departed.clear()
         assert self.registry.readers == len(self.readers)
+        kept_now = {segment for channel in self.registry.channels.values() for segment in channel.segments.values()}
+        read = {reader.segment for reader in self.readers if reader.segment.size}
+        assert read - kept_now == set(self.registry.budget.lingering) & read, "what is read is in memory, and counted"
 
     def _check_channel(self, life: Life, channel: Channel) -> None:
         assert channel.epoch == life.epoch, "a name means its newest epoch"
         assert channel.next_seq == life.head, "the head is one past the newest started segment"
         assert channel.content_type == life.content_type, "a content type is set once"
         assert channel.ended == (life.drain_until is not None)
-        assert not life.closed or max(life.closed) in channel.segments, "the newest closed segment is kept"
+        newest_is_kept = not life.closed or max(life.closed) in channel.segments
+        assert newest_is_kept or channel.window.evicted[Eviction.BUDGET], "the newest closed segment is kept"
         for seq, segment in channel.segments.items():
             assert segment.closed == (seq in life.closed), "closing is a fact"
             assert stored_bytes(segment) == life.published.get(seq, b""), "what was accepted is what is stored"

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from app.core.budget import Budget
 from app.core.channel import Channel
 from app.core.deadlines import Deadlines
 from app.core.facts import Journal
@@ -118,11 +119,11 @@ MUTANTS: Final = (
         "first-leaver-takes-the-segment-along", Channel, "release", "not segment.is_wanted", "segment.writer is None"
     ),
     Mutant(
-        "closed-segment-keeps-its-cursors",
-        Segment,
-        "wake",
-        "cursors, self.cursors = self.cursors, {}",
-        "cursors = dict(self.cursors)",
+        "reader-of-an-evicted-segment-leaks-its-memory",
+        Channel,
+        "detach",
+        "self._budget.settle(segment)",
+        "pass",
     ),
     Mutant("negative-seq-is-off-by-one", Channel, "resolve", "head + seq + 1", "head + seq"),
     # Bytes.
@@ -145,9 +146,12 @@ MUTANTS: Final = (
     Mutant("deleted-body-counts-as-ended", Channel, "close_segment", "segment.key = None", "pass"),
     # The window and the budget.
     Mutant("newest-is-evicted", Window, "_drop_oldest", "pop(0)", "pop()"),
-    Mutant("last-one-is-evicted", Window, "evict_oldest", "> 1", "> 0"),
-    Mutant("budget-leaks", Window, "_drop_oldest", "self._budget.give_back(segment.size)", "pass"),
-    Mutant("empty-segment-stops-reclaiming", Registry, "_reclaim", ".evict_oldest()) is not None", ".evict_oldest())"),
+    Mutant("last-one-is-evicted", Window, "_exceeds", "<= 1", "<= 0"),
+    Mutant("budget-leaks", Window, "_drop_oldest", "self._budget.release(segment)", "pass"),
+    Mutant("evicted-is-free-while-it-is-read", Budget, "release", "if segment.cursors:", "if False:"),
+    Mutant("frames-cost-nothing", Segment, "price", "len(frame) + FRAME_COST", "len(frame)"),
+    Mutant("empty-segment-costs-nothing", Window, "keep", "self._budget.charge(segment.cost)", "pass"),
+    Mutant("newest-is-never-evicted", Registry, "_reclaim", "keep=0", "keep=1"),
     # Refusals, facts and time.
     Mutant(
         "refused-post-sets-the-content-type",

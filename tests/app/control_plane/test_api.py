@@ -11,6 +11,8 @@ import pytest
 
 from app.conformance.http1 import Response
 from app.conformance.target import Target
+from app.core.segment import FRAME_COST, SEGMENT_COST
+from app.core.window import Eviction
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from trickle import __version__
@@ -47,7 +49,8 @@ def test_a_channel_from_beginning_to_end(target: Target) -> None:
     described = content(created)
     assert described == {
         "name": "life", "state": "live", "epoch": 1, "content_type": "video/mp2t", "next_seq": 0,
-        "window": {"segments": 0, "bytes": 0, "earliest": 0}, "readers": 0, "bytes_in": 0, "bytes_out": 0,
+        "window": {"segments": 0, "bytes": 0, "memory": 0, "earliest": 0, "evicted": dict.fromkeys(Eviction, 0)},
+        "readers": 0, "bytes_in": 0, "bytes_out": 0,
         "publisher": {"connected": False, "writing": [], "preconnected": [], "orphaned": []},
         "created_at": described["created_at"], "active_at": described["active_at"],
     }  # fmt: skip
@@ -66,7 +69,13 @@ def test_a_channel_from_beginning_to_end(target: Target) -> None:
     state = now()
     assert state["publisher"] == {"connected": True, "writing": [1], "preconnected": [2], "orphaned": []}
     assert (state["next_seq"], state["readers"], state["bytes_in"], state["bytes_out"]) == (2, 1, 9, 4)
-    assert state["window"] == {"segments": 1, "bytes": 4, "earliest": 0}
+    assert state["window"] == {
+        "segments": 1,
+        "bytes": 4,
+        "memory": SEGMENT_COST + FRAME_COST + len(b"4\r\n....\r\n"),
+        "earliest": 0,
+        "evicted": dict.fromkeys(Eviction, 0),
+    }
     writing.abort()
     eventually(lambda: now()["publisher"]["orphaned"] == [1])
     ended = target.ask("DELETE", "/api/v1/channels/life")

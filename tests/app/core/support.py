@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from app.core.budget import Budget
 from app.core.channel import Channel
 from app.core.facts import Fact, Journal
-from app.core.limits import Budget, Limits
+from app.core.limits import Limits
 from app.core.registry import Registry
 from app.core.resolution import Refusal, Serve, Wait
-from app.core.segment import Segment, decode_frame
+from app.core.segment import FRAME_COST, SEGMENT_COST, Segment, decode_frame, encode_frame
 from app.core.writer import Outcome, Verdict, Writer
 
 
@@ -39,6 +40,24 @@ class Watcher:
     def wake(self) -> None:
         self.wakes += 1
         self.saw_close = self.segment.closed
+
+    def evict(self) -> None:
+        raise AssertionError("nobody is short of memory here")
+
+
+class Leaver(Watcher):
+    """A cursor that leaves as soon as it is told to."""
+
+    def __init__(self, registry: Registry, channel: Channel, segment: Segment) -> None:
+        super().__init__(segment)
+        self._registry = registry
+        self._channel = channel
+        self.evicted = False
+        registry.attach(self, channel, segment)
+
+    def evict(self) -> None:
+        self.evicted = True
+        self._registry.detach(self, self._channel, self.segment)
 
 
 class Bench:
@@ -158,3 +177,8 @@ def refusal(answer: object) -> Refusal:
 def content(segment: Segment) -> bytes:
     """The body bytes that a segment holds."""
     return b"".join(chunk for frame in segment.frames for chunk in decode_frame(frame))
+
+
+def cost(*frames: bytes) -> int:
+    """The memory that a segment of these frames, of one chunk each, is counted for."""
+    return SEGMENT_COST + sum(len(encode_frame([frame])) + FRAME_COST for frame in frames)

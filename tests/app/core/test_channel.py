@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.budget import Budget
 from app.core.facts import ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
 from app.core.invariants import check_channel
-from app.core.limits import Budget
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import State, decode_frame
+from app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
 from app.core.writer import Outcome, Verdict, Writer
-from tests.app.core.support import Bench, content, refusal
+from tests.app.core.support import Bench, content, cost, refusal
 
 # The head.
 
@@ -188,13 +188,13 @@ def test_a_reader_is_woken_by_bytes_and_by_the_end() -> None:
     assert (watcher.wakes, watcher.saw_close, content(watcher.segment)) == (3, True, b"xyz")
 
 
-def test_a_reader_of_a_closed_segment_is_only_counted() -> None:
-    """There is nothing more to wake it for."""
+def test_a_reader_of_a_closed_segment_is_not_woken() -> None:
+    """There is nothing more to wake it for; it is known as long as it reads, since it keeps the bytes in memory."""
     bench = Bench()
     watcher = bench.attach(bench.publish(0))
-    assert (bench.channel.readers, watcher.segment.cursors) == (1, {})
+    assert (bench.channel.readers, list(watcher.segment.cursors), watcher.wakes) == (1, [watcher], 0)
     bench.channel.detach(watcher, watcher.segment)
-    assert bench.channel.readers == 0
+    assert (bench.channel.readers, watcher.segment.cursors) == (0, {})
 
 
 # Reserving (section 3).
@@ -719,7 +719,8 @@ def test_a_segment_holds_its_limit_and_no_more(size: int, verdict: Verdict | Non
     writer = bench.open(0, b"abc")
     outcome = bench.channel.append(writer, [b"d" * (size - 3)], 0.0)
     assert outcome == (None if verdict is None else Outcome(verdict, 10))
-    assert (writer.segment.size, bench.budget.used) == (min(size, 10), min(size, 10))
+    frames = (b"abc", b"d" * (min(size, 10) - 3))
+    assert (writer.segment.size, bench.budget.used) == (min(size, 10), cost(*frames))
     assert bench.states == {0: "open" if verdict is None else "truncated"}
     assert bench.verdicts(writer) == []
 
@@ -743,15 +744,15 @@ def test_a_full_segment_takes_no_byte() -> None:
 
 def test_a_full_server_truncates_what_it_cannot_store() -> None:
     """Where no room can be made nothing of the arrival is stored; what is there is truncated."""
-    bench = Bench(total_bytes=5)
+    bench = Bench(total_bytes=cost(b"abc", b"de"))
     writer = bench.open(0, b"abc")
     assert bench.channel.append(writer, [b"def"], 0.0) == Outcome(Verdict.OVER_BUDGET, 3)
-    assert (bench.states, bench.budget.used) == ({0: "truncated"}, 3)
+    assert (bench.states, bench.budget.used) == ({0: "truncated"}, cost(b"abc"))
 
 
 def test_a_full_server_leaves_no_trace_of_what_it_refused() -> None:
     """A first byte that cannot be stored leaves the head and the readers where they are."""
-    bench = Bench(total_bytes=2)
+    bench = Bench(total_bytes=cost(b"ab"))
     writer = bench.reserve(0)
     watcher = bench.wait(0)
     assert bench.channel.append(writer, [b"abc"], 9.0) == Outcome(Verdict.OVER_BUDGET, 0)
@@ -764,7 +765,7 @@ def test_the_window_is_kept_small() -> None:
     bench = Bench(window_segments=2)
     for seq in range(5):
         bench.publish(seq, b"abc")
-    assert (sorted(bench.channel.segments), bench.budget.used, bench.channel.floor) == ([3, 4], 6, 3)
+    assert (sorted(bench.channel.segments), bench.budget.used, bench.channel.floor) == ([3, 4], 2 * cost(b"abc"), 3)
 
 
 def test_a_segment_leaves_because_of_its_age() -> None:
@@ -786,18 +787,50 @@ def test_an_eviction_brings_the_next_age_forward() -> None:
     bench.publish(2, now=2.0)
     bench.channel.finish(late, [], 50.0)
     bench.appointments.clear()
-    bench.channel.evict_oldest()
+    bench.channel.make_room(keep=1)
     assert bench.appointments == [bench.channel.next_deadline()] == [61.0]
 
 
-def test_evicting_the_oldest_says_what_it_freed() -> None:
-    """An empty segment frees nothing, which is not the same as that there was none to evict."""
+def test_room_is_made_by_the_oldest_kept_segment() -> None:
+    """An empty segment takes memory, too; the newest ones are spared as long as they are to be."""
     bench = Bench()
-    bench.publish(0, b"")
-    bench.publish(1, b"abc")
-    bench.publish(2, b"d")
-    assert [bench.channel.evict_oldest() for _ in range(3)] == [0, 3, None]
+    for seq, data in enumerate((b"", b"abc", b"d")):
+        bench.publish(seq, data)
+    held = [bench.budget.used]
+    while bench.channel.make_room(keep=1):
+        held.append(bench.budget.used)
+    assert held == [cost() + cost(b"abc") + cost(b"d"), cost(b"abc") + cost(b"d"), cost(b"d")]
     assert bench.states == {2: "complete"}
+    assert bench.channel.make_room(keep=0)
+    assert (bench.states, bench.channel.earliest, bench.channel.floor) == ({}, 3, 3)
+
+
+def test_many_tiny_chunks_are_counted_for_what_they_are() -> None:
+    """Each chunk of one byte takes 70: its own frame, and what Python adds."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    for _ in range(1000):
+        bench.channel.append(writer, [b"x"], 0.0)
+    assert (writer.segment.size, bench.budget.used) == (1000, SEGMENT_COST + 1000 * (6 + FRAME_COST))
+
+
+def test_a_segment_without_a_byte_is_counted_when_it_closes() -> None:
+    """Waiting ones are not: there are no more of them than readers and publishers."""
+    bench = Bench()
+    writer = bench.reserve(0)
+    assert bench.budget.used == 0
+    bench.channel.finish(writer, [], 1.0)
+    assert bench.budget.used == SEGMENT_COST
+
+
+def test_a_reader_that_left_frees_what_it_read_from() -> None:
+    """An evicted segment is counted until the last one who reads it has gone."""
+    bench = Bench(window_segments=1)
+    watcher = bench.attach(bench.publish(0, b"abc"))
+    bench.publish(1, b"d")
+    assert (bench.states, bench.budget.used) == ({1: "complete"}, cost(b"abc") + cost(b"d"))
+    bench.channel.detach(watcher, watcher.segment)
+    assert bench.budget.used == cost(b"d")
 
 
 def test_a_reader_keeps_what_it_reads_from() -> None:
@@ -811,16 +844,17 @@ def test_a_reader_keeps_what_it_reads_from() -> None:
 
 def test_making_room_may_evict_from_the_same_channel() -> None:
     """The oldest kept segment gives way to the live edge."""
-    bench = Bench(total_bytes=6)
-    budget = bench.channel._budget = bench.channel.window._budget = Budget(6, lambda size: evict())
+    bench = Bench()
+    limit = cost(b"efg") + cost(b"d")
+    budget = bench.channel._budget = bench.channel.window._budget = Budget(limit, lambda size: evict())
 
     def evict() -> None:
-        bench.channel.evict_oldest()
+        bench.channel.make_room(keep=1)
 
     bench.publish(0, b"abc")
     bench.publish(1, b"d")
     bench.publish(2, b"efg")
-    assert (sorted(bench.channel.segments), budget.used) == ([1, 2], 4)
+    assert (sorted(bench.channel.segments), budget.used) == ([1, 2], limit)
 
 
 # Closing by request, and the end of the channel (section 5).
@@ -920,6 +954,9 @@ def test_everybody_is_told_when_the_change_is_done() -> None:
     class Looker:
         def wake(self) -> None:
             seen.append((bench.channel.next_seq, bench.states))
+
+        def evict(self) -> None:
+            self.wake()
 
         def preempted(self, outcome: Outcome) -> None:
             self.wake()

@@ -16,8 +16,10 @@ from tests.app.core.support import Watcher, grant, make_registry, publish
 
 
 def busy() -> Registry:
-    """Segments in every state: kept, orphaned, open, overtaken, preconnected and waited for; an ended channel."""
-    registry, _ = make_registry(window_segments=3, window_bytes=100, total_bytes=1000, segment_bytes=50, tombstones=1)
+    """Segments in every state: kept, orphaned, open, overtaken, preconnected and waited for; an ended channel;
+    one that is read after its channel has begun anew.
+    """
+    registry, _ = make_registry(window_segments=3, window_bytes=100, total_bytes=10_000, segment_bytes=50, tombstones=1)
     publish(registry, "c", 0, b"abc")
     publish(registry, "c", 1, b"")
     for seq in (2, 3):
@@ -35,6 +37,10 @@ def busy() -> Registry:
     assert resolution is not None
     publish(registry, "old", 0)
     registry.end("old", 0.0)
+    slow = publish(registry, "slow", 0)
+    registry.attach(Watcher(slow), registry.channels["slow"], slow)
+    registry.end("slow", 0.0)
+    publish(registry, "slow", 0)
     registry.create("_own", "", 0.0, force=True)
     return registry
 
@@ -109,6 +115,16 @@ def _swell(registry: Registry) -> None:
     channel(registry).window.bytes += 1
 
 
+def _linger(registry: Registry, segment: Segment) -> None:
+    registry.budget.lingering[segment] = None
+
+
+def _cheapen(registry: Registry) -> None:
+    cheap = orphan(registry)
+    cheap.cost -= 1
+    registry.budget.used -= 1
+
+
 def _ended(registry: Registry) -> None:
     channel(registry).ended = True
 
@@ -142,7 +158,7 @@ def _buried(registry: Registry) -> None:
 
 FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "a channel is filed under its own name": _rename,
-    "the budget counts just the bytes that are held": _leak,
+    "the budget counts just what is held": _leak,
     "the limit of readers holds": lambda registry: setattr(registry, "readers", 0),
     "the limit of tombstones holds": _buried,
     "a channel with a deadline is looked at again": _unscheduled,
@@ -167,9 +183,10 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "no reader waits on a dead segment for long": lambda registry: setattr(overtaken(registry), "deadline", None),
     "the head is past every started segment": lambda registry: setattr(channel(registry), "next_seq", 5),
     "an orphan has a deadline": lambda registry: setattr(orphan(registry), "deadline", None),
-    "cursors of a closed segment were let go": lambda registry: segment(registry, State.COMPLETE).cursors.setdefault(
-        Watcher(orphan(registry))
-    ),
+    "what lingers is being read": lambda registry: _linger(registry, segment(registry, State.COMPLETE)),
+    "only a closed segment leaves its window": lambda registry: _linger(registry, orphan(registry)),
+    "the window counts its memory": lambda registry: setattr(channel(registry).window, "cost", 0),
+    "the cost counts the frames as they are held": _cheapen,
     "closing leaves its time": lambda registry: setattr(channel(registry).segments[1], "closed_at", None),
     "a complete segment has bytes": lambda registry: setattr(channel(registry).segments[1], "state", State.COMPLETE),
     "an empty segment has no byte": lambda registry: setattr(channel(registry).segments[0], "state", State.EMPTY),

@@ -1,4 +1,4 @@
-"""The documented limits, and the budget over all windows."""
+"""The documented limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from app.core.limits import Budget, GiB, Limits, MiB
+from app.core.limits import GiB, Limits, MiB
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -23,37 +23,3 @@ def test_limits_do_not_change() -> None:
     """Limits are set once, when the server starts."""
     with pytest.raises(FrozenInstanceError):
         Limits().readers = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
-def test_the_budget_holds_its_limit_and_no_more(size: int, fits: bool) -> None:
-    """One below and at the limit fit, one above does not, and what does not fit is not accounted for."""
-    asked: list[int] = []
-    budget = Budget(10, asked.append)
-    assert budget.take(size) is fits
-    assert budget.used == (size if fits else 0)
-    assert asked == ([] if fits else [1])
-
-
-def test_room_is_made_by_reclaiming() -> None:
-    """When the limit is reached, others are asked for just what is missing; what they free is enough."""
-    asked: list[int] = []
-
-    def reclaim(size: int) -> None:
-        asked.append(size)
-        budget.give_back(size)
-
-    budget = Budget(10, reclaim)
-    assert budget.take(8)
-    assert budget.take(5)
-    assert (asked, budget.used) == ([3], 10)
-
-
-def test_what_is_given_back_can_be_taken_again() -> None:
-    """Bytes that are no longer held make room."""
-    budget = Budget(10, lambda size: None)
-    assert budget.take(10)
-    budget.give_back(4)
-    assert budget.used == 6
-    assert budget.take(4)
-    assert not budget.take(1)

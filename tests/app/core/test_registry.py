@@ -7,9 +7,10 @@ import pytest
 from app.core.facts import ChannelCreated, ChannelEnded, EndReason
 from app.core.invariants import check_registry
 from app.core.registry import STALE_DEADLINES, Registry
-from app.core.resolution import Ended, Refusal, Serve, Wait, Why
+from app.core.resolution import Ended, Gone, Refusal, Serve, Wait, Why
+from app.core.window import Eviction
 from app.core.writer import Outcome, Verdict
-from tests.app.core.support import Told, Watcher, content, grant, make_registry, publish, refusal
+from tests.app.core.support import Leaver, Told, Watcher, content, cost, grant, make_registry, publish, refusal
 
 
 def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
@@ -429,36 +430,122 @@ def test_cleaning_keeps_what_is_due() -> None:
 # Limits over all channels, and shutting down.
 
 
-def test_a_full_server_evicts_the_largest_windows_first() -> None:
+def test_a_full_server_evicts_from_the_largest_windows_first() -> None:
     """The oldest segments of the channel that holds most give way, and a little more than was needed is freed."""
-    registry, _ = make_registry(total_bytes=160)
+    large, small = cost(b"x" * 3000), cost(b"x" * 100)
+    registry, _ = make_registry(total_bytes=4 * large + 2 * small + 1300)
     for seq in range(4):
-        publish(registry, "large", seq, b"x" * 30)
+        publish(registry, "large", seq, b"x" * 3000)
     for seq in range(2):
-        publish(registry, "small", seq, b"x" * 10)
-    publish(registry, "small", 2, b"x" * 30)
+        publish(registry, "small", seq, b"x" * 100)
+    publish(registry, "small", 2, b"x" * 3000)
     assert sorted(registry.channels["large"].segments) == [1, 2, 3]
     assert sorted(registry.channels["small"].segments) == [0, 1, 2]
     check_registry(registry)
 
 
-def test_an_empty_segment_does_not_stop_reclaiming() -> None:
-    """What lies behind a segment that frees nothing is evicted all the same."""
-    registry, _ = make_registry(total_bytes=10)
-    publish(registry, "c", 0, b"")
-    publish(registry, "c", 1, b"x" * 9)
-    publish(registry, "c", 2, b"y")
-    assert publish(registry, "c", 3, b"z" * 5).complete
+def test_windows_of_equal_size_give_way_in_turn() -> None:
+    """Which window is the largest is asked again after each eviction, so that none is emptied for another's sake."""
+    one = cost(b"x" * 1000)
+    registry, _ = make_registry(total_bytes=8 * one + 100)
+    for seq in range(4):
+        publish(registry, "a", seq, b"x" * 1000)
+        publish(registry, "b", seq, b"x" * 1000)
+    publish(registry, "c", 0, b"x" * 2000)
+    assert {name: len(channel.window) for name, channel in registry.channels.items()} == {"a": 3, "b": 3, "c": 1}
+    assert registry.statistics().evicted == dict.fromkeys(Eviction, 0) | {Eviction.BUDGET: 2}
+    check_registry(registry)
+
+
+def test_the_newest_segments_go_in_need_only() -> None:
+    """Where nothing else is left to evict, a closed segment gives way to what is being written, and no more of them
+    than it takes.
+    """
+    one = cost(b"x" * 1000)
+    registry, _ = make_registry(total_bytes=4 * one)
+    for name in "abcd":
+        publish(registry, name, 0, b"x" * 1000)
+    publish(registry, "e", 0, b"x" * 1000)
+    assert [len(channel.window) for channel in registry.channels.values()] == [0, 1, 1, 1, 1]
+    assert isinstance(registry.resolve("a", 0), Gone)
     check_registry(registry)
 
 
 def test_what_is_not_closed_is_never_evicted() -> None:
-    """Where only open and newest segments hold the memory, the arrival is refused."""
-    registry, _ = make_registry(total_bytes=10)
-    publish(registry, "c", 0, b"x" * 5)
+    """Where only open segments hold the memory, the arrival is refused."""
+    registry, _ = make_registry(total_bytes=cost(b"y" * 500, b"y"))
+    publish(registry, "c", 0, b"x" * 500)
     writer = grant(registry, "c", 1)
-    assert writer.channel.append(writer, [b"y" * 5], 0.0) is None
-    assert writer.channel.append(writer, [b"z"], 0.0) == Outcome(Verdict.OVER_BUDGET, 5)
+    assert writer.channel.append(writer, [b"y" * 500], 0.0) is None
+    assert sorted(registry.channels["c"].segments) == [1]
+    assert writer.channel.append(writer, [b"zz"], 0.0) == Outcome(Verdict.OVER_BUDGET, 500)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(99, None), (100, None), (101, Verdict.OVER_BUDGET)])
+def test_the_budget_ends_just_at_its_limit(size: int, verdict: Verdict | None) -> None:
+    """One byte below and at the limit are stored; one above is not."""
+    registry, _ = make_registry(total_bytes=cost(b"x" * 100))
+    writer = grant(registry, "c", 0)
+    outcome = writer.channel.append(writer, [b"x" * size], 0.0)
+    assert outcome == (None if verdict is None else Outcome(verdict, 0))
+    check_registry(registry)
+
+
+def test_segments_without_a_byte_are_evicted_like_others() -> None:
+    """They take memory, so that even a server full of them holds its budget, and takes what comes next."""
+    registry, _ = make_registry(total_bytes=4 * cost())
+    for seq in range(9):
+        publish(registry, "c", seq, b"")
+        check_registry(registry)
+    assert publish(registry, "c", 9, b"x" * 1000).complete
+    check_registry(registry)
+
+
+def test_who_reads_what_has_left_its_window_goes_first() -> None:
+    """A slow reader keeps an evicted segment in memory; no window is made smaller for its sake."""
+    one = cost(b"x" * 1000)
+    registry, _ = make_registry(total_bytes=4 * one + 600, window_segments=1)
+    slow = []
+    for seq in range(3):
+        publish(registry, "c", seq, b"x" * 1000)
+        channel = registry.channels["c"]
+        slow.append(Leaver(registry, channel, channel.segments[seq]))
+    assert registry.budget.used == 3 * one
+    publish(registry, "d", 0, b"x" * 1000)
+    assert [reader.evicted for reader in slow] == [False, False, False]
+    publish(registry, "e", 0, b"x" * 900)
+    assert [reader.evicted for reader in slow] == [True, False, False]
+    assert [len(channel.window) for channel in registry.channels.values()] == [1, 1, 1]
+    check_registry(registry)
+
+
+def test_who_reads_what_the_budget_evicts_is_cut_off() -> None:
+    """Or nothing would be freed by it; those who read other segments stay."""
+    one = cost(b"x" * 1000)
+    registry, _ = make_registry(total_bytes=4 * one)
+    for seq in range(4):
+        publish(registry, "c", seq, b"x" * 1000)
+    channel = registry.channels["c"]
+    readers = [Leaver(registry, channel, channel.segments[seq]) for seq in range(4)]
+    publish(registry, "d", 0, b"x" * 500)
+    assert [reader.evicted for reader in readers] == [True, False, False, False]
+    assert (registry.readers, channel.readers) == (3, 3)
+    check_registry(registry)
+
+
+def test_evictions_are_counted_beyond_a_channels_life() -> None:
+    """What an ended channel has evicted still counts, in its next life and after it."""
+    registry, _ = make_registry(window_segments=1, channel_drain_s=1.0)
+    for seq in range(3):
+        publish(registry, "c", seq)
+    registry.end("c", 0.0)
+    publish(registry, "c", 0)
+    publish(registry, "c", 1)
+    assert registry.statistics().evicted[Eviction.COUNT] == 3
+    registry.end("c", 0.0)
+    registry.expire(1.0)
+    assert registry.channels == {}
+    assert registry.statistics().evicted == dict.fromkeys(Eviction, 0) | {Eviction.COUNT: 3}
 
 
 def test_nothing_new_begins_while_shutting_down() -> None:
@@ -488,5 +575,6 @@ def test_statistics_are_the_sum_of_all() -> None:
     resolve_and_attach(registry, "b")
     statistics = registry.statistics()
     assert [(channel.name, channel.bytes) for channel in statistics.channels] == [("a", 3), ("b", 2)]
-    assert (statistics.readers, statistics.bytes_held, statistics.shutting_down) == (1, 5, False)
+    assert (statistics.readers, statistics.shutting_down) == (1, False)
+    assert statistics.bytes_held == cost(b"abc") + cost(b"de")
     assert statistics.journal_index == len(facts) == 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import product
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.segment import (
+    FRAME_COST,
     MAX_FORMER_KEYS,
+    SEGMENT_COST,
     TRANSITIONS,
     Event,
     Segment,
@@ -133,6 +136,43 @@ def test_stored_frames_are_kept_in_order() -> None:
     assert (segment.frames, segment.size) == (frames, 7)
 
 
+def test_a_segment_is_counted_for_what_it_costs() -> None:
+    """Itself, and each frame as it is encoded, with what Python adds to it."""
+    segment = Segment(0)
+    assert segment.cost == SEGMENT_COST
+    frames = [encode_frame([b"a"]), encode_frame([b"b" * 1000, b"c"])]
+    prices = []
+    for frame in frames:
+        prices.append(segment.price(frame))
+        segment.store(frame, 1)
+    assert sum(prices) == segment.cost == SEGMENT_COST + sum(map(len, frames)) + 2 * FRAME_COST
+
+
+def test_the_costs_are_no_less_than_what_python_takes() -> None:
+    """The objects alone, as Python itself measures them; what malloc adds shows in the process only."""
+    segments = [Segment(10**6 + number) for number in range(100)]
+    for segment in segments:
+        segment.key = "k" * 256
+        segment.store(encode_frame([b"x"]), 1)
+        segment.close(Event.FINISH, 1.5)
+    one = segments[0]
+    frame = one.frames[0]
+    parts = (one, one.frames, one.cursors, one.key, one.seq, one.closed_at)
+    places = sys.getsizeof(segments) + sys.getsizeof({segment.seq: segment for segment in segments})
+    assert sum(map(sys.getsizeof, parts)) + places / 100 <= SEGMENT_COST
+    frames = [encode_frame([b"%d" % number]) for number in range(1000)]
+    assert sys.getsizeof(frame) - len(frame) + sys.getsizeof(list(iter(frames))) / 1000 + 16 <= FRAME_COST
+
+
+def test_closing_forgets_the_keys_of_earlier_bodies() -> None:
+    """No body is taken in any more that they could be told from."""
+    segment = written("k", 3)
+    segment.state = State.OPEN
+    segment.begin_body("other")
+    segment.close(Event.FINISH, 1.0)
+    assert segment.former_keys == ()
+
+
 def test_storing_wakes_nobody() -> None:
     """The caller wakes the cursors when the whole change is done."""
     segment = Segment(0)
@@ -154,15 +194,14 @@ def test_cursors_of_an_open_segment_are_woken_each_time() -> None:
     assert list(segment.cursors) == watchers
 
 
-def test_cursors_of_a_closed_segment_are_woken_once_more() -> None:
-    """The end is told once; then the cursor is let go."""
+def test_cursors_of_a_closed_segment_stay_until_they_leave() -> None:
+    """They are told the end, and keep the bytes in memory as long as they read."""
     segment = reach(State.COMPLETE)
     watchers = [Watcher(segment), Watcher(segment)]
     segment.cursors = dict.fromkeys(watchers)
     segment.wake()
-    segment.wake()
     assert [(watcher.wakes, watcher.saw_close) for watcher in watchers] == [(1, True), (1, True)]
-    assert not segment.cursors
+    assert list(segment.cursors) == watchers
 
 
 def test_a_cursor_may_remove_itself_at_the_end() -> None:

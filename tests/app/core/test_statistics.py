@@ -8,7 +8,8 @@ import pytest
 
 from app.core.facts import EndReason
 from app.core.statistics import ChannelStatistics, channel_statistics
-from tests.app.core.support import Bench
+from app.core.window import Eviction
+from tests.app.core.support import Bench, cost
 
 
 def test_a_new_channel_is_empty() -> None:
@@ -24,6 +25,8 @@ def test_a_new_channel_is_empty() -> None:
         segments=0,
         bytes=0,
         earliest=0,
+        cost=0,
+        evicted=dict.fromkeys(Eviction, 0),
         open_seqs=(),
         writing_seqs=(),
         preconnected_seqs=(),
@@ -45,6 +48,7 @@ def test_a_busy_channel_is_counted() -> None:
     bench.channel.bytes_out = 9
     statistics = channel_statistics(bench.channel)
     assert (statistics.segments, statistics.bytes, statistics.earliest, statistics.next_seq) == (1, 3, 0, 3)
+    assert statistics.cost == cost(b"abc")
     assert (statistics.open_seqs, statistics.writing_seqs, statistics.preconnected_seqs) == ((1, 2), (2,), (3, 4))
     assert (statistics.readers, statistics.bytes_in, statistics.bytes_out) == (1, 6, 9)
     assert (statistics.created_at, statistics.active_at, statistics.ended) == (0.0, 3.0, False)
@@ -56,6 +60,16 @@ def test_an_ended_channel_says_so() -> None:
     bench.publish(0, b"abc")
     bench.channel.end(EndReason.DELETED, 1.0)
     assert channel_statistics(bench.channel).ended
+
+
+def test_evictions_are_shown_by_their_reason() -> None:
+    """What left the window is counted, and the picture is not the counter itself."""
+    bench = Bench(window_segments=1)
+    bench.publish(0)
+    bench.publish(1)
+    statistics = channel_statistics(bench.channel)
+    bench.publish(2)
+    assert statistics.evicted == dict.fromkeys(Eviction, 0) | {Eviction.COUNT: 1}
 
 
 def test_a_picture_does_not_change() -> None:

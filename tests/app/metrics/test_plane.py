@@ -52,6 +52,7 @@ def test_metrics_over_the_wire() -> None:
         assert gauges["tricklecast_sent_bytes_total"] >= 5
         assert gauges["tricklecast_held_bytes"] >= 6
         assert gauges["tricklecast_segments_kept"] >= 2
+        assert found["tricklecast_segments_evicted_total", (("reason", "count"),)] == 0
         assert gauges["tricklecast_connections"] >= 3
         assert gauges["tricklecast_journal_facts_total"] > 0
         labels = (("op", "publish"), ("reason", "complete"), ("status", "200"))
