@@ -76,7 +76,7 @@ class DataPlane:
         held: POSTs that wait for those that they have overtaken.
         stalled: connections with unsent bytes.
         resting: kept-alive connections between requests, each with the time when it closes; in that order.
-        exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
+        exchanges: ended ones, counted by (op, status, reason). latencies: how long they waited.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes.
     """
