@@ -42,6 +42,9 @@ class AccessLog:
         max_bytes, max_age_s: rotate when the file reaches this size or age.
         files: rotated files kept; older ones are removed.
         queue: records that may wait to be written.
+
+    Attributes:
+        limit: that number. written, dropped: records so far.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class AccessLog:
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._files = files
-        self._limit = queue
+        self.limit = queue
         self._queue: deque[AccessRecord] = deque()
         self._wake = asyncio.Event()
         self._closing = False
@@ -63,9 +66,14 @@ class AccessLog:
         self.dropped = 0
         self.written = 0
 
+    @property
+    def queued(self) -> int:
+        """Records that wait to be written; at most ``limit``."""
+        return len(self._queue)
+
     def put(self, record: AccessRecord) -> None:
         """Queue a record; never blocks."""
-        if len(self._queue) >= self._limit:
+        if len(self._queue) >= self.limit:
             self.dropped += 1
             self._unreported += 1
             return
@@ -135,7 +143,7 @@ class AccessLog:
 
     async def _drain(self, file: Any) -> None:
         while self._pending:
-            if self._unreported and len(self._queue) < self._limit:
+            if self._unreported and len(self._queue) < self.limit:
                 dropped, self._unreported = self._unreported, 0
                 self.event(Event.LOG_DROPPED, detail=f"{dropped} records")
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]

@@ -87,6 +87,9 @@ class Settings(AccessSettings):
     interim_interval_s: float = Field(
         _OPTIONS.interim_interval_s, gt=0, description="Send 100 Continue to an idle preconnect this often."
     )
+    metrics_channels: int = Field(
+        _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels that /metrics names; 0 for none."
+    )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
     shutdown_drain_s: float = Field(
         _OPTIONS.shutdown_drain_s,
@@ -166,6 +169,7 @@ class Settings(AccessSettings):
             reader_lag_bytes=self.reader_lag_bytes,
             reader_lag_s=self.reader_lag_s,
             shutdown_drain_s=self.shutdown_drain_s,
+            metrics_channels=self.metrics_channels,
         )
 
 

@@ -228,10 +228,15 @@ class Registry:
             channels=tuple(channel_statistics(channel) for channel in self.channels.values()),
             readers=self.readers,
             bytes_held=self.budget.used,
-            evicted=self._evictions(),
+            evicted=self.evictions(),
             journal_index=self.journal.index,
             shutting_down=self.shutting_down,
         )
+
+    def evictions(self) -> dict[Eviction, int]:
+        """Segments that have left their windows since the server started, by the reason."""
+        windows = [channel.window for channel in self.channels.values()]
+        return {why: n + sum(window.evicted[why] for window in windows) for why, n in self._evicted.items()}
 
     # Mechanics.
 
@@ -269,10 +274,6 @@ class Registry:
         channel.forget()
         for why, n in channel.window.evicted.items():
             self._evicted[why] += n
-
-    def _evictions(self) -> dict[Eviction, int]:
-        windows = [channel.window for channel in self.channels.values()]
-        return {why: n + sum(window.evicted[why] for window in windows) for why, n in self._evicted.items()}
 
     def _missing(self, name: str) -> Refusal:
         channel = self.channels.get(name)

@@ -40,6 +40,7 @@ class Options:
         linger_s: how long a connection that was answered early is still read from before it is closed: closing
             with unread data would make the kernel reset it, and the client might lose the answer.
         url_bytes, header_bytes: limits of one request's head.
+        metrics_channels: how many channels the metrics name.
     """
 
     base_path: str = "/trickle"
@@ -50,6 +51,7 @@ class Options:
     linger_s: float = 1.0
     url_bytes: int = 8 << 10
     header_bytes: int = 64 << 10
+    metrics_channels: int = 10
 
 
 @dataclass(slots=True)

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from app.access_log import AccessLog
 from app.data_plane.plane import DataPlane
+from app.metrics.lag import ReaderLag
+from app.metrics.limits import LimitsCollector
 from app.metrics.plane import PlaneCollector
+from app.metrics.process import ServerCollector
+from app.metrics.top import TopChannels
+
+
+def collectors(plane: DataPlane, log: AccessLog | None) -> CollectorRegistry:
+    """Everything that a server exposes.
+
+    Args:
+        log: its access log, if it writes one.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    for collector in (
+        PlaneCollector(plane),
+        ReaderLag(plane),
+        TopChannels(plane.registry.channels, plane.clock, plane.options.metrics_channels),
+        LimitsCollector(plane, log),
+        ServerCollector(plane, log),
+    ):
+        registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry
 
 
 def metrics_router(plane: DataPlane, log: AccessLog | None) -> APIRouter:
     """``/metrics`` in Prometheus' text format."""
     router = APIRouter(tags=["metrics"])
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(PlaneCollector(plane, log))
+    registry = collectors(plane, log)
 
     @router.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:

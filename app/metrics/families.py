@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -17,7 +18,7 @@ def gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, text, value=value)
 
 
-def gauges(name: str, text: str, label: str, values: dict[str, float]) -> GaugeMetricFamily:
+def gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
     """Figures that go up and down, one per value of a label."""
     family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
     for key, value in values.items():
@@ -30,7 +31,7 @@ def counter(name: str, text: str, value: float) -> CounterMetricFamily:
     return CounterMetricFamily(PREFIX + name, text, value=value)
 
 
-def counters(name: str, text: str, label: str, values: dict[str, float]) -> CounterMetricFamily:
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
     """Figures that only grow, one per value of a label; ``_total`` is added to the name."""
     family = CounterMetricFamily(PREFIX + name, text, labels=[label])
     for key, value in values.items():
@@ -45,7 +46,7 @@ def histogram_s(name: str, text: str, histogram: Histogram) -> HistogramMetricFa
     return family
 
 
-def histograms_s(name: str, text: str, label: str, histograms: dict[str, Histogram]) -> HistogramMetricFamily:
+def histograms_s(name: str, text: str, label: str, histograms: Mapping[str, Histogram]) -> HistogramMetricFamily:
     """Histograms of microseconds, in seconds, one per value of a label."""
     family = HistogramMetricFamily(PREFIX + name, text, labels=[label])
     for key, histogram in histograms.items():

@@ -2,60 +2,82 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.access_log import AccessLog
+from app.core.totals import totals_of
 from app.data_plane.plane import DataPlane
-from app.metrics.families import counter, counters, gauge
+from app.metrics.families import counter, counters, gauge, histogram_s, histograms_s
+from trickle.records import Reason
+
+_LIMIT: Final = Reason.limit("")
 
 
 class PlaneCollector(Collector):
-    """Reads the registry's statistics and the plane's counters."""
+    """Sums over the channels, and the plane's counters."""
 
-    def __init__(self, plane: DataPlane, log: AccessLog | None) -> None:
+    def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._log = log
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as of now."""
-        plane, statistics = self._plane, self._plane.registry.statistics()
-        live = [channel for channel in statistics.channels if not channel.ended]
-        yield gauge("channels", "Channels that are live.", len(live))
+        yield from self._channels()
+        yield from self._exchanges()
+        yield from self._latencies()
+
+    def _channels(self) -> Iterator[Metric]:
+        plane, registry = self._plane, self._plane.registry
+        totals = totals_of(registry.channels.values())
+        yield gauge("channels", "Channels that are live.", totals.live)
+        yield gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
+        yield gauge("segments_kept", "Closed segments kept over all channels.", totals.segments)
+        yield gauge("segments_written", "Segments that are being written.", totals.writing)
+        yield gauge("segments_orphaned", "Segments whose publisher has gone and may come back.", totals.orphaned)
         yield gauge(
-            "channels_draining",
-            "Channels that have ended and are still readable.",
-            len(statistics.channels) - len(live),
+            "preconnects", "Publishers that are connected and have not begun their segment.", totals.preconnected
         )
-        yield gauge("readers", "Exchanges reading a segment, waiting ones included.", statistics.readers)
-        yield gauge(
-            "preconnects", "Publishers that are connected and have not begun their segment.", len(plane.preconnects)
-        )
+        yield gauge("held_bytes", "Memory that all segments take.", registry.budget.used)
+        evicted = {str(why): n for why, n in registry.evictions().items()}
+        yield counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
+        yield gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)
+        yield gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)
         yield gauge("connections", "Open connections.", len(plane.connections))
+        yield gauge("idle_connections", "Kept-alive connections between requests.", len(plane.resting))
         yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.stalled))
-        yield gauge("held_bytes", "Memory that all segments take.", statistics.bytes_held)
-        yield gauge(
-            "segments_kept",
-            "Closed segments kept over all channels.",
-            sum(channel.segments for channel in statistics.channels),
-        )
-        yield counters(
-            "segments_evicted",
-            "Segments that have left their windows.",
-            "reason",
-            {str(why): n for why, n in statistics.evicted.items()},
-        )
-        yield counter("journal_facts", "Lifecycle facts so far.", statistics.journal_index)
-        yield counter("received_bytes", "Body bytes published.", plane.bytes_in)
-        yield counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
+        yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.held))
+
+    def _exchanges(self) -> Iterator[Metric]:
+        plane = self._plane
         exchanges = CounterMetricFamily(
             "tricklecast_exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
         )
+        refusals: Counter[str] = Counter()
         for (op, status, reason), n in plane.exchanges.items():
             exchanges.add_metric([op, str(status), reason], n)
+            if reason.startswith(_LIMIT):
+                refusals[reason.removeprefix(_LIMIT)] += n
         yield exchanges
-        if self._log is not None:
-            yield counter("log_records_written", "Access records written.", self._log.written)
-            yield counter("log_records_dropped", "Access records dropped: the queue was full.", self._log.dropped)
+        yield counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
+        yield counter("received_bytes", "Body bytes published.", plane.bytes_in)
+        yield counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
+
+    def _latencies(self) -> Iterator[Metric]:
+        latencies = self._plane.latencies
+        yield histograms_s(
+            "wait_seconds",
+            "Arrival of a request to the first byte of its answer, whatever it waited for.",
+            "op",
+            latencies.waits,
+        )
+        yield histogram_s(
+            "first_byte_seconds",
+            "First byte of a segment published, to its way to a reader that waited for it.",
+            latencies.first_byte,
+        )
+        yield histogram_s(
+            "delivery_seconds", "End of a segment, to its way to a reader that was there already.", latencies.delivery
+        )

@@ -1,36 +1,14 @@
-"""Prometheus metrics, taken from the statistics at the moment of the scrape."""
+"""What the registry and the data plane count, over the wire."""
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
-
-from app.access_log import AccessLog
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.data_plane.plane import DataPlane, Options
-from app.metrics.plane import PlaneCollector
+from tests.app.metrics.scrape import labelled, samples
 from tests.support.local import local_server
 from tests.support.waiting import eventually
-from trickle.records import AccessRecord, Op
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def samples(text: str) -> Samples:
-    """Every sample by its name and labels; the text must parse."""
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-def test_metrics_over_the_wire() -> None:
-    """What happened is counted; what is there is shown."""
+def test_what_is_there_is_shown() -> None:
+    """Channels, readers, publishers, connections, segments, bytes."""
     with local_server(channel_drain_s=60) as server, server.client() as target:
         live, ended = target.channel("live"), target.channel("ended")
         live.publish(0, b"12345")
@@ -43,37 +21,51 @@ def test_metrics_over_the_wire() -> None:
         response = target.ask("GET", "/metrics")
         assert (response.get("Content-Type") or "").startswith("text/plain")
         found = samples(response.body.decode())
-        gauges = {name: value for (name, labels), value in found.items() if not labels}
+        gauges = {name.removeprefix("tricklecast_"): value for (name, labels), value in found.items() if not labels}
         expected = {
-            "tricklecast_channels": 2, "tricklecast_channels_draining": 1, "tricklecast_readers": 1,
-            "tricklecast_preconnects": 1, "tricklecast_stalled_connections": 0, "tricklecast_received_bytes_total": 6,
+            "channels": 2, "channels_draining": 1, "readers": 1, "readers_waiting": 1, "preconnects": 1,
+            "segments_written": 0, "segments_orphaned": 0, "stalled_connections": 0, "received_bytes_total": 6,
+            "overtaking_posts": 0, "draining": 0, "reader_lag_max_bytes": 0,
         }  # fmt: skip
         assert {name: gauges[name] for name in expected} == expected
-        assert gauges["tricklecast_sent_bytes_total"] >= 5
-        assert gauges["tricklecast_held_bytes"] >= 6
-        assert gauges["tricklecast_segments_kept"] >= 2
+        assert gauges["sent_bytes_total"] >= 5
+        assert gauges["held_bytes"] >= 6
+        assert gauges["segments_kept"] >= 2
+        assert gauges["connections"] >= 3
+        assert gauges["journal_facts_total"] > 0
+        assert "log_records_written_total" not in gauges
         assert found["tricklecast_segments_evicted_total", (("reason", "count"),)] == 0
-        assert gauges["tricklecast_connections"] >= 3
-        assert gauges["tricklecast_journal_facts_total"] > 0
         labels = (("op", "publish"), ("reason", "complete"), ("status", "200"))
         assert found["tricklecast_exchanges_total", labels] == 2
-        assert "tricklecast_log_records_written_total" not in gauges
+        assert found["tricklecast_wait_seconds_count", (("op", "publish"),)] == 2
+        assert found["tricklecast_wait_seconds_bucket", (("le", "+Inf"), ("op", "publish"))] == 2
+        assert found["tricklecast_wait_seconds_bucket", (("le", "60.0"), ("op", "read"))] == 1
 
 
-def test_the_access_log_is_counted(tmp_path: Path) -> None:
-    """Written and dropped records, where there is a log."""
+def test_refusals_are_counted_by_the_limit() -> None:
+    """As their bodies and the access log name it."""
+    with local_server(max_channels=2) as server, server.client() as target:
+        first, second = target.channel("first"), target.channel("second")
+        first.publish(0)  # besides the channel _changes
+        refused = target.ask("POST", second.path)
+        assert (refused.status, refused.body) == (503, b"Limit reached: channels")
+        found = samples(target.ask("GET", "/metrics").body.decode())
+        assert labelled(found, "tricklecast_refusals_total", "limit") == {"channels": 1}
+        assert labelled(found, "tricklecast_limit", "limit")["channels"] == 2
+        assert labelled(found, "tricklecast_limit_used", "limit")["channels"] == 2
 
-    async def main() -> Samples:
-        registry = CollectorRegistry()
-        plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
-        log = AccessLog(tmp_path / "a.jsonl", node=None, max_bytes=10_000, max_age_s=60, files=1, queue=1)
-        for _ in range(3):
-            log.put(AccessRecord(1, op=Op.READ))
-        log.close()
-        await log.run()
-        registry.register(PlaneCollector(plane, log))
-        return samples(generate_latest(registry).decode())
 
-    found = asyncio.run(main())
-    assert found["tricklecast_log_records_dropped_total", ()] == 2
-    assert found["tricklecast_log_records_written_total", ()] == 2  # the record, and the event about the two others
+def test_segments_under_way_are_told_apart() -> None:
+    """Written by a connected publisher, or left by one that may come back."""
+    with local_server(publisher_grace_s=60) as server, server.client() as target:
+        channel = target.channel("c")
+        channel.started(0, b"abc")
+        lost, _ = channel.started(1, b"abc")
+        lost.connection.close()
+        totals = {"tricklecast_segments_written": 1.0, "tricklecast_segments_orphaned": 1.0}
+
+        def shown() -> bool:
+            found = samples(target.ask("GET", "/metrics").body.decode())
+            return {name: found[name, ()] for name in totals} == totals
+
+        eventually(shown)

@@ -1,0 +1,50 @@
+"""How far readers are behind."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from app.data_plane.plane import DataPlane
+from app.metrics.lag import MOST, STEPS, ReaderLag
+from tests.app.metrics.scrape import Samples, labelled, scrape
+
+
+class Connection:
+    """One that is full."""
+
+    looked = 0
+
+    def __init__(self, behind: int) -> None:
+        self._behind = behind
+
+    def lag(self) -> int:
+        Connection.looked += 1
+        return self._behind
+
+
+def lag_of(*behind: int) -> Samples:
+    """A scrape while connections are so far behind."""
+    plane: Any = SimpleNamespace(stalled={Connection(lag): None for lag in behind})
+    return scrape(ReaderLag(cast(DataPlane, plane)))
+
+
+def test_nobody_is_behind() -> None:
+    """All figures are 0; a reader that was given more than was there when it came has a negative lag."""
+    for found in (lag_of(), lag_of(-5)):
+        assert found["tricklecast_reader_lag_max_bytes", ()] == 0
+        assert set(labelled(found, "tricklecast_readers_behind", "bytes").values()) == {0}
+
+
+def test_readers_are_counted_by_how_far_they_are_behind() -> None:
+    """At a step is not beyond it."""
+    found = lag_of(1, STEPS[0], STEPS[0] + 1, STEPS[2] + 1)
+    assert found["tricklecast_reader_lag_max_bytes", ()] == STEPS[2] + 1
+    assert list(labelled(found, "tricklecast_readers_behind", "bytes").values()) == [2, 1, 1, 0, 0]
+
+
+def test_the_work_is_bounded() -> None:
+    """However many have stalled."""
+    Connection.looked = 0
+    lag_of(*range(MOST + 100))
+    assert Connection.looked == MOST
