@@ -90,6 +90,11 @@ class Settings(AccessSettings):
     metrics_channels: int = Field(
         _OPTIONS.metrics_channels, ge=0, le=100, description="Busiest channels that /metrics names; 0 for none."
     )
+    head_timeout_s: float = Field(
+        _OPTIONS.head_timeout_s,
+        gt=0,
+        description="Longest time for a request's head, or for a body that nobody reads, to arrive.",
+    )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
     shutdown_drain_s: float = Field(
         _OPTIONS.shutdown_drain_s,
@@ -170,6 +175,7 @@ class Settings(AccessSettings):
             reader_lag_s=self.reader_lag_s,
             shutdown_drain_s=self.shutdown_drain_s,
             metrics_channels=self.metrics_channels,
+            head_timeout_s=self.head_timeout_s,
         )
 
 

@@ -50,6 +50,7 @@ class Reason(StrEnum):
     BAD_REQUEST = "bad_request"
     FORBIDDEN = "forbidden"
     EXPIRED = "expired"
+    TIMEOUT = "timeout"
     CLIENT_GONE = "client_gone"
     EVICTED = "evicted"
     GUARD = "guard"

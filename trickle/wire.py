@@ -73,6 +73,7 @@ class Status(IntEnum):
     FORBIDDEN = 403
     NOT_FOUND = 404
     METHOD_NOT_ALLOWED = 405
+    REQUEST_TIMEOUT = 408
     CONFLICT = 409
     TOO_LARGE = 413
     URI_TOO_LONG = 414
@@ -83,6 +84,7 @@ class Status(IntEnum):
     SERVER_ERROR = 500
     NOT_IMPLEMENTED = 501
     UNAVAILABLE = 503
+    VERSION_NOT_SUPPORTED = 505
 
 
 PHRASES: Final[dict[int, str]] = {
@@ -93,6 +95,7 @@ PHRASES: Final[dict[int, str]] = {
     Status.FORBIDDEN: "Forbidden",
     Status.NOT_FOUND: "Not Found",
     Status.METHOD_NOT_ALLOWED: "Method Not Allowed",
+    Status.REQUEST_TIMEOUT: "Request Timeout",
     Status.CONFLICT: "Conflict",
     Status.TOO_LARGE: "Content Too Large",
     Status.URI_TOO_LONG: "URI Too Long",
@@ -102,5 +105,6 @@ PHRASES: Final[dict[int, str]] = {
     Status.SERVER_ERROR: "Internal Server Error",
     Status.NOT_IMPLEMENTED: "Not Implemented",
     Status.UNAVAILABLE: "Service Unavailable",
+    Status.VERSION_NOT_SUPPORTED: "HTTP Version Not Supported",
 }
 """Reason phrases, including the one for 470, which HTTP itself does not know."""

@@ -17,6 +17,7 @@ from app.data_plane.answers import (
     stored_reply,
 )
 from app.data_plane.exchange import Exchange
+from app.data_plane.head import expects_continue
 from app.data_plane.identity import MAX_TEXT
 from app.data_plane.overtaken import MAX_HELD, Held
 from app.data_plane.publish import Publish
@@ -37,7 +38,8 @@ _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 def begin(connection: Connection, request: Request) -> None:
     """Begin the exchange of a request whose head has arrived; its body may follow."""
     plane = connection.plane
-    route = parse_route(request.method, request.parts)
+    # What is deeper than a segment is not found, however deep: parse_route's cache need not know the rest.
+    route = parse_route(request.method, request.parts[:3])
     if plane.sink is None:
         record = AccessRecord(0, op=route.op)
     else:
@@ -165,7 +167,7 @@ def _begin_writing(
             return stored_reply(reserved)
     request.publish = publish
     publish.begin(reserved)
-    if request.headers.get(b"expect", b"").lower() == b"100-continue" and not request.http10:
+    if expects_continue(request.headers) and not request.http10:
         publish.connection.send(CONTINUE)
     return None
 

@@ -76,7 +76,7 @@ class Exchange:
         record.dur_us = self.elapsed_us()
         self.plane.ended(record)
 
-    def lost(self, reason: Reason = Reason.CLIENT_GONE) -> None:
+    def lost(self, reason: str = Reason.CLIENT_GONE) -> None:
         """The connection broke before the exchange was over."""
         self.withdraw()
         self.end(reason)

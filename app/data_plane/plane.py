@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from app.core.registry import Registry
 from app.data_plane.histogram import Histogram
 from app.data_plane.latencies import Latencies
+from app.data_plane.paused import gone
 from app.data_plane.replies import CONTINUE
 from app.data_plane.routes import Router
-from trickle.records import AccessRecord
+from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -39,6 +40,7 @@ class Options:
         shutdown_drain_s: over how long waiting clients are sent away when the server stops.
         linger_s: how long a connection that was answered early is still read from before it is closed: closing
             with unread data would make the kernel reset it, and the client might lose the answer.
+        head_timeout_s: how long a request's head may take from its first byte, and then a body that nobody reads.
         url_bytes, header_bytes: limits of one request's head.
         metrics_channels: how many channels the metrics name.
     """
@@ -49,6 +51,7 @@ class Options:
     reader_lag_s: float = 10.0
     shutdown_drain_s: float = 5.0
     linger_s: float = 1.0
+    head_timeout_s: float = 10.0
     url_bytes: int = 8 << 10
     header_bytes: int = 64 << 10
     metrics_channels: int = 10
@@ -77,7 +80,10 @@ class DataPlane:
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
         held: POSTs that wait for those that they have overtaken.
         stalled: connections with unsent bytes.
-        resting: kept-alive connections between requests, each with the time when it closes; in that order.
+        resting: connections between requests, new ones included, each with the time when it closes; in that order.
+        unfinished: connections whose request has begun to arrive while nobody waits for the rest of it, each with the
+            time when it must be there; in that order.
+        paused: connections that are not read from, since too much is pipelined on them.
         exchanges: ended ones, counted by (op, status, reason). latencies: how long they waited.
         loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
         bytes_in, bytes_out: body bytes of segment routes.
@@ -108,6 +114,8 @@ class DataPlane:
         self.held: set[Held] = set()
         self.stalled: dict[Connection, Stall] = {}
         self.resting: dict[Connection, float] = {}
+        self.unfinished: dict[Connection, float] = {}
+        self.paused: set[Connection] = set()
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.latencies = Latencies()
         self.loop_lag = Histogram()
@@ -144,6 +152,8 @@ class DataPlane:
         self._close_resting(now)
         if self.access is not None:
             self.access.tick()
+        self._reject_unfinished(now)
+        self._forget_gone()
 
     def abort_all(self) -> None:
         """Break every connection that is left: the time to finish is over."""
@@ -160,6 +170,15 @@ class DataPlane:
         for connection in _due(self.resting, now):
             del self.resting[connection]
             connection.timeout_keep_alive_handler()
+
+    def _reject_unfinished(self, now: float) -> None:
+        for connection in _due(self.unfinished, now):
+            connection.too_slow()
+
+    def _forget_gone(self) -> None:
+        self.paused = {connection for connection in self.paused if connection.flow.read_paused}
+        for connection in gone(self.paused):
+            connection.abort(Reason.CLIENT_GONE)
 
     def _cut_off_stalled(self, now: float) -> None:
         for connection, stall in list(self.stalled.items()):

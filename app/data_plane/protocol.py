@@ -1,30 +1,43 @@
-"""A connection's requests: which are ours, their bodies in, and those that were pipelined.
+"""A connection's requests as they are parsed: which are ours, and their bodies in.
 
-Requests below the base path are served here; every other request goes to ``super()`` and so to FastAPI, untouched.
+Requests below the base path are served here; every other request goes to ``super()`` and so to FastAPI, once it is
+whole: what cannot be framed, is too large or comes too slowly never gets there.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from app.data_plane.connection import Connection
 from app.data_plane.dispatch import begin
+from app.data_plane.head import content_length, expects_continue, objection
 from app.data_plane.plane import DataPlane
+from app.data_plane.replies import CONTINUE
 from app.data_plane.request import Request
+from app.data_plane.turns import MAX_QUEUED, Turns
+from trickle.records import Reason
 from trickle.wire import Status
 
 UNSPLIT: Final = 32 << 10
 """A published chunk of at most this many bytes reaches readers as one chunk (docs/reference/protocol.md, section 4)."""
 
-QUEUE_REQUESTS: Final = 64
-QUEUE_BYTES: Final = 64 << 10
-"""How much may be pipelined behind an unfinished exchange before reading from the connection pauses."""
+FIELD_BYTES: Final = 32
+"""What a header field costs beside its name and value, as HTTP/2 counts them, too (RFC 9113, section 6.5.2)."""
+
+CONTROL_BODY_BYTES: Final = 64 << 10
+"""Longest body of a request to the control plane; the largest that makes sense there is 1 kB."""
+
+CHUNK_OVERHEAD: Final = 16
+EXCESS_BYTES: Final = 16 << 10
+"""What a chunked body may hold that is no payload. Each chunk may cost 16 bytes and twice its payload; of what is
+beyond (extensions, leading zeros, trailer fields) so much may have come together. Go's net/http has the same rule."""
+
+_FIRST_PACKET: Final = -(1 << 20)
+"""Credit for the packet in which a head ends: how much of it is head is not known."""
 
 NO_HEAD: Final = -1
 """Instead of the number of packets that the header fields being parsed have taken so far: there are none."""
@@ -32,18 +45,18 @@ NO_HEAD: Final = -1
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
 
-class TrickleProtocol(Connection):
-    """Parses what comes in and begins exchanges, one at a time, in order."""
+class TrickleProtocol(Turns):
+    """Parses what comes in, and begins exchanges."""
 
     __slots__ = (
         "_chunked",
+        "_control_body",
+        "_excess",
         "_head_bytes",
         "_head_packets",
         "_ours",
         "_partial",
         "_partial_size",
-        "_queue",
-        "_queued_bytes",
         "_request",
         "_upgrade",
     )
@@ -58,8 +71,8 @@ class TrickleProtocol(Connection):
     ) -> None:
         super().__init__(plane, config, server_state, app_state, _loop)
         self._request: Request | None = None
-        self._queue: deque[Request] | None = None
-        self._queued_bytes = 0
+        self._control_body: bytearray | None = None
+        self._excess = 0
         self._head_bytes = 0
         self._head_packets = NO_HEAD
         self._partial: list[bytes] | None = None
@@ -69,33 +82,21 @@ class TrickleProtocol(Connection):
         self._upgrade: list[bytes] | None = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._queue = None
+        self.queue = None
         self._deliver_rest()
         super().connection_lost(exc)
-
-    def rest(self) -> None:
-        super().rest()
-        self._go_on()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._queue:
-            self._limit_queue()
-            self.loop.call_soon(self._next)
-
-    # Parsing.
 
     def data_received(self, data: bytes) -> None:
         if self.deaf:
             return
-        self._stay()
+        self.stay()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self._upgraded(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserCallbackError as error:
+            self.failed(error)
             return
         except httptools.HttpParserError:
             self._deliver_rest()
@@ -108,14 +109,23 @@ class TrickleProtocol(Connection):
             self._head_packets += 1
             if self._head_bytes > 2 * self.plane.options.header_bytes:
                 self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+        if self._chunked:
+            self._count_excess(len(data))
         if (request := self._request) is not None and request.chunks:
-            self._deliver(request)
+            self.deliver(request)
+        if self.exchange is None:
+            self.expect_rest()
 
-    def _stay(self) -> None:
-        """Something has begun: the connection rests no longer."""
-        self.plane.resting.pop(self, None)
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+    def _count_excess(self, size: int) -> None:
+        """So many bytes more have come of a chunked body; what of them was payload is subtracted already."""
+        excess = self._excess + size
+        self._excess = max(excess, 0)
+        if excess > EXCESS_BYTES:
+            self._deliver_rest()
+            if self._head_packets == NO_HEAD:
+                self.reject(Status.BAD_REQUEST, "Too much around the chunks")
+            else:
+                self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -123,6 +133,7 @@ class TrickleProtocol(Connection):
         self._head_bytes = 0
         self._ours = False
         self._chunked = False
+        self._excess = _FIRST_PACKET
         self.mid_message = True
         self._head_packets = 0
 
@@ -132,54 +143,67 @@ class TrickleProtocol(Connection):
             self.reject(Status.URI_TOO_LONG, "URL too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        if self._head_bytes <= self.plane.options.header_bytes:
-            self.headers.append((name.lower(), value))
-        else:
+        self._head_bytes += len(name) + len(value) + FIELD_BYTES
+        if self._head_bytes > self.plane.options.header_bytes:
             self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+        elif not self._chunked:
+            # Behind a chunked body come trailer fields: nobody asks for them, and they are not the head's.
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._head_packets = NO_HEAD
         if self.deaf:
             return
-        parts = self.plane.router.match(self.url)
-        if parts is None:
-            self._delegate()
-            return
-        self._ours = True
+        if self.owing:
+            self.owe_nothing()
         parser = self.parser
-        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+        headers = dict(self.headers)
+        version = parser.get_http_version()
+        if (wrong := objection(version, self.headers, headers)) is not None:
+            self.reject(wrong.status, wrong.text)
+            return
+        self._chunked = b"transfer-encoding" in headers
+        if parser.should_upgrade():
             # The parser takes all that follows for another protocol: see _upgraded().
-            self._upgrade = [b"%b %b HTTP/1.1" % (parser.get_method(), self.url)]
+            self._ours = True
+            if parser.get_method() == b"CONNECT":
+                self.reject(Status.NOT_IMPLEMENTED, "This is no proxy")
+                return
+            self._upgrade = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, version.encode())]
             self._upgrade += [b"%b: %b" % header for header in self.headers if header[0] not in _HOP_BY_HOP]
             return
-        http10 = parser.get_http_version() == "1.0"
+        parts = self.plane.router.match(self.url)
+        if parts is None:
+            self._await_body(version, headers)
+            return
+        self._ours = True
+        http10 = version == "1.0"
         request = Request(
             parser.get_method(),
             self.url,
             parts,
-            dict(self.headers),
+            headers,
             http10=http10,
             keep_alive=parser.should_keep_alive() and not http10,
         )
         self._request = request
         # An exchange may wait for a long time, and needs none of this meanwhile.
         self.url, self.headers = b"", []
-        if self.exchange is not None or self._queue or self.asgi_in_progress():
-            self._enqueue(request)
+        if self.exchange is not None or self.queue or self.asgi_in_progress():
+            self.enqueue(request, self._head_bytes)
         else:
             begin(self, request)
 
     def on_chunk_header(self) -> None:
-        self._chunked = True
+        self._excess -= CHUNK_OVERHEAD
         # After the last chunk trailer fields may follow; after any other one its bytes.
         self._head_packets = 0
 
     def on_body(self, body: bytes) -> None:
         self._head_packets = NO_HEAD
+        self._excess -= 3 * len(body)
         if not self._ours:
-            if not self.deaf:
-                super().on_body(body)
+            self._keep_control_body(body)
             return
         request = self._request
         if request is None or self.deaf:
@@ -201,85 +225,73 @@ class TrickleProtocol(Connection):
     def on_message_complete(self) -> None:
         self.mid_message = False
         self._head_packets = NO_HEAD
+        if self.owing:
+            self.owe_nothing()
         if not self._ours:
             if not self.deaf:
-                super().on_message_complete()
+                self._delegate()
             return
         request, self._request = self._request, None
         if request is not None and not self.deaf:
             request.complete = True
-            self._deliver(request)
-            self._rest_again()
+            self.deliver(request)
+            self.rest_again()
 
-    # Mechanics.
+    def too_slow(self) -> None:
+        """Reject the request, or close where it has been answered already and the rest of its body is missing."""
+        if self._request is None:
+            super().too_slow()
+        else:
+            self.owe_nothing()
+            self._without_route().end(Reason.TIMEOUT)
+            self.abort()
 
-    def _rest_again(self) -> None:
-        """Let the connection rest where a body that came after its answer has disturbed it."""
-        resting = self.plane.resting
-        if self not in resting and not (self.exchange or self.deaf or self._queue or self.asgi_in_progress()):
-            resting[self] = self.plane.clock() + self.timeout_keep_alive
+    # The control plane.
 
-    def _delegate(self) -> None:
-        """Hand the request to uvicorn, and so to FastAPI."""
-        if self.exchange is not None or self._queue:
+    def _await_body(self, version: str, headers: dict[bytes, bytes]) -> None:
+        """The head of a request to the control plane has arrived."""
+        if self.exchange is not None or self.queue:
             # Behind an unfinished exchange of ours it cannot be answered in order: the connection closes after that
             # exchange, and the client sends it again (RFC 9112, section 9.3.2).
             self.deaf = True
+        elif len(self.pipeline) >= MAX_QUEUED:
+            self.reject_pipelined()
+        elif (content_length(headers) or 0) > CONTROL_BODY_BYTES:
+            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+        elif expects_continue(headers) and version == "1.1" and not self.asgi_in_progress():
+            self.send(CONTINUE)
+
+    def _keep_control_body(self, body: bytes) -> None:
+        if self._control_body is None:
+            self._control_body = bytearray()
+        self._control_body += body
+        if len(self._control_body) > CONTROL_BODY_BYTES:
+            self._control_body = None
+            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+
+    def _delegate(self) -> None:
+        """Hand a whole request to uvicorn, and so to FastAPI."""
+        if not _has_path(self.url):
+            self.reject(Status.BAD_REQUEST, "Malformed URL")
             return
         url, headers = self.url, self.headers
         super().on_message_begin()
         self.url = url
-        for name, value in headers:
-            super().on_header(name, value)
+        self.headers += headers
         super().on_headers_complete()
+        if self._control_body is not None:
+            super().on_body(bytes(self._control_body))
+            self._control_body = None
+        super().on_message_complete()
 
-    def _enqueue(self, request: Request) -> None:
-        if self._queue is None:
-            self._queue = deque()
-        request.queued = True
-        self._queue.append(request)
-        self._limit_queue()
-
-    def _limit_queue(self) -> None:
-        if self._queue and (len(self._queue) > QUEUE_REQUESTS or self._queued_bytes > QUEUE_BYTES):
-            self.flow.pause_reading()
-
-    def _next(self) -> None:
-        """Begin the request that was pipelined behind the one that is now over."""
-        if self._queue and self.exchange is None and not self.asgi_in_progress():
-            self._stay()
-            request = self._queue.popleft()
-            request.queued = False
-            if not self._queue:
-                self._queued_bytes = 0
-                # The rest of this request's body may still have to be read.
-                self.flow.resume_reading()
-            begin(self, request)
-            if request.chunks or request.complete:
-                self._deliver(request)
-
-    def _deliver(self, request: Request) -> None:
-        """Give the body that has arrived to the exchange that takes it, if it is its turn already."""
-        if (publish := request.publish) is not None:
-            chunks = request.take()
-            if self.exchange is not publish:
-                return
-            if request.complete:
-                publish.body_ended(chunks)
-            elif chunks:
-                publish.data(chunks)
-        elif request.queued:
-            self._queued_bytes += sum(map(len, request.chunks))
-            self._limit_queue()
-        elif not request.held:
-            request.chunks.clear()
+    # Mechanics.
 
     def _deliver_rest(self) -> None:
         """No more of the body will come: what has arrived counts, half a chunk included."""
         if (request := self._request) is not None:
             self._flush_partial()
             if request.chunks:
-                self._deliver(request)
+                self.deliver(request)
 
     def _flush_partial(self) -> None:
         """What has arrived of a chunk goes on as it is."""
@@ -290,10 +302,15 @@ class TrickleProtocol(Connection):
 
     def _upgraded(self, rest: bytes) -> None:
         """Serve a request that offered another protocol (h2c, say) as plain HTTP/1.1, body included."""
-        if self._upgrade is None:
-            if self._should_upgrade():
-                self.handle_websocket_upgrade()
-            return
-        head, self._upgrade = self._upgrade, None
-        self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"\r\n".join([*head, b"", rest]))
+        if self._upgrade is not None:
+            head, self._upgrade = self._upgrade, None
+            self.parser = httptools.HttpRequestParser(self)
+            self.data_received(b"\r\n".join([*head, b"", rest]))
+
+
+def _has_path(url: bytes) -> bool:
+    """Whether uvicorn can take the URL apart, and finds what it looks for."""
+    try:
+        return httptools.parse_url(url).path is not None
+    except httptools.HttpParserInvalidURLError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from app.data_plane.head import content_length
 from app.data_plane.identity import MAX_TEXT, client_key, user_agent
 from app.data_plane.routes import Route
 from trickle import wire
@@ -93,8 +94,7 @@ class Request:
 
     def content_length(self) -> int | None:
         """The announced size of the body in bytes; ``None`` if it is not announced."""
-        value = self.headers.get(b"content-length")
-        return int(value) if value is not None and value.isdigit() else None
+        return content_length(self.headers)
 
     def attempt(self) -> int:
         """Which attempt at the same request this is, as the client counts: 1 for the first."""

@@ -10,10 +10,10 @@ import asyncio
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -28,6 +28,8 @@ from app.sweeper import sweep
 from tests.support.waiting import WITHIN_S, eventually
 from trickle.records import AccessRecord
 
+T = TypeVar("T")
+
 QUICK_END: dict[str, Any] = {"shutdown_drain_s": 0.05, "shutdown_deadline_s": 1}
 
 
@@ -40,16 +42,26 @@ class LocalServer:
         port: where it listens. control_port: where its control plane does; the same, usually.
         access: who may do what.
         plane: its data plane; look, but change nothing (it lives in another thread).
+        loop: its event loop.
         records: the access records so far. problems: what its event loop complained about; must stay empty.
     """
 
     settings: Settings
     port: int
     plane: DataPlane
+    loop: asyncio.AbstractEventLoop
     records: list[AccessRecord]
     problems: list[str] = field(default_factory=list)
     control_port: int = 0
     access: Access | None = None
+
+    def inside(self, function: Callable[[], T]) -> T:
+        """Call a function in the server's thread, between two events, and return what it returns."""
+
+        async def call() -> T:
+            return function()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(WITHIN_S)
 
     def target(self, tls: ssl.SSLContext | None = None) -> Target:
         """A client's view of it."""
@@ -100,7 +112,7 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         access = Access(configured, "here")
         plane = DataPlane(registry, configured.options(), sink=records.append, node="here", access=access.gate)
         changefeed.start(registry)
-        running = LocalServer(configured, listener.getsockname()[1], plane, records)
+        running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]
         running.access = access
         loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))

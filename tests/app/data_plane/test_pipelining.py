@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.conformance.connection import Connection, encode_chunk
 from app.conformance.target import Channel, Target
-from app.data_plane.protocol import QUEUE_BYTES, QUEUE_REQUESTS
+from app.data_plane.turns import QUEUE_BYTES, QUEUE_REQUESTS
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 

@@ -1,0 +1,127 @@
+"""The requests of one connection take turns: one exchange at a time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from app.data_plane.connection import Connection
+from app.data_plane.dispatch import begin
+from app.data_plane.plane import DataPlane
+from app.data_plane.request import Request
+from trickle.records import Reason
+from trickle.wire import Status
+
+QUEUE_REQUESTS: Final = 64
+QUEUE_BYTES: Final = 64 << 10
+"""How much may be pipelined behind an unfinished exchange, heads included, before reading pauses."""
+
+MAX_QUEUED: Final = 4 * QUEUE_REQUESTS
+"""So many requests end the connection. What was received at once before reading pauses is still parsed: 256 KiB of
+smallest requests would be some 10,000, of 1 kB each."""
+
+
+class Turns(Connection):
+    """A connection on which requests may be pipelined.
+
+    Attributes:
+        queue: requests behind an unfinished exchange; ``None`` until there is one.
+    """
+
+    __slots__ = ("_queued_bytes", "queue")
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(plane, config, server_state, app_state, _loop)
+        self.queue: deque[Request] | None = None
+        self._queued_bytes = 0
+
+    def rest(self) -> None:
+        super().rest()
+        self._go_on()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._go_on()
+
+    def rest_again(self) -> None:
+        """Let the connection rest where a body that came after its answer has disturbed it."""
+        resting = self.plane.resting
+        if self not in resting and not (self.exchange or self.deaf or self.queue or self.asgi_in_progress()):
+            resting[self] = self.plane.clock() + self.timeout_keep_alive
+
+    def expect_rest(self) -> None:
+        """Bound the time for the rest of a request, if its beginning came and nothing else goes on here."""
+        plane = self.plane
+        if not self.mid_message and (self in plane.resting or self.timeout_keep_alive_task is not None):
+            return
+        if not (self.owing or self.deaf or self.queue or self.asgi_in_progress()):
+            self.stay()
+            self.owing = True
+            plane.unfinished[self] = plane.clock() + plane.options.head_timeout_s
+
+    def enqueue(self, request: Request, head_bytes: int) -> None:
+        """Let a request wait for its turn."""
+        if self.queue is None:
+            self.queue = deque()
+        elif len(self.queue) >= MAX_QUEUED:
+            self.reject_pipelined()
+            return
+        request.queued = True
+        self.queue.append(request)
+        self._queued_bytes += head_bytes
+        self._limit_queue()
+
+    def reject_pipelined(self) -> None:
+        """More is pipelined than anybody needs."""
+        self.reject(Status.TOO_MANY_REQUESTS, "Too many pipelined requests", Reason.limit("pipelined_requests"))
+
+    def deliver(self, request: Request) -> None:
+        """Give the body that has arrived to the exchange that takes it, if it is its turn already."""
+        if (publish := request.publish) is not None:
+            chunks = request.take()
+            if self.exchange is not publish:
+                return
+            if request.complete:
+                publish.body_ended(chunks)
+            elif chunks:
+                publish.data(chunks)
+        elif request.queued:
+            self._queued_bytes += sum(map(len, request.chunks))
+            self._limit_queue()
+        elif not request.held:
+            request.chunks.clear()
+
+    def _go_on(self) -> None:
+        if self.queue:
+            self._limit_queue()
+            self.loop.call_soon(self._next)
+
+    def _limit_queue(self) -> None:
+        if self.queue and (len(self.queue) > QUEUE_REQUESTS or self._queued_bytes > QUEUE_BYTES):
+            self.flow.pause_reading()
+            self.plane.paused.add(self)
+
+    def _next(self) -> None:
+        """Begin the request that was pipelined behind the one that is now over."""
+        if self.queue and self.exchange is None and not self.asgi_in_progress():
+            self.stay()
+            request = self.queue.popleft()
+            request.queued = False
+            if not self.queue:
+                self._queued_bytes = 0
+                # The rest of this request's body may still have to be read.
+                self.flow.resume_reading()
+            begin(self, request)
+            if request.chunks or request.complete:
+                self.deliver(request)

@@ -1,0 +1,38 @@
+"""One server with default settings for each module of attacks; after each of them it must be as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.conformance.target import Channel, Target
+from tests.app.hostile.support import Watched, watched
+from tests.support.local import LocalServer
+
+
+@pytest.fixture(scope="module")
+def attacked() -> Iterator[Watched]:
+    """A server with default settings and a control channel."""
+    with watched() as server:
+        yield server
+
+
+@pytest.fixture
+def server(attacked: Watched) -> Iterator[LocalServer]:
+    """That server; after the test it must be unharmed."""
+    yield attacked.server
+    attacked.check()
+
+
+@pytest.fixture
+def target(server: LocalServer) -> Iterator[Target]:
+    """A client of it; it closes its connections and ends its channels after the test."""
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def channel(target: Target) -> Channel:
+    """A channel that nobody else uses; it is not created yet."""
+    return target.channel()
