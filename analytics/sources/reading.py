@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -67,13 +68,13 @@ def read_logs(spark: SparkSession, files: LogFiles, reading: Reading | None = No
     reading = reading or Reading()
     names = [path for name in files.names for path in _listed(spark, name, reading.window)]
     paths = _readable(spark, names)
-    lines = spark.createDataFrame([], log_schema())
-    frames = []
+    found: list[DataFrame] = []
     for group in group_files(names, reading.format, Far(spark, paths.__getitem__)).groups:
         _check_key(group.format, reading)
-        frames.append(_read(spark, group, [paths[name] for name in group.names], files, reading))
-    for place, frame in enumerate(frames):
-        lines = frame if place == 0 else lines.unionByName(frame)
+        found.append(_read(spark, group, [paths[name] for name in group.names], files, reading))
+    # Made only where it is needed: even without rows it has Spark load all that brings rows over from Python.
+    first, *others = found or [spark.createDataFrame([], log_schema())]
+    lines = reduce(lambda above, frame: above.unionByName(frame), others, first)
     return _within(_without_unfinished(lines, files), reading.window)
 
 
