@@ -28,8 +28,7 @@ class Asking(Exchange):
         request.held = True
         # No more of a body than came with its head is held. Without one reading goes on, so that a client that leaves
         # is noticed.
-        self._paused = b"transfer-encoding" in request.headers or request.content_length() != 0
-        self._paused = self._paused and request.method not in (b"GET", b"HEAD")
+        self._paused = b"transfer-encoding" in request.headers or bool(request.content_length())
         if self._paused:
             connection.flow.pause_reading()
         connection.exchange = self

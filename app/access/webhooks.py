@@ -161,7 +161,9 @@ class Webhook:
         left_s = question.deadline - self._clock()
         status, cache_control, problem = FAILED, "", f"no answer within {self._timeout_s:g} s"
         try:
-            async with asyncio.timeout(max(0.0, left_s)):
+            if left_s <= 0:
+                raise TimeoutError  # those before it took too long
+            async with asyncio.timeout(left_s):
                 # The body of an answer is not asked for: it decides nothing, and may be of any length.
                 headers = self._signature(question.body)
                 async with client.stream(

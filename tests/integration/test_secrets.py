@@ -1,0 +1,92 @@
+"""Secrets and tokens are in nothing that a server writes: its output, its log, its metrics, its answers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jwt
+
+from app.conformance.target import Target
+from tests.app.access.service import service
+from tests.app.access.signing import SECRET, bearer, token
+from tests.support.server import serve
+
+CONTROL = "control-plane-secret-0123456789"
+HOOK = "hook-secret-0123456789-0123456789-0123456789"
+
+
+def arguments(folder: Path, hook: str) -> list[str]:
+    (folder / "jwt").write_bytes(SECRET)
+    (folder / "control").write_text(CONTROL)
+    (folder / "hook").write_text(HOOK)
+    return [
+        "--jwt-secret-file", str(folder / "jwt"), "--control-token-file", str(folder / "control"),
+        "--webhook-url", hook, "--webhook-secret-file", str(folder / "hook"), "--token-in-query",
+        "--shutdown-drain-s", "0.1",
+    ]  # fmt: skip
+
+
+def test_nothing_that_is_written_holds_a_secret(tmp_path: Path) -> None:
+    """Whatever goes wrong, with the token in whatever place."""
+    good, forged, expired = token(), token(b"forged" * 8), token(exp=1)
+    odd = jwt.encode({"exp": 9e99, "trickle": 7, "sub": ["x"]}, SECRET, "HS256")
+    said: list[bytes] = []
+    log, output = tmp_path / "access.jsonl", tmp_path / "stderr"
+    with service() as hook, output.open("w") as stderr:
+        hook.says(500)
+        given = arguments(tmp_path, hook.url)
+        shown = subprocess.run(
+            [sys.executable, "-m", "app", "serve", "--show-config", *given], capture_output=True, check=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")},
+        )  # fmt: skip
+        with serve("--port", "0", *given, access_log=log, stderr=stderr) as server, server.client() as target:
+            _everything(target, [good, forged, expired, odd], said)
+            metrics = target.ask("GET", "/metrics", bearer(CONTROL))
+            assert metrics.status == 200
+            said.append(metrics.body)
+            assert server.stop() == 0
+    written = {
+        "show-config": shown.stdout + shown.stderr,
+        "log": log.read_bytes(),
+        "stderr": output.read_bytes(),
+        "answers": b"".join(said),
+    }
+    assert b"does not decide" in written["stderr"]
+    assert b'"token:signature"' in written["log"]
+    secrets = [SECRET.decode(), CONTROL, HOOK]
+    for text in (good, forged, expired, odd):
+        secrets += [text, *text.split(".")[1:]]
+    found = [(where, secret) for where, data in written.items() for secret in secrets if secret.encode() in data]
+    assert found == []
+
+
+def _everything(target: Target, tokens: list[str], said: list[bytes]) -> None:
+    for text in [*tokens, CONTROL, HOOK, SECRET.decode()]:
+        for place in ("header", "query", "both"):
+            query = f"?token={text.replace(' ', '%20')}" if place != "header" else ""
+            headers = bearer(text) if place != "query" else {}
+            requests = [
+                ("GET", f"{target.base}/c/next"),
+                ("POST", f"{target.base}/c/0"),
+                ("PUT", f"{target.base}/c/0"),
+                ("GET", f"{target.base}/c/x"),
+                ("GET", "/api/v1/channels"),
+                ("POST", "/api/v1/channels"),
+                ("GET", "/api/v1/channels/c"),
+                ("GET", f"/missing/{'x' * 20}"),
+                ("GET", "/metrics"),
+            ]
+            for method, path in requests:
+                body = b'{"name": 7}' if method == "POST" else None
+                response = target.ask(method, path + query, headers, body)
+                said += [response.body, *(value.encode("latin-1") for _, value in response.headers)]
+    long = f"{target.base}/c/next?token={tokens[0]}{'x' * 9000}"
+    said.append(target.ask("GET", long).body)
+    connection = target.open()
+    connection.send(b"GET /trickle/c/next?token=%b HTTP/1.1\r\nAuthorization: Bearer %b\x00\r\n\r\n" % (
+        tokens[0].encode(), tokens[0].encode()
+    ))  # fmt: skip
+    said.append(connection.response().body)
