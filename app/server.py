@@ -224,7 +224,7 @@ def control_plane(plane: DataPlane, log: AccessLog | None, access: Access) -> Fa
     )
     api.include_router(channels_router(plane))
     api.include_router(health_router(plane.registry))
-    api.include_router(metrics_router(plane, log))
+    api.include_router(metrics_router(plane, log, access))
     access.guard(api, plane.jitter)
     api.add_middleware(RecordRequests, plane=plane)
     return api

@@ -5,8 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
+from app.access.access import Access
 from app.access_log import AccessLog
 from app.data_plane.plane import DataPlane
+from app.metrics.access import AccessCollector
 from app.metrics.lag import ReaderLag
 from app.metrics.limits import LimitsCollector
 from app.metrics.plane import PlaneCollector
@@ -14,11 +16,12 @@ from app.metrics.process import ServerCollector
 from app.metrics.top import TopChannels
 
 
-def collectors(plane: DataPlane, log: AccessLog | None) -> CollectorRegistry:
+def collectors(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> CollectorRegistry:
     """Everything that a server exposes.
 
     Args:
         log: its access log, if it writes one.
+        access: decides who may do what, if anybody does.
     """
     registry = CollectorRegistry(auto_describe=False)
     for collector in (
@@ -27,16 +30,17 @@ def collectors(plane: DataPlane, log: AccessLog | None) -> CollectorRegistry:
         TopChannels(plane.registry.channels, plane.clock, plane.options.metrics_channels),
         LimitsCollector(plane, log),
         ServerCollector(plane, log),
+        AccessCollector(access),
     ):
         registry.register(collector)
     ProcessCollector(registry=registry)
     return registry
 
 
-def metrics_router(plane: DataPlane, log: AccessLog | None) -> APIRouter:
+def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> APIRouter:
     """``/metrics`` in Prometheus' text format."""
     router = APIRouter(tags=["metrics"])
-    registry = collectors(plane, log)
+    registry = collectors(plane, log, access)
 
     @router.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:
