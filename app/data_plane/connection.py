@@ -19,11 +19,7 @@ from app.data_plane.answers import shutdown_reply
 from app.data_plane.exchange import Exchange
 from app.data_plane.plane import DataPlane, Stall
 from app.data_plane.reader import Reader
-from app.data_plane.replies import Reply
-from app.data_plane.request import Request
-from app.data_plane.routes import Route
 from trickle.records import Reason
-from trickle.wire import Status
 
 TLS_HIGH_WATER: Final = 64 << 10
 
@@ -79,11 +75,10 @@ class Connection(HttpToolsProtocol):
         number: counts the connections of this server.
         deaf: whatever still comes in is ignored: the connection is about to close.
         mid_message: the peer has not finished the request that it is sending.
-        owing: it must do so within a time, since nobody waits for the rest (``DataPlane.unfinished``).
     """
 
     # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
-    __slots__ = ("deaf", "exchange", "fd", "mid_message", "number", "owing", "plane", "write_paused")
+    __slots__ = ("deaf", "exchange", "fd", "mid_message", "number", "plane", "write_paused")
 
     def __init__(
         self,
@@ -103,7 +98,6 @@ class Connection(HttpToolsProtocol):
         self.number = next(plane.connection_numbers)
         self.deaf = False
         self.mid_message = False
-        self.owing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -124,7 +118,6 @@ class Connection(HttpToolsProtocol):
         self.plane.resting.pop(self, None)
         if self.plane.access is not None:
             self.plane.access.left(self)
-        self.plane.unfinished.pop(self, None)
         self.plane.paused.discard(self)
         self.deaf = True
         self.fd = -1
@@ -224,59 +217,9 @@ class Connection(HttpToolsProtocol):
                 self.flow.resume_reading()
             self.plane.resting[self] = self.plane.clock() + self.timeout_keep_alive
 
-    def stay(self) -> None:
-        """Something has begun: the connection rests no longer."""
-        self.plane.resting.pop(self, None)
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
-
-    def owe_nothing(self) -> None:
-        """What the peer had begun has arrived."""
-        self.owing = False
-        del self.plane.unfinished[self]
-
-    def too_slow(self) -> None:
-        """The peer has had the time that it may take for the rest of its request."""
-        self.owe_nothing()
-        self.reject(Status.REQUEST_TIMEOUT, "Request not complete in time", Reason.TIMEOUT)
-
     def asgi_in_progress(self) -> bool:
         """Whether a request of the control plane is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
-
-    def reject(self, status: Status, text: str, reason: str = Reason.BAD_REQUEST) -> None:
-        """What came in is no request that can be answered otherwise: say so, and close."""
-        if self.deaf:
-            return
-        self.deaf = True
-        reply = Reply(status, reason, body=text.encode("ascii"), close=True)
-        exchange, self.exchange = self.exchange, None
-        if exchange is None:
-            exchange = self._without_route()
-            if self.asgi_in_progress():
-                # The answer under way is another request's, and the connection's last.
-                exchange.end(reason)
-                self.cycle.keep_alive = False
-            else:
-                exchange.answer(reply)
-        elif exchange.answerable:
-            exchange.send_away(reply)
-        else:
-            exchange.lost(reason)
-            self.transport.abort()
-
-    def failed(self, error: Exception) -> None:
-        """Something of ours went wrong while a request was being parsed: that is no fault of the client's."""
-        self.loop.call_exception_handler({"message": "a request could not be served", "exception": error})
-        self.abort(Reason.ERROR)
-
-    def _without_route(self) -> Exchange:
-        """An exchange for a request of which it is not known what it is."""
-        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
-        record = request.record(
-            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
-        )
-        return Exchange(self, request, record)
 
     @property
     def peer(self) -> str | None:

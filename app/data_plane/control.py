@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.data_plane.protocol import NO_HEAD, TrickleProtocol
+from app.data_plane.protocol import TrickleProtocol
 
 
 class ControlProtocol(TrickleProtocol):
@@ -10,7 +10,5 @@ class ControlProtocol(TrickleProtocol):
 
     __slots__ = ()
 
-    def on_headers_complete(self) -> None:
-        self._head_packets = NO_HEAD
-        if not self.deaf:
-            self._delegate()
+    def match(self) -> None:
+        """Nothing is ours."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from app.data_plane.connection import Connection
     from app.data_plane.gate import Gate
     from app.data_plane.overtaken import Held
+    from app.data_plane.patience import Patience
     from app.data_plane.publish import Publish
 
 T = TypeVar("T")
@@ -114,7 +115,7 @@ class DataPlane:
         self.held: set[Held] = set()
         self.stalled: dict[Connection, Stall] = {}
         self.resting: dict[Connection, float] = {}
-        self.unfinished: dict[Connection, float] = {}
+        self.unfinished: dict[Patience, float] = {}
         self.paused: set[Connection] = set()
         self.exchanges: Counter[tuple[str, int, str]] = Counter()
         self.latencies = Latencies()

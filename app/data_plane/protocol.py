@@ -13,12 +13,11 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from app.data_plane.delegating import Delegating
 from app.data_plane.dispatch import begin
-from app.data_plane.head import content_length, expects_continue, objection
+from app.data_plane.head import objection
 from app.data_plane.plane import DataPlane
-from app.data_plane.replies import CONTINUE
 from app.data_plane.request import Request
-from app.data_plane.turns import MAX_QUEUED, Turns
 from trickle.records import Reason
 from trickle.wire import Status
 
@@ -27,9 +26,6 @@ UNSPLIT: Final = 32 << 10
 
 FIELD_BYTES: Final = 32
 """What a header field costs beside its name and value, as HTTP/2 counts them, too (RFC 9113, section 6.5.2)."""
-
-CONTROL_BODY_BYTES: Final = 64 << 10
-"""Longest body of a request to the control plane; the largest that makes sense there is 1 kB."""
 
 CHUNK_OVERHEAD: Final = 16
 EXCESS_BYTES: Final = 16 << 10
@@ -45,12 +41,11 @@ NO_HEAD: Final = -1
 _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
 
-class TrickleProtocol(Turns):
+class TrickleProtocol(Delegating):
     """Parses what comes in, and begins exchanges."""
 
     __slots__ = (
         "_chunked",
-        "_control_body",
         "_excess",
         "_head_bytes",
         "_head_packets",
@@ -71,7 +66,6 @@ class TrickleProtocol(Turns):
     ) -> None:
         super().__init__(plane, config, server_state, app_state, _loop)
         self._request: Request | None = None
-        self._control_body: bytearray | None = None
         self._excess = 0
         self._head_bytes = 0
         self._head_packets = NO_HEAD
@@ -172,9 +166,9 @@ class TrickleProtocol(Turns):
             self._upgrade = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, version.encode())]
             self._upgrade += [b"%b: %b" % header for header in self.headers if header[0] not in _HOP_BY_HOP]
             return
-        parts = self.plane.router.match(self.url)
+        parts = self.match()
         if parts is None:
-            self._await_body(version, headers)
+            self.await_body(version, headers)
             return
         self._ours = True
         http10 = version == "1.0"
@@ -203,7 +197,7 @@ class TrickleProtocol(Turns):
         self._head_packets = NO_HEAD
         self._excess -= 3 * len(body)
         if not self._ours:
-            self._keep_control_body(body)
+            self.keep_body(body)
             return
         request = self._request
         if request is None or self.deaf:
@@ -229,7 +223,7 @@ class TrickleProtocol(Turns):
             self.owe_nothing()
         if not self._ours:
             if not self.deaf:
-                self._delegate()
+                self.delegate()
             return
         request, self._request = self._request, None
         if request is not None and not self.deaf:
@@ -246,45 +240,11 @@ class TrickleProtocol(Turns):
             self._without_route().end(Reason.TIMEOUT)
             self.abort()
 
-    # The control plane.
-
-    def _await_body(self, version: str, headers: dict[bytes, bytes]) -> None:
-        """The head of a request to the control plane has arrived."""
-        if self.exchange is not None or self.queue:
-            # Behind an unfinished exchange of ours it cannot be answered in order: the connection closes after that
-            # exchange, and the client sends it again (RFC 9112, section 9.3.2).
-            self.deaf = True
-        elif len(self.pipeline) >= MAX_QUEUED:
-            self.reject_pipelined()
-        elif (content_length(headers) or 0) > CONTROL_BODY_BYTES:
-            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
-        elif expects_continue(headers) and version == "1.1" and not self.asgi_in_progress():
-            self.send(CONTINUE)
-
-    def _keep_control_body(self, body: bytes) -> None:
-        if self._control_body is None:
-            self._control_body = bytearray()
-        self._control_body += body
-        if len(self._control_body) > CONTROL_BODY_BYTES:
-            self._control_body = None
-            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
-
-    def _delegate(self) -> None:
-        """Hand a whole request to uvicorn, and so to FastAPI."""
-        if not _has_path(self.url):
-            self.reject(Status.BAD_REQUEST, "Malformed URL")
-            return
-        url, headers = self.url, self.headers
-        super().on_message_begin()
-        self.url = url
-        self.headers += headers
-        super().on_headers_complete()
-        if self._control_body is not None:
-            super().on_body(bytes(self._control_body))
-            self._control_body = None
-        super().on_message_complete()
-
     # Mechanics.
+
+    def match(self) -> tuple[bytes, ...] | None:
+        """The path segments of the request's URL below the base path; ``None`` if it is not ours."""
+        return self.plane.router.match(self.url)
 
     def _deliver_rest(self) -> None:
         """No more of the body will come: what has arrived counts, half a chunk included."""
@@ -306,11 +266,3 @@ class TrickleProtocol(Turns):
             head, self._upgrade = self._upgrade, None
             self.parser = httptools.HttpRequestParser(self)
             self.data_received(b"\r\n".join([*head, b"", rest]))
-
-
-def _has_path(url: bytes) -> bool:
-    """Whether uvicorn can take the URL apart, and finds what it looks for."""
-    try:
-        return httptools.parse_url(url).path is not None
-    except httptools.HttpParserInvalidURLError:
-        return False

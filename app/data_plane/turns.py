@@ -9,8 +9,8 @@ from typing import Any, Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from app.data_plane.connection import Connection
 from app.data_plane.dispatch import begin
+from app.data_plane.patience import Patience
 from app.data_plane.plane import DataPlane
 from app.data_plane.request import Request
 from trickle.records import Reason
@@ -25,7 +25,7 @@ MAX_QUEUED: Final = 4 * QUEUE_REQUESTS
 smallest requests would be some 10,000, of 1 kB each."""
 
 
-class Turns(Connection):
+class Turns(Patience):
     """A connection on which requests may be pipelined.
 
     Attributes:
@@ -50,25 +50,12 @@ class Turns(Connection):
         super().rest()
         self._go_on()
 
+    def busy(self) -> bool:
+        return bool(self.queue) or super().busy()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._go_on()
-
-    def rest_again(self) -> None:
-        """Let the connection rest where a body that came after its answer has disturbed it."""
-        resting = self.plane.resting
-        if self not in resting and not (self.exchange or self.deaf or self.queue or self.asgi_in_progress()):
-            resting[self] = self.plane.clock() + self.timeout_keep_alive
-
-    def expect_rest(self) -> None:
-        """Bound the time for the rest of a request, if its beginning came and nothing else goes on here."""
-        plane = self.plane
-        if not self.mid_message and (self in plane.resting or self.timeout_keep_alive_task is not None):
-            return
-        if not (self.owing or self.deaf or self.queue or self.asgi_in_progress()):
-            self.stay()
-            self.owing = True
-            plane.unfinished[self] = plane.clock() + plane.options.head_timeout_s
 
     def enqueue(self, request: Request, head_bytes: int) -> None:
         """Let a request wait for its turn."""

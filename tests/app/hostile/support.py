@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from app.conformance.target import Channel
 from app.core.invariants import check_registry
+from app.data_plane.patience import Patience
 from app.data_plane.plane import DataPlane
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
@@ -163,6 +164,7 @@ def check_plane(plane: DataPlane) -> None:
             or connection.timeout_keep_alive_task is not None
         )
         assert bounded, "a connection rests, owes the rest of a request, serves one, or is about to close"
+        assert isinstance(connection, Patience)
         assert connection.owing == (connection in plane.unfinished), "a connection knows whether it is waited for"
     for times in (plane.resting, plane.unfinished):
         assert list(times.values()) == sorted(times.values()), "what is due first stands first"

@@ -1,0 +1,82 @@
+"""Requests to the control plane, which reach FastAPI when they are whole, if they ever are."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from app.data_plane.head import content_length, expects_continue
+from app.data_plane.plane import DataPlane
+from app.data_plane.replies import CONTINUE
+from app.data_plane.turns import MAX_QUEUED, Turns
+from trickle.records import Reason
+from trickle.wire import Status
+
+CONTROL_BODY_BYTES: Final = 64 << 10
+"""Longest body of a request to the control plane; the largest that makes sense there is 1 kB."""
+
+
+class Delegating(Turns):
+    """A connection on which some requests are for uvicorn, and so for FastAPI."""
+
+    __slots__ = ("_body",)
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(plane, config, server_state, app_state, _loop)
+        self._body: bytearray | None = None
+
+    def await_body(self, version: str, headers: dict[bytes, bytes]) -> None:
+        """The head of a request to the control plane has arrived."""
+        if self.exchange is not None or self.queue:
+            # Behind an unfinished exchange of ours it cannot be answered in order: the connection closes after that
+            # exchange, and the client sends it again (RFC 9112, section 9.3.2).
+            self.deaf = True
+        elif len(self.pipeline) >= MAX_QUEUED:
+            self.reject_pipelined()
+        elif (content_length(headers) or 0) > CONTROL_BODY_BYTES:
+            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+        elif expects_continue(headers) and version == "1.1" and not self.asgi_in_progress():
+            self.send(CONTINUE)
+
+    def keep_body(self, body: bytes) -> None:
+        """More of its body has arrived."""
+        if self._body is None:
+            self._body = bytearray()
+        self._body += body
+        if len(self._body) > CONTROL_BODY_BYTES:
+            self._body = None
+            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+
+    def delegate(self) -> None:
+        """Hand a whole request to uvicorn, and so to FastAPI."""
+        if not _has_path(self.url):
+            self.reject(Status.BAD_REQUEST, "Malformed URL")
+            return
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        self.headers += headers
+        super().on_headers_complete()
+        if self._body is not None:
+            super().on_body(bytes(self._body))
+            self._body = None
+        super().on_message_complete()
+
+
+def _has_path(url: bytes) -> bool:
+    """Whether uvicorn can take the URL apart, and finds what it looks for."""
+    try:
+        return httptools.parse_url(url).path is not None
+    except httptools.HttpParserInvalidURLError:
+        return False
