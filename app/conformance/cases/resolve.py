@@ -174,6 +174,16 @@ def segment_names_the_earliest(target: Target) -> None:
     expect.header(expect.missing(channel.get(100), 7, 100), wire.EARLIEST, 5)
 
 
+@MISSING.case()
+def segment_below_the_head_names_the_next(target: Target) -> None:
+    """470 below the head says in `Lp-Trickle-Next` which is the oldest segment after it that can be had."""
+    channel = target.channel()
+    channel.publish(5, b"five", b"six")
+    expect.header(expect.missing(channel.get(3), 7, 3), wire.NEXT, 5)
+    expect.segment(channel.get(5), 5, b"five")
+    expect.no_header(expect.missing(channel.get(9), 7, 9), wire.NEXT)
+
+
 @MISSING.case(profiles=_WINDOW)
 def segment_that_left_the_window_is_470(target: Target) -> None:
     """A segment that has left the window is 470; the one in `Lp-Trickle-Earliest` is served, the one before is not."""
