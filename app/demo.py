@@ -155,7 +155,8 @@ def _same(got: Frames, wanted: Frames) -> bool:
 
 @contextmanager
 def _server(log: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    arguments = ["serve", "--port", "0", "--channel-drain-s", "2", "--access-log", str(log)]
+    # Held back, the naive client would ask once a second: too slow for a demo.
+    arguments = ["serve", "--port", "0", "--channel-drain-s", "2", "--storm-guard", "off", "--access-log", str(log)]
     with subprocess.Popen(_command(*arguments), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -24,7 +24,7 @@ def _option(name: str, field: FieldInfo) -> Any:
         return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)]
     kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if isinstance(kind, type)]
     metavar = {"ByteSize": "SIZE", "float": "SECONDS", "Path": "FILE", "int": "N"}.get(
-        kinds[0].__name__ if kinds else "int", "TEXT"
+        kinds[0].__name__ if kinds else type(get_args(field.annotation)[0]).__name__, "TEXT"
     )
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 

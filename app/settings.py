@@ -95,6 +95,9 @@ class Settings(AccessSettings):
         gt=0,
         description="Longest time for a request's head, or for a body that nobody reads, to arrive.",
     )
+    storm_guard: Literal["on", "off"] = Field(
+        "on", description="Answer a client later that repeats what gets it nowhere; on or off."
+    )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
     shutdown_drain_s: float = Field(
         _OPTIONS.shutdown_drain_s,
@@ -176,6 +179,7 @@ class Settings(AccessSettings):
             shutdown_drain_s=self.shutdown_drain_s,
             metrics_channels=self.metrics_channels,
             head_timeout_s=self.head_timeout_s,
+            storm_guard=self.storm_guard == "on",
         )
 
 

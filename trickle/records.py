@@ -103,7 +103,7 @@ class AccessRecord:
         next_seq: the channel's head when the answer was given.
         reason: how the exchange ended: a :class:`Reason`, or ``limit:<name>``, ``token:<why>``, ``webhook:<what>``.
         bytes_in, bytes_out: body bytes of the request and of the response.
-        wait_us: arrival to first response byte; dur_us: arrival to the end. Microseconds.
+        wait_us: arrival to first response byte; dur_us: arrival to the end. Microseconds, without ``guard_ms``.
         eos: the answer carried ``Lp-Trickle-Closed``.
         client: stable key of the client; ip: its address; conn: number of its connection on this server.
         ua: its user agent, cut; release: the user agent's first ``product/version``.

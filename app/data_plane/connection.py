@@ -75,10 +75,22 @@ class Connection(HttpToolsProtocol):
         number: counts the connections of this server.
         deaf: whatever still comes in is ignored: the connection is about to close.
         mid_message: the peer has not finished the request that it is sending.
+        watched: the storm guard may know of this client: it is to hear when it gets on.
+        recent: which closed segments were read over it last, as hashes.
     """
 
     # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
-    __slots__ = ("deaf", "exchange", "fd", "mid_message", "number", "plane", "write_paused")
+    __slots__ = (
+        "deaf",
+        "exchange",
+        "fd",
+        "mid_message",
+        "number",
+        "plane",
+        "recent",
+        "watched",
+        "write_paused",
+    )
 
     def __init__(
         self,
@@ -98,6 +110,8 @@ class Connection(HttpToolsProtocol):
         self.number = next(plane.connection_numbers)
         self.deaf = False
         self.mid_message = False
+        self.watched = plane.guard is not None
+        self.recent: tuple[int, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -17,6 +17,7 @@ from app.data_plane.answers import (
     stored_reply,
 )
 from app.data_plane.exchange import Exchange
+from app.data_plane.guarded import fruitless, gets_on, held_back, reads_again
 from app.data_plane.head import expects_continue
 from app.data_plane.identity import MAX_TEXT
 from app.data_plane.overtaken import MAX_HELD, Held
@@ -51,16 +52,12 @@ def begin(connection: Connection, request: Request) -> None:
 
 def _begin(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
     """Begin an exchange that may be."""
-    plane = connection.plane
     if route.op in (Op.READ, Op.CHANGES) and not route.error:
         _read(connection, request, route, record)
     elif route.op is Op.PUBLISH and not route.error:
         _publish(connection, request, route, record)
     else:
-        reply = PREFLIGHT if request.method == b"OPTIONS" else path_reply(route)
-        exchange = Exchange(connection, request, record)
-        connection.exchange = exchange
-        exchange.answer(reply or _manage(plane.registry, exchange, request, route))
+        _do(connection, request, route, record)
 
 
 def _begin_late(connection: Connection, request: Request, route: Route, record: AccessRecord, waited: Exchange) -> None:
@@ -82,44 +79,60 @@ def _deliver(publish: Publish, request: Request) -> None:
         publish.data(request.take())
 
 
-def _read(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
+def _read(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+    """Serve a segment, or say why not.
+
+    Args:
+        held: the storm guard has held it back until now.
+    """
     plane = connection.plane
     assert route.seq is not None, "a read names a seq"
     resolution = plane.registry.resolve(route.channel, route.seq)
     answer = read_reply(resolution, route, plane.jitter)
+    first = not held and plane.guard is not None
     if isinstance(answer, Serve | Wait):
+        if first and reads_again(connection, request, route, record, answer, _read):
+            return
         if request.method != b"HEAD":
             reader = Reader(connection, request, record, answer)
             connection.exchange = reader
             reader.begin()
             return
         answer.channel.release(answer.segment)
-        answer = head_reply(answer)
+        answer, first = head_reply(answer), False
     match resolution:
         case Serve() | Wait():
             record.rseq = resolution.segment.seq
         case Ended():
             record.rseq = resolution.seq
+    if first and held_back(connection, request, route, record, fruitless(answer), _read):
+        return
     exchange = Exchange(connection, request, record)
     connection.exchange = exchange
     _place(exchange, plane.registry, route)
     exchange.answer(answer)
 
 
-def _publish(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
+def _publish(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+    """Take a segment in, or say why not.
+
+    Args:
+        held: the storm guard has held it back until now.
+    """
     publish = Publish(connection, request, record)
     connection.exchange = publish
-    registry = connection.plane.registry
-    reply = _unacceptable(request, route, registry)
+    reply = _unacceptable(request, route, connection.plane.registry)
     if reply is None:
         reserved = _reserve(publish, request, route)
-        if isinstance(reserved, Refusal) and reserved.overtaking and len(connection.plane.held) < MAX_HELD:
+        overtaking = isinstance(reserved, Refusal) and reserved.overtaking and not held
+        if overtaking and len(connection.plane.held) < MAX_HELD:
             connection.exchange = Held(connection, request, record, lambda held: _publish_again(held, route))
             return
         reply = _begin_writing(publish, request, reserved, route)
     if reply is not None:
-        _place(publish, registry, route)
-        publish.answer(reply)
+        _refuse(publish, request, route, reply, held)
+    elif held:
+        _deliver(publish, request)
 
 
 def _publish_again(held: Held, route: Route) -> None:
@@ -134,10 +147,33 @@ def _publish_again(held: Held, route: Route) -> None:
     connection.exchange = publish
     reply = _begin_writing(publish, request, reserved, route)
     if reply is not None:
-        _place(publish, connection.plane.registry, route)
-        publish.answer(reply)
+        _refuse(publish, request, route, reply)
     else:
         _deliver(publish, request)
+
+
+def _refuse(publish: Publish, request: Request, route: Route, reply: Reply, held: bool = False) -> None:
+    """Answer a POST whose body is not taken, now or later."""
+    connection, record = publish.connection, publish.record
+    if not held and held_back(connection, request, route, record, fruitless(reply), _publish):
+        return
+    _place(publish, connection.plane.registry, route)
+    publish.answer(reply)
+
+
+def _do(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+    """Whatever is done at once and has no segment's body.
+
+    Args:
+        held: the storm guard has held it back until now.
+    """
+    exchange = Exchange(connection, request, record)
+    connection.exchange = exchange
+    reply = PREFLIGHT if request.method == b"OPTIONS" else path_reply(route)
+    reply = reply or _manage(connection.plane.registry, exchange, request, route)
+    refused = not held and reply.status >= Status.BAD_REQUEST
+    if not (refused and held_back(connection, request, route, record, fruitless(reply), _do)):
+        exchange.answer(reply)
 
 
 def _reserve(publish: Publish, request: Request, route: Route) -> Writer | AlreadyStored | Refusal:
@@ -167,6 +203,8 @@ def _begin_writing(
             return stored_reply(reserved)
     request.publish = publish
     publish.begin(reserved)
+    if publish.connection.watched:
+        gets_on(publish.connection, request, route)
     if expects_continue(request.headers) and not request.http10:
         publish.connection.send(CONTINUE)
     return None

@@ -6,8 +6,12 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
+from trickle import wire
+
 MAX_TEXT: Final = 256
 """Characters kept of a client's free text (user agent, path, key): a log line must not be as long as a client likes."""
+
+CLIENT: Final = wire.CLIENT.lower().encode()
 
 
 def user_agent(value: bytes) -> tuple[str | None, str | None]:
@@ -26,3 +30,12 @@ def _split_user_agent(value: bytes) -> tuple[str | None, str | None]:
 def client_key(ip: str, ua: str | None) -> str:
     """A stable key for a client that gave none: not secret, only short and the same each time."""
     return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()
+
+
+def guarded_client(method: bytes, headers: dict[bytes, bytes], ip: str | None) -> int:
+    """Who a client is for the storm guard: its address, and its own name or else its user agent.
+
+    A number, so that remembering it costs the same however long a name a client makes up. Publishers and readers count
+    for themselves, or a publisher that gets on would be taken for a reader behind the same address that does.
+    """
+    return hash((ip, method, headers.get(CLIENT) or headers.get(b"user-agent")))

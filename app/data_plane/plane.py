@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from app.core.guard import Guard
 from app.core.registry import Registry
 from app.data_plane.histogram import Histogram
 from app.data_plane.latencies import Latencies
@@ -21,6 +22,7 @@ from trickle.records import AccessRecord, Reason
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
     from app.data_plane.gate import Gate
+    from app.data_plane.guarded import Guarded
     from app.data_plane.overtaken import Held
     from app.data_plane.patience import Patience
     from app.data_plane.publish import Publish
@@ -44,6 +46,7 @@ class Options:
         head_timeout_s: how long a request's head may take from its first byte, and then a body that nobody reads.
         url_bytes, header_bytes: limits of one request's head.
         metrics_channels: how many channels the metrics name.
+        storm_guard: whether clients that repeat what gets them nowhere are answered later.
     """
 
     base_path: str = "/trickle"
@@ -56,6 +59,7 @@ class Options:
     url_bytes: int = 8 << 10
     header_bytes: int = 64 << 10
     metrics_channels: int = 10
+    storm_guard: bool = True
 
 
 @dataclass(slots=True)
@@ -80,6 +84,10 @@ class DataPlane:
     Attributes:
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
         held: POSTs that wait for those that they have overtaken.
+        guard: the storm guard, unless it is off.
+        guarded: exchanges that it holds back now.
+        holds, held_us: how many it has held back so far, and for how long altogether (those of ``guarded`` not yet).
+        unheld: how many it would have, had there not been too many already.
         stalled: connections with unsent bytes.
         resting: connections between requests, new ones included, each with the time when it closes; in that order.
         unfinished: connections whose request has begun to arrive while nobody waits for the rest of it, each with the
@@ -113,6 +121,11 @@ class DataPlane:
         self.connections: set[Connection] = set()
         self.preconnects: dict[Publish, float] = {}
         self.held: set[Held] = set()
+        self.guard = Guard() if options.storm_guard else None
+        self.guarded: set[Guarded] = set()
+        self.holds = 0
+        self.held_us = 0
+        self.unheld = 0
         self.stalled: dict[Connection, Stall] = {}
         self.resting: dict[Connection, float] = {}
         self.unfinished: dict[Patience, float] = {}
@@ -155,6 +168,8 @@ class DataPlane:
             self.access.tick()
         self._reject_unfinished(now)
         self._forget_gone()
+        if self.guard is not None:
+            self.guard.expire(now)
 
     def abort_all(self) -> None:
         """Break every connection that is left: the time to finish is over."""

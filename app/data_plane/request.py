@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from app.data_plane.head import content_length
-from app.data_plane.identity import MAX_TEXT, client_key, user_agent
+from app.data_plane.identity import CLIENT, MAX_TEXT, client_key, user_agent
 from app.data_plane.routes import Route
 from trickle import wire
 from trickle.records import AccessRecord
@@ -19,7 +19,6 @@ TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
-_CLIENT: Final = wire.CLIENT.lower().encode()
 _TRACEPARENT: Final = wire.TRACEPARENT.encode()
 
 
@@ -35,7 +34,8 @@ class Request:
         complete: whether the body has ended.
         publish: the exchange that takes the body, once there is one.
         queued: whether it waits behind an unfinished exchange of its connection.
-        held: whether it waits: for requests that it has overtaken, or to be allowed.
+        held: whether its body is kept and not read on: it waits for requests that it has overtaken, or to be allowed,
+            or is held back.
         arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
     """
 
@@ -104,7 +104,7 @@ class Request:
         """Begin the access record of this request, for a server that writes an access log."""
         headers = self.headers
         ua, release = user_agent(headers.get(b"user-agent", b""))
-        client = headers.get(_CLIENT)
+        client = headers.get(CLIENT)
         return AccessRecord(
             ts_us,
             node=node,

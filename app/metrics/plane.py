@@ -49,6 +49,7 @@ class PlaneCollector(Collector):
         yield gauge("idle_connections", "Kept-alive connections between requests.", len(plane.resting))
         yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.stalled))
         yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.held))
+        yield gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.guarded))
 
     def _exchanges(self) -> Iterator[Metric]:
         plane = self._plane
@@ -62,6 +63,9 @@ class PlaneCollector(Collector):
                 refusals[reason.removeprefix(_LIMIT)] += n
         yield exchanges
         yield counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
+        yield counter("guard_holds", "Answers that the storm guard held back.", plane.holds)
+        yield counter("guard_held_seconds", "For how long it held them back, altogether.", plane.held_us / 1e6)
+        yield counter("guard_unheld", "Answers that it let go, since it held too many.", plane.unheld)
         yield counter("received_bytes", "Body bytes published.", plane.bytes_in)
         yield counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
 

@@ -68,11 +68,11 @@ def test_a_large_publish_behind_a_waiting_read_arrives_whole(channel: Channel, t
 
 def test_many_pipelined_requests_are_all_answered(channel: Channel, target: Target) -> None:
     """More requests than may be queued are held back, and lost is none."""
-    channel.publish(0, b"x")
-    connection = target.open()
     count = 3 * QUEUE_REQUESTS
-    connection.send(connection.render("GET", channel.at(0)) * count)
-    assert [connection.response().body for _ in range(count)] == [b"x"] * count
+    channel.publish(0, *[b"%d" % seq for seq in range(count)])
+    connection = target.open()
+    connection.send(b"".join([connection.render("GET", channel.at(seq)) for seq in range(count)]))
+    assert [connection.response().body for _ in range(count)] == [b"%d" % seq for seq in range(count)]
 
 
 def test_two_large_publishes_behind_a_waiting_read(channel: Channel, target: Target) -> None:

@@ -26,7 +26,7 @@ from tests.support.server import serve
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SERVER = ("--max-readers", "40", "--channel-drain-s", "2", "--window-segments", "32")
+SERVER = ("--max-readers", "40", "--channel-drain-s", "2", "--window-segments", "32", "--storm-guard", "off")
 REQUESTS, RATE = 40, 30.0
 
 NOT_AT_OURS = {"historic_fault", "head_backwards", "server_error_loop"}

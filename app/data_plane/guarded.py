@@ -1,0 +1,179 @@
+"""An answer that the storm guard holds back: the client has heard the like too often (docs/explanation/storm-guard.md).
+
+What is held is the request, not its answer: when the hold is over the core is asked again, so that a client that
+repeats itself until something changes is told of the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from app.core.guard import RECENT, Answer
+from app.core.resolution import Serve, Wait
+from app.data_plane.exchange import Exchange
+from app.data_plane.identity import guarded_client
+from app.data_plane.replies import Reply
+from app.data_plane.routes import Route
+from trickle.records import AccessRecord, Op, Reason
+from trickle.wire import Status
+
+if TYPE_CHECKING:
+    from app.data_plane.connection import Connection
+    from app.data_plane.request import Request
+
+MAX_GUARDED: Final = 20_000
+"""Held at a time, less than 1 kB each; more are answered at once. One process answers no more requests in the second
+that the longest hold takes, so that a loop cannot get there by asking."""
+
+
+Again = Callable[["Connection", "Request", Route, AccessRecord, bool], None]
+"""Asks the core once more, and answers; the last argument says that it was held."""
+
+
+class Guarded(Exchange):
+    """A request that is answered later, as any other is then. The body of a segment stays unread until then.
+
+    Args:
+        hold_s: how much later, in seconds.
+        again: called when the time is over.
+    """
+
+    __slots__ = ("_again", "_since", "_timer", "request", "route")
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: Request,
+        route: Route,
+        record: AccessRecord,
+        hold_s: float,
+        again: Again,
+    ) -> None:
+        super().__init__(connection, request, record)
+        self.request = request
+        self.route = route
+        self._since = self.plane.clock()
+        self._again = again
+        if route.op is Op.PUBLISH:
+            # It may yet be taken: what came with the head is kept, and no more comes.
+            request.held = True
+            connection.flow.pause_reading()
+        self.plane.guarded.add(self)
+        self.plane.holds += 1
+        self._timer = connection.loop.call_later(hold_s, self.release)
+
+    @property
+    def idle(self) -> bool:
+        """It only waits."""
+        return True
+
+    def withdraw(self) -> None:
+        """Wait no longer, and let the body come."""
+        self._timer.cancel()
+        plane, now = self.plane, self.plane.clock()
+        held_us = int((now - self._since) * 1_000_000)
+        # How long the server takes is counted from here; the time before has a field of its own.
+        self.arrived = self.request.arrived = now
+        plane.guarded.discard(self)
+        plane.held_us += held_us
+        self.record.guard_ms = held_us // 1000
+        if self.request.held:
+            self.request.held = False
+            if not self.connection.transport.is_closing():
+                self.connection.flow.resume_reading()
+
+    def release(self) -> None:
+        """The hold is over."""
+        self.withdraw()
+        self._again(self.connection, self.request, self.route, self.record, True)
+
+
+def held_back(
+    connection: Connection,
+    request: Request,
+    route: Route,
+    record: AccessRecord,
+    answer: Answer,
+    again: Again,
+) -> bool:
+    """Tell the guard of an answer that brings its client nothing new.
+
+    Args:
+        again: see :class:`Guarded`.
+
+    Returns:
+        Whether the exchange is held now; otherwise it is to be answered at once.
+    """
+    plane = connection.plane
+    if plane.guard is None or plane.registry.shutting_down:
+        return False
+    connection.watched = True
+    seq = record.rseq if record.rseq is not None else route.seq or 0
+    client = guarded_client(request.method, request.headers, connection.peer)
+    hold_s = plane.guard.hold(client, route.channel, seq, answer, plane.clock())
+    if not hold_s:
+        return False
+    if len(plane.guarded) >= MAX_GUARDED:
+        plane.unheld += 1
+        return False
+    connection.exchange = Guarded(connection, request, route, record, hold_s, again)
+    return True
+
+
+def reads_again(
+    connection: Connection,
+    request: Request,
+    route: Route,
+    record: AccessRecord,
+    found: Serve | Wait,
+    again: Again,
+) -> bool:
+    """Tell the guard of a segment that is about to be served, as far as it must know.
+
+    It need not know of readers that get on, request after request: only of the first one of a connection, of one after
+    a fruitless answer, and of a closed segment that this connection had lately. (Whoever reads one that is still being
+    written is paced by it.)
+
+    Returns:
+        Whether the exchange is held now; otherwise the segment is to be served.
+    """
+    segment = found.segment
+    if segment.closed:
+        mark = hash((route.channel, found.channel.epoch, segment.seq))
+        recent = connection.recent
+        if not recent or mark in recent:
+            connection.recent = recent or (mark,)
+            record.rseq = segment.seq
+            return held_back(connection, request, route, record, Answer.SAME, again)
+        connection.recent = (mark, *recent[: RECENT - 1])
+    if connection.watched:
+        gets_on(connection, request, route)
+    return False
+
+
+def gets_on(connection: Connection, request: Request, route: Route) -> None:
+    """A client of which the guard may know gets what it asks for."""
+    guard = connection.plane.guard
+    assert guard is not None, "nobody is watched without a guard"
+    connection.watched = False
+    guard.served(guarded_client(request.method, request.headers, connection.peer), route.channel)
+
+
+def fruitless(reply: Reply) -> Answer:
+    """Which kind of answer a reply is that brings its client nothing new."""
+    match reply.status:
+        case Status.NOT_FOUND:
+            return Answer.MISSING
+        case Status.SEQ_MISSING:
+            return Answer.GONE if reply.reason == Reason.GONE else Answer.AHEAD
+        case Status.CONFLICT:
+            return Answer.CLOSED
+        case Status.OK if reply.reason == Reason.TERMINATED:
+            return Answer.ENDED
+        case Status.OK if reply.reason == Reason.COMPLETE:
+            return Answer.CLOSED
+        case Status.OK:
+            return Answer.EMPTY
+        case _:
+            return Answer.REFUSED

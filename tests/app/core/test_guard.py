@@ -1,0 +1,206 @@
+"""The storm guard's rule: who owes what, and how long it is held for it."""
+
+from __future__ import annotations
+
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.guard import CLIENTS, FIRST_HOLD_S, FREE, FULL, LONGEST_HOLD_S, RECENT, STEPS, Answer, Guard
+from app.core.limits import Limits
+
+ANY_SEQ = [answer for answer in Answer if answer not in STEPS]
+LOOPS = [*Answer]
+
+
+def loop(guard: Guard, answer: Answer, count: int, *, now: float = 0.0, pause_s: float = 0.0) -> list[float]:
+    """The holds of a client that repeats one request, each time so long after the answer."""
+    holds = []
+    for _ in range(count):
+        holds.append(guard.hold(1, "c", 7, answer, now))
+        now += holds[-1] + pause_s
+    return holds
+
+
+def free(answer: Answer) -> int:
+    """So many answers of a kind are free: the first one for a seq is a step."""
+    return FREE + (answer in STEPS)
+
+
+@pytest.mark.parametrize("answer", LOOPS)
+def test_the_first_few_are_free(answer: Answer) -> None:
+    """Up to the limit nothing is held; the next one is, shortly."""
+    holds = loop(Guard(), answer, free(answer) + 1)
+    assert holds == [0.0] * free(answer) + [FIRST_HOLD_S]
+
+
+@pytest.mark.parametrize("answer", LOOPS)
+def test_the_hold_doubles_up_to_a_second(answer: Answer) -> None:
+    """A client without a pause of its own ends at one request a second, and never below."""
+    holds = loop(Guard(), answer, free(answer) + 60)[free(answer) :]
+    assert all(earlier <= later for earlier, later in pairwise(holds))
+    # While it is held, it pays back a little: nearly doubled.
+    assert holds[1] == pytest.approx(2 * FIRST_HOLD_S, rel=0.05)
+    assert holds[-1] == LONGEST_HOLD_S == max(holds)
+    assert sum(holds) > 50
+
+
+@pytest.mark.parametrize(
+    ("pause_s", "held"), [(LONGEST_HOLD_S - 0.01, True), (LONGEST_HOLD_S, False), (LONGEST_HOLD_S + 0.01, False)]
+)
+@pytest.mark.parametrize("answer", LOOPS)
+def test_once_a_second_is_never_held(answer: Answer, pause_s: float, held: bool) -> None:
+    """The least Retry-After is a second: whoever waits so long owes nothing; slightly less adds up in the end."""
+    assert any(loop(Guard(), answer, 2000, pause_s=pause_s)) is held
+
+
+@given(st.lists(st.tuples(st.floats(1.0, 5.0), st.sampled_from(Answer), st.integers(0, 3)), max_size=60))
+def test_a_client_that_waits_as_told_is_never_held(asked: list[tuple[float, Answer, int]]) -> None:
+    """Whatever it is answered, with a second or more in between."""
+    guard, now = Guard(), 0.0
+    for pause_s, answer, seq in asked:
+        now += pause_s
+        assert guard.hold(1, "c", seq, answer, now) == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 3.0), st.sampled_from(Answer), st.integers(0, 9), st.integers(0, 3), st.booleans()),
+        max_size=200,
+    )
+)
+def test_no_hold_is_longer_than_a_second(asked: list[tuple[float, Answer, int, int, bool]]) -> None:
+    """Many clients, kinds and seqs, served in between or not: each hold is 0, or from 10 ms to a second."""
+    guard, now = Guard(3), 0.0
+    for pause_s, answer, seq, client, served in asked:
+        now += pause_s
+        if served:
+            guard.served(client, "c")
+        hold = guard.hold(client, "c", seq, answer, now)
+        assert hold == 0.0 or FIRST_HOLD_S / 2 <= hold <= LONGEST_HOLD_S
+        guard.expire(now)
+        assert len(guard) <= 3
+
+
+@pytest.mark.parametrize("answer", ANY_SEQ)
+def test_a_sweep_over_seqs_is_held(answer: Answer) -> None:
+    """Rising seqs are no progress where there is nothing to come to."""
+    guard = Guard()
+    assert [guard.hold(1, "c", seq, answer, 0.0) > 0 for seq in range(FREE + 2)] == [False] * FREE + [True] * 2
+
+
+@pytest.mark.parametrize("answer", STEPS)
+def test_walking_on_is_not_held(answer: Answer) -> None:
+    """Through a run of empty segments, of ones that are gone, or behind the head, at any speed."""
+    guard = Guard()
+    assert not any(guard.hold(1, "c", seq, answer, 0.0) for seq in range(500))
+
+
+@pytest.mark.parametrize("answer", STEPS)
+@pytest.mark.parametrize(("seqs", "held"), [(1, True), (RECENT, True), (RECENT + 1, False)])
+def test_a_loop_over_a_few_seqs_in_turn_is_held(answer: Answer, seqs: int, held: bool) -> None:
+    """As many as are remembered; with one more in turn each looks like a step."""
+    guard = Guard()
+    assert any(guard.hold(1, "c", turn % seqs, answer, 0.0) for turn in range(20 * seqs)) is held
+
+
+@pytest.mark.parametrize("answer", STEPS)
+def test_a_step_pays_everything_back(answer: Answer) -> None:
+    """Whoever asks for another seq at last begins anew."""
+    guard = Guard()
+    loop(guard, answer, 60)
+    assert guard.hold(1, "c", 8, answer, 60.0) == 0.0
+    assert [guard.hold(1, "c", 8, answer, 60.0) for _ in range(FREE)] == [0.0] * FREE
+
+
+def test_kinds_of_answers_add_up() -> None:
+    """A channel that ends turns from 200 into 404: the loop goes on, and so does the count."""
+    guard = Guard()
+    loop(guard, Answer.ENDED, FREE)
+    assert guard.hold(1, "c", 7, Answer.MISSING, 0.0) == FIRST_HOLD_S
+
+
+def test_being_served_pays_everything_back() -> None:
+    """A client that gets on is not known any more; one that nobody knows may be served, too."""
+    guard = Guard()
+    loop(guard, Answer.AHEAD, 60)
+    guard.served(1, "c")
+    guard.served(2, "c")
+    assert len(guard) == 0
+    assert loop(guard, Answer.AHEAD, FREE, now=60.0) == [0.0] * FREE
+
+
+def test_clients_and_channels_count_for_themselves() -> None:
+    """What one owes on a channel neither another one nor another channel has to pay."""
+    guard = Guard()
+    now = sum(loop(guard, Answer.MISSING, 60))
+    assert guard.hold(2, "c", 7, Answer.MISSING, now) == 0.0
+    assert guard.hold(1, "d", 7, Answer.MISSING, now) == 0.0
+    assert guard.hold(1, "c", 7, Answer.MISSING, now) == LONGEST_HOLD_S
+
+
+def test_two_polite_readers_that_share_a_name_are_held_for_a_second_at_most() -> None:
+    """Each polls once a second: together they owe, are held, and so come to what both together may."""
+    guard, due = Guard(), [0.0, 0.5]
+    for _ in range(200):
+        reader = due.index(min(due))
+        now = due[reader]
+        hold = guard.hold(1, "c", 0, Answer.MISSING, now)
+        assert hold <= LONGEST_HOLD_S
+        due[reader] = now + hold + 1.0
+    # When one of them has left, the other is held less and less.
+    left = loop(guard, Answer.MISSING, 20, now=max(due), pause_s=1.0)
+    assert all(earlier > later for earlier, later in pairwise(left))
+    assert left[-1] < LONGEST_HOLD_S / 10
+
+
+@pytest.mark.parametrize(("after_s", "kept"), [(FULL - 0.1, 1), (FULL, 0), (FULL + 0.1, 0)])
+def test_what_is_paid_back_is_forgotten(after_s: float, kept: int) -> None:
+    """As long as it takes to pay back the most that anybody can owe; and what comes later is kept longer."""
+    guard = Guard()
+    guard.expire(0.0)
+    loop(guard, Answer.REFUSED, 3)
+    guard.expire(after_s)
+    assert len(guard) == kept
+    guard.hold(2, "c", 0, Answer.REFUSED, after_s)
+    guard.expire(after_s + 1)
+    assert len(guard) == 1
+
+
+def test_the_most_that_is_owed_is_paid_back_in_seconds() -> None:
+    """However long a loop has lasted: seven seconds later it begins to be free."""
+    guard = Guard()
+    loop(guard, Answer.MISSING, 1000)
+    assert guard.hold(1, "c", 0, Answer.MISSING, 1000.0 + FULL - FREE) == 0.0
+
+
+@pytest.mark.parametrize(("clients", "known"), [(9, True), (10, True), (11, False)])
+def test_of_too_many_clients_the_longest_silent_one_is_forgotten(clients: int, known: bool) -> None:
+    """One below and at the limit all are known; one above, the first begins anew."""
+    guard = Guard(10)
+    for client in range(clients):
+        for _ in range(FREE):
+            guard.hold(client, "c", 0, Answer.MISSING, 0.0)
+    assert len(guard) == min(clients, 10)
+    assert (guard.hold(0, "c", 0, Answer.MISSING, 0.0) > 0.0) is known
+
+
+def test_made_up_names_cost_no_more_than_the_limit() -> None:
+    """Any number of them: half a kilobyte for each that is known, whatever else there was."""
+    guard = Guard(1000)
+    channels = [f"channel-{number}" * 10 for number in range(50)]
+    tracemalloc.start()
+    for client in range(30_000):
+        guard.hold(client << 40, channels[client % 50], client, Answer.EMPTY, client / 1e6)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(guard) == 1000
+    assert size < 1000 * 512
+
+
+def test_all_readers_may_loop_at_once() -> None:
+    """None of them pushes another out of the table: more are known than may read."""
+    assert Limits().readers < CLIENTS
