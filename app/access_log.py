@@ -2,16 +2,23 @@
 
 Records are only queued where they arise. One background task turns them into lines and writes and rotates the file;
 the hot path never waits for a disk. What does not fit into the queue is counted and reported as an event.
+
+What is promised: after an orderly end every record is in the file; after the process was killed all but the queue (it
+is emptied every ``GATHER_S``), and at most the last line is torn. A file is synced to the disk when it is let go of,
+not in between: when the machine itself goes down, what the kernel had not written yet (some 30 s) is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +66,7 @@ class AccessLog:
         self._queue: deque[AccessRecord] = deque()
         self._wake = asyncio.Event()
         self._closing = False
+        self._reopening = False
         self._opened_at = 0.0
         self._size = 0
         self._rotations = 0
@@ -89,6 +97,11 @@ class AccessLog:
     def close(self) -> None:
         """No more records will come: :meth:`run` ends when all are written."""
         self._closing = True
+        self._wake.set()
+
+    def reopen(self) -> None:
+        """Let go of the file, which somebody may have renamed, and go on with the one of that name."""
+        self._reopening = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -125,21 +138,35 @@ class AccessLog:
         return bool(self._queue or self._unreported)
 
     async def _write_file(self) -> None:
-        """Write one file until it is due for rotation, or the log is closed."""
+        """Write one file until it is due for rotation, to be opened again, or the log is closed."""
         async with aiofiles.open(self._path, "ab") as file:
             self._size = await file.tell()
             self._opened_at = time.monotonic()
-            while True:
-                if not self._closing:
-                    await self._wake.wait()
-                    self._wake.clear()
-                await self._drain(file)
-                if self._closing and not self._pending:
-                    return
-                if self._due():
-                    break
-                await asyncio.sleep(GATHER_S)
-        await self._rotate()
+            if self._size and await asyncio.to_thread(_is_torn, self._path):
+                # Whoever wrote it was killed: the torn line stays one of its own, and is counted as such by readers.
+                await file.write(b"\n")
+            due = await self._write(file)
+            await asyncio.to_thread(_sync, file.fileno())
+        if due:
+            await self._rotate()
+
+    async def _write(self, file: Any) -> bool:
+        """Write until there is a reason to let go of the file; returns whether it is due for rotation."""
+        while True:
+            if not self._closing:
+                await self._wake.wait()
+                self._wake.clear()
+            await self._drain(file)
+            if self._closing and not self._pending:
+                return False
+            if self._due():
+                return True
+            if self._reopening:
+                self._reopening = False
+                if self._queue:
+                    self._wake.set()
+                return False
+            await asyncio.sleep(GATHER_S)
 
     async def _drain(self, file: Any) -> None:
         while self._pending:
@@ -163,10 +190,31 @@ class AccessLog:
         return due
 
     async def _rotate(self) -> None:
-        self._rotations += 1
+        self._reopening = False
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        name = f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}"
-        await aiofiles.os.rename(self._path, self._path.with_name(name))
-        rotated = sorted(self._path.parent.glob(f"{self._path.stem}-*{self._path.suffix}"))
+        while True:
+            self._rotations += 1
+            target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
+            if not await aiofiles.os.path.exists(target):  # of a server that was there a moment ago
+                break
+        await aiofiles.os.rename(self._path, target)
+        stamps = f"-{'[0-9]' * 8}T{'[0-9]' * 6}-*"
+        rotated = sorted(self._path.parent.glob(escape(self._path.stem) + stamps + escape(self._path.suffix)))
         for old in rotated[: -self._files]:
             await aiofiles.os.remove(old)
+
+
+def _is_torn(path: Path) -> bool:
+    """Whether a file that is not empty ends in the middle of a line."""
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
+def _sync(descriptor: int) -> None:
+    """Have the disk hold what was written; a pipe or a device, which cannot, is no error."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise

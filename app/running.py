@@ -1,4 +1,4 @@
-"""Runs a command that is a coroutine: Ctrl-C and SIGTERM end it in order, and are its exit code."""
+"""Runs a command that is a coroutine: Ctrl-C, SIGTERM and SIGHUP end it in order, and are its exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end. The first SIGINT or SIGTERM cancels it, a second one breaks its clean-up off.
+    """Run to the end. The first SIGINT, SIGTERM or SIGHUP cancels it, a second one breaks its clean-up off.
+
+    SIGHUP comes when the terminal closes; a command that was started to outlive it (``nohup``) does.
 
     The signal is taken by the event loop: the way of ``asyncio.run`` cancels between any two bytecodes, and can meet
     a future in the middle of a change.
@@ -45,8 +47,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             caught.append(number)
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, stop, number)
         return await main
 
     try:

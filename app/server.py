@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import signal
 import socket
@@ -31,6 +30,8 @@ from app.core.registry import Registry
 from app.data_plane.control import ControlProtocol
 from app.data_plane.plane import DataPlane
 from app.data_plane.protocol import TrickleProtocol
+from app.drain import drain, end
+from app.listening import CannotServe, address_of, listen
 from app.metrics.endpoint import metrics_router
 from app.settings import Settings
 from app.sweeper import sweep
@@ -39,12 +40,10 @@ from trickle.errors import TrickleError
 from trickle.records import Event
 
 
-class CannotServe(TrickleError):
-    """The server cannot start as it is configured."""
-
-
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     """Run a server until it is told to stop (SIGTERM, SIGINT); a second signal stops it at once.
+
+    SIGHUP opens the access log anew; without one it is a SIGTERM.
 
     Args:
         announce: told the address of the base path as soon as the server really listens.
@@ -53,18 +52,22 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         CannotServe: the address, or the certificate, cannot be used.
         AccessLogError: the access log cannot be written.
     """
-    listener = _listen(settings.host, settings.port)
+    listener = listen(settings.host, settings.port)
     control = None
     if settings.control_port is not None:
         try:
-            control = _listen(settings.control_host or settings.host, settings.control_port)
+            control = listen(settings.control_host or settings.host, settings.control_port)
         except CannotServe:
             listener.close()
             raise
-    # uvicorn raises the signals it caught once more after its shutdown; stopping on request is a success here.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    # Before uvicorn has its own handlers a signal is remembered; after it, while the log is completed, it is too late.
+    early: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: early.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
-        uvloop.run(_serve(settings, listener, control, announce))
+        uvloop.run(_serve(settings, listener, control, announce, early))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
@@ -75,7 +78,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
 
 
 async def _serve(
-    settings: Settings, listener: socket.socket, control: socket.socket | None, announce: Callable[[str], None]
+    settings: Settings,
+    listener: socket.socket,
+    control: socket.socket | None,
+    announce: Callable[[str], None],
+    early: list[int],
 ) -> None:
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
@@ -100,6 +107,9 @@ async def _serve(
     server = Server(uvicorn_config(settings, plane, log, access), plane, log, announce, settings)
     if control is not None:
         server.control = (control_config(settings, plane, log, access), control)
+    # A terminal that closes ends a server; where there is a log, SIGHUP is what tools that rename logs send.
+    loop.add_signal_handler(signal.SIGHUP, log.reopen if log else server.stop)
+    server.should_exit = bool(early)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(log.run()) if log else None
         if writing is not None:
@@ -160,14 +170,24 @@ class Server(uvicorn.Server):
         if self.control is not None:
             await listen_for_control(self, self.control[0], self._plane, self.control[1])
         for server, path in zip(self.servers, (self._settings.base_path, " (control plane)"), strict=False):
-            self._announce(_address(self._settings, server.sockets[0]) + path)
+            self._announce(address_of(self._settings, server.sockets[0]) + path)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._plane.registry.shutting_down = True
+        """Drain, and end. uvicorn would stop listening first: whoever comes then meets a reset instead of a 503."""
+        plane = self._plane
         if self._log is not None:
-            self._log.event(Event.DRAIN)
-        await super().shutdown(sockets)
-        self._plane.abort_all()
+            waiting = sum(c.exchange is not None and c.exchange.idle for c in plane.connections)
+            self._log.event(Event.DRAIN, detail=f"{waiting} waiting")
+        await drain(plane, self._settings.drain(plane.clock()), self._hurry)
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        await end(plane, self.server_state)
+
+    async def _hurry(self) -> bool:
+        await self.on_tick(0)  # keeps the date of the answers right
+        return self.force_exit
 
 
 def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
@@ -199,7 +219,6 @@ def _config(settings: Settings, app: ASGIApp, protocol: Callable[..., asyncio.Pr
         server_header=False,
         headers=[("server", f"tricklecast/{__version__}")],
         timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=settings.shutdown_deadline_s,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
@@ -256,24 +275,6 @@ def _log_fact(log: AccessLog, fact: Fact) -> None:
                 next_seq=fact.next_seq,
                 detail=fact.reason,
             )
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
-        where = f"{host}:{port}"
-        # What Python adds to the reason in parentheses is the address once more.
-        reason = (error.strerror or str(error)).partition(" (")[0]
-        raise CannotServe(f"cannot listen on {where}: {reason}{hint}") from None
-
-
-def _address(settings: Settings, listener: Any) -> str:
-    host, port = listener.getsockname()[:2]
-    scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def announce_on_stdout(address: str) -> None:

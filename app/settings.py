@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from app.access.settings import AccessSettings
+from app.core.drain import Drain
 from app.core.limits import Limits
 from app.data_plane.plane import Options
 from app.data_plane.routes import CONTROL_PLANE
@@ -99,13 +100,19 @@ class Settings(AccessSettings):
         "on", description="Answer a client later that repeats what gets it nowhere; on or off."
     )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
+    # Together below the 10 s after which `docker stop` kills: to be killed costs more than to send away faster.
     shutdown_drain_s: float = Field(
-        _OPTIONS.shutdown_drain_s,
+        5.0, ge=0, allow_inf_nan=False, description="Send waiting clients away over this time on SIGTERM."
+    )
+    shutdown_deadline_s: float = Field(
+        8.0, ge=0, allow_inf_nan=False, description="Break what is still running so long after SIGTERM."
+    )
+    shutdown_restart_s: float = Field(
+        2.0,
         ge=0,
         allow_inf_nan=False,
-        description="Send waiting clients away over this time on SIGTERM.",
+        description="How long after the end a successor answers: clients come back then; 0: others answer already.",
     )
-    shutdown_deadline_s: int = Field(8, ge=0, description="Break what is still running so long after SIGTERM.")
 
     @classmethod
     def settings_customise_sources(
@@ -169,6 +176,15 @@ class Settings(AccessSettings):
             idle_timeout_s=self.idle_timeout_s,
         )
 
+    def drain(self, now: float) -> Drain:
+        """The end of a server that begins now."""
+        return Drain(
+            begun_at=now,
+            spread_s=self.shutdown_drain_s,
+            deadline_s=self.shutdown_deadline_s,
+            restart_s=self.shutdown_restart_s,
+        )
+
     def options(self) -> Options:
         """The settings of the data plane."""
         return Options(
@@ -176,7 +192,6 @@ class Settings(AccessSettings):
             interim_interval_s=self.interim_interval_s,
             reader_lag_bytes=self.reader_lag_bytes,
             reader_lag_s=self.reader_lag_s,
-            shutdown_drain_s=self.shutdown_drain_s,
             metrics_channels=self.metrics_channels,
             head_timeout_s=self.head_timeout_s,
             storm_guard=self.storm_guard == "on",

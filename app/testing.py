@@ -29,7 +29,7 @@ START_S: Final = 30.0
 STOP_S: Final = 30.0
 """More than a server takes to stop on the slowest machine, in seconds; after it the process is killed."""
 
-QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1}
+QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
 """Settings that a test's server has unless it is given others: nobody wants to wait for its end."""
 
 _ANNOUNCEMENT: Final = "tricklecast is listening on "

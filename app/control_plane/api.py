@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Response
@@ -60,7 +61,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         existed = registry.live(name) is not None
         channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
         if isinstance(channel, Refusal):
-            raise _refused(channel)
+            raise _refused(channel, plane.jitter)
         response.status_code = 200 if existed else 201
         return channel_model(channel_statistics(channel), to_wall)
 
@@ -69,7 +70,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         channel = registry.channels.get(_checked(name, visible))
         refusal = registry.end(name, plane.clock())
         if refusal is not None:
-            raise _refused(refusal)
+            raise _refused(refusal, plane.jitter)
         assert channel is not None, "what could be ended was there"
         return channel_model(channel_statistics(channel), to_wall)
 
@@ -87,11 +88,12 @@ def _checked(name: str, visible: MayManage) -> str:
     return channel
 
 
-def _refused(refusal: Refusal) -> HTTPException:
+def _refused(refusal: Refusal, jitter: Callable[[int, int], int]) -> HTTPException:
     detail = {
         Why.RESERVED: "names that begin with _ belong to the server",
         Why.LIMIT: f"limit reached: {refusal.limit}",
         Why.SHUTDOWN: "the server is shutting down",
     }.get(refusal.why, "no such channel")
-    headers = {"Retry-After": "2"} if refusal.why in (Why.LIMIT, Why.SHUTDOWN) else None
+    waits = refusal.why in (Why.LIMIT, Why.SHUTDOWN)
+    headers = {"Retry-After": str(jitter(*refusal.come_back_s))} if waits else None
     return HTTPException(STATUS_OF_REFUSAL[refusal.why], detail, headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,6 +58,9 @@ class RecordRequests:
 
         try:
             await self._app(scope, receive, watch)
+        except asyncio.CancelledError:
+            record.reason = Reason.SHUTDOWN
+            raise
         except Exception:
             record.status, record.reason = 500, Reason.ERROR
             raise

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.core.budget import Budget
 from app.core.channel import Channel
+from app.core.drain import COME_BACK_S
 from app.core.facts import EndReason, FactListener, Journal
 from app.core.limits import Limits
 from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
@@ -49,6 +50,7 @@ class Registry:
 
     Attributes:
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
+        come_back_s: shortest and longest time after which who is refused for that reason is to come back.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Registry:
         self.limits = limits
         self.autocreate = autocreate
         self.shutting_down = False
+        self.come_back_s = COME_BACK_S
         self.channels: dict[str, Channel] = {}
         self.readers = 0
         self.budget = Budget(limits.total_bytes, self._reclaim)
@@ -89,7 +92,7 @@ class Registry:
         if not (self.autocreate or force):
             return self._missing(name)
         if self.shutting_down:
-            return Refusal(Why.SHUTDOWN)
+            return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
         if channel is None and len(self.channels) >= self.limits.channels:
             return Refusal(Why.LIMIT, limit="channels")
         return self._create(name, content_type, now)
@@ -136,7 +139,7 @@ class Registry:
         resolution = channel.resolve(seq)
         if self.shutting_down and isinstance(resolution, Wait):
             channel.release(resolution.segment)
-            return Refusal(Why.SHUTDOWN, channel, resolution.segment.seq)
+            return Refusal(Why.SHUTDOWN, channel, resolution.segment.seq, come_back_s=self.come_back_s)
         return resolution
 
     def attach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
@@ -169,7 +172,7 @@ class Registry:
         other POST is a latecomer of the ended life (docs/reference/protocol.md, section 5).
         """
         if self.shutting_down:
-            return Refusal(Why.SHUTDOWN)
+            return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
             return Refusal(Why.ENDED, channel, seq, recently_ended=True)

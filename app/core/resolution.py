@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
+from app.core.drain import COME_BACK_S
+
 if TYPE_CHECKING:
     from app.core.channel import Channel
     from app.core.segment import Segment
@@ -101,6 +103,7 @@ class Refusal:
         epoch, head: of a channel that has ended and is forgotten: its last life, and how far that came.
         limit: which limit, for :attr:`Why.LIMIT`.
         overtaking: of :attr:`Why.AHEAD`: so close to the head that the requests between may only be late.
+        come_back_s: where asking again may help: shortest and longest time, in seconds, until then.
     """
 
     why: Why
@@ -111,6 +114,7 @@ class Refusal:
     head: int = 0
     limit: str = ""
     overtaking: bool = False
+    come_back_s: tuple[int, int] = COME_BACK_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,15 +171,19 @@ def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
             retry = jitter(*OVERLOAD_RETRY_S)
             return Reply(Status.UNAVAILABLE, reason, body=body, close=publishing, retry_after_s=retry)
         case Why.SHUTDOWN:
-            return shutdown_reply(jitter)
+            return shutdown_reply(jitter, refusal.come_back_s)
         case _:
             assert_never(refusal.why)
 
 
-def shutdown_reply(jitter: Jitter) -> Reply:
-    """The answer to everybody who waits, or begins something, while the server goes away."""
+def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
+    """The answer to everybody who waits, or begins something, while the server goes away.
+
+    Args:
+        come_back_s: shortest and longest time until it may be asked again.
+    """
     body = b"Server is shutting down"
-    retry = jitter(*OVERLOAD_RETRY_S)
+    retry = jitter(*come_back_s)
     return Reply(Status.UNAVAILABLE, Reason.SHUTDOWN, body=body, close=True, retry_after_s=retry)
 
 

@@ -152,15 +152,22 @@ class Connection(HttpToolsProtocol):
         if isinstance(self.exchange, Reader):
             self.exchange.wake()
 
-    def shutdown(self) -> None:
-        """The server goes away: an idle exchange is sent away within the drain, an active one may finish."""
-        if self.exchange is None:
-            super().shutdown()
-            return
-        self.exchange.keep_alive = False
-        if self.exchange.idle:
-            delay = self.plane.rng.uniform(0.0, self.plane.options.shutdown_drain_s)
-            self.loop.call_later(delay, self._send_away, self.exchange)
+    @property
+    def busy(self) -> bool:
+        """Whether an exchange is running on it, or its answer not out yet."""
+        return self.exchange is not None or self.deaf or self.write_paused or self.asgi_in_progress()
+
+    def drain(self, after_s: float) -> None:
+        """The server goes away: what only waits is sent away then, what is running may finish, and nothing follows.
+
+        Between requests the connection stays: the next one may be on its way, and is answered.
+        """
+        if self.exchange is not None:
+            self.exchange.keep_alive = False
+            if self.exchange.idle:
+                self.loop.call_later(after_s, self._send_away, self.exchange)
+        elif self.asgi_in_progress():
+            self.cycle.keep_alive = False
 
     def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
         """Break the connection; an exchange on it ends with ``reason``."""
@@ -177,6 +184,12 @@ class Connection(HttpToolsProtocol):
     def lag(self) -> int:
         """How many body bytes the reader on this connection is behind."""
         return self.exchange.lag() if isinstance(self.exchange, Reader) else 0
+
+    def on_headers_complete(self) -> None:
+        """A request of the control plane begins."""
+        super().on_headers_complete()
+        if self.plane.registry.shutting_down and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     # Writing.
 
@@ -242,7 +255,7 @@ class Connection(HttpToolsProtocol):
 
     def _send_away(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.idle:
-            exchange.send_away(shutdown_reply(self.plane.jitter))
+            exchange.send_away(shutdown_reply(self.plane.jitter, self.plane.registry.come_back_s))
 
     def _close(self) -> None:
         """Close when all is written. A peer that may still be sending is read from for a moment longer."""

@@ -40,7 +40,6 @@ class Options:
         base_path: below which segment routes live, ``""`` for the root.
         interim_interval_s: how often an idle preconnect is sent ``100 Continue``.
         reader_lag_bytes, reader_lag_s: how far a reader may fall behind before it is cut off.
-        shutdown_drain_s: over how long waiting clients are sent away when the server stops.
         linger_s: how long a connection that was answered early is still read from before it is closed: closing
             with unread data would make the kernel reset it, and the client might lose the answer.
         head_timeout_s: how long a request's head may take from its first byte, and then a body that nobody reads.
@@ -53,7 +52,6 @@ class Options:
     interim_interval_s: float = 10.0
     reader_lag_bytes: int = 16 << 20
     reader_lag_s: float = 10.0
-    shutdown_drain_s: float = 5.0
     linger_s: float = 1.0
     head_timeout_s: float = 10.0
     url_bytes: int = 8 << 10
@@ -171,10 +169,13 @@ class DataPlane:
         if self.guard is not None:
             self.guard.expire(now)
 
-    def abort_all(self) -> None:
-        """Break every connection that is left: the time to finish is over."""
+    def end_all(self) -> None:
+        """Close the connections on which nothing is running, and break the others: the time to finish is over."""
         for connection in list(self.connections):
-            connection.abort()
+            if connection.busy:
+                connection.abort()
+            else:
+                connection.transport.close()
 
     def _send_interim(self, now: float) -> None:
         for exchange in _due(self.preconnects, now):

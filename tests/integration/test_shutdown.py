@@ -1,4 +1,4 @@
-"""SIGTERM: waiting clients are sent away, running segments may finish, and the access log is complete."""
+"""Signals to a real process: exit codes, and an access log that is complete; the rest is in tests/app/test_drain.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from app.conformance.stream import Cut
 from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer
@@ -37,16 +36,12 @@ def test_sigterm_drains(quiet_serve: Serve) -> None:
         waiting = [waited.read(0) for _ in range(WAITING)]
         preconnect = idle.preconnect(0)
         eventually(lambda: b'"readers":%d' % (WAITING + 1) in target.ask("GET", "/api/v1/channels").body)
-        unused = target.open()
         terminate(server)
-        begun = time.monotonic()
         for connection in [*waiting, preconnect.connection]:
             response = connection.response()
             assert response.status == 503
-            assert 1 <= int(response.get("Retry-After") or 0) <= 5
-            assert "close" in response.tokens("Connection")
-        assert time.monotonic() - begun < 5
-        unused.closed()
+            # The rest of the drain, or of the deadline, and the restart, and over 5 s.
+            assert 2 <= int(response.get("Retry-After") or 0) <= 8 + 2 + 5
         upload.chunk(b"after").end()
         assert upload.answer().get("Lp-Trickle-Size") == "12"
         assert reader.rest() == b"after"
@@ -56,27 +51,16 @@ def test_sigterm_drains(quiet_serve: Serve) -> None:
     assert len(matching(records, channel="idle", op="publish", status=503, reason="shutdown")) == 1
     assert matching(records, channel="active", op="publish", status=200)[0]["bytes_in"] == 12
     assert matching(records, channel="active", op="read", status=200)[0]["bytes_out"] == 12
-    assert [record["event"] for record in records if record["kind"] == "event"][-2:] == ["drain", "server_stop"]
+    events = [record for record in records if record["kind"] == "event"]
+    assert [(event["event"], event.get("detail")) for event in events[-2:]] == [
+        ("drain", f"{WAITING + 1} waiting"),
+        ("server_stop", None),
+    ]
     assert [r["event"] for r in records[:3]] == ["server_start", "config", "channel_create"]
 
 
-def test_nothing_new_begins_during_the_drain(quiet_serve: Serve) -> None:
-    """On connections that are still open, new channels, segments and waits are refused; what is kept can be read."""
-    with quiet_serve("--shutdown-drain-s", "0.1") as server, server.client() as target:
-        channel = target.channel("c")
-        upload, reader = channel.started(0, b"body")
-        # Requests that wait behind an active exchange are the only way to ask anything during the drain.
-        reader.request("GET", channel.at(0))
-        terminate(server)
-        upload.end()
-        assert reader.rest() == b""
-        reader.closed()
-        assert upload.answer().status == 200
-        assert server.process.wait(20) == 0
-
-
-def test_the_access_log_is_complete_to_the_last_exchange(quiet_serve: Serve) -> None:
-    """Every exchange has its line, also those that ended in the moment of the stop."""
+def test_ctrl_c_is_a_success_and_the_access_log_complete_to_the_last_exchange(quiet_serve: Serve) -> None:
+    """SIGINT drains like SIGTERM; every exchange has its line, also those that ended in the moment of the stop."""
     count = 300
     with quiet_serve() as server, server.client() as target:
         channel = target.channel("c")
@@ -85,30 +69,16 @@ def test_the_access_log_is_complete_to_the_last_exchange(quiet_serve: Serve) -> 
             connection.request("POST", channel.at(seq), body=b"%d" % seq)
         for _ in range(count):
             assert connection.response().status == 200
-        assert server.stop() == 0
+        connection.close()
+        assert server.stop(signal.SIGINT) == 0
     records = read_log(log_of(server))
     assert [record["rseq"] for record in matching(records, op="publish")] == list(range(count))
     assert {record["reason"] for record in matching(records, op="publish")} == {"complete"}
 
 
-def test_what_does_not_finish_is_broken_off_at_the_deadline(quiet_serve: Serve) -> None:
-    """An endless segment does not keep the server: after the deadline it is cut, without an end that looks whole."""
-    options = ("--shutdown-drain-s", "0.1", "--shutdown-deadline-s", "1")
-    complaint = "timeout graceful shutdown exceeded"
-    with quiet_serve(*options, complaint=complaint) as server, server.client() as target:
-        channel = target.channel("c")
-        _, reader = channel.started(0, b"body")
-        assert server.stop() == 0
-        with pytest.raises(Cut):
-            reader.rest()
-    records = read_log(log_of(server))
-    assert matching(records, op="read", reason="shutdown")[0]["bytes_out"] == 4
-    assert matching(records, op="publish", reason="shutdown")[0]["bytes_in"] == 4
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_stops_at_once(quiet_serve: Serve, number: signal.Signals) -> None:
-    """Whoever insists does not wait for the deadline."""
+    """Whoever insists does not wait for the deadline; log and exit code are in order."""
     with quiet_serve("--shutdown-drain-s", "60", "--shutdown-deadline-s", "60") as server, server.client() as target:
         channel = target.channel("c")
         channel.started(0, b"body")
@@ -121,9 +91,3 @@ def test_a_second_signal_stops_at_once(quiet_serve: Serve, number: signal.Signal
     records = read_log(log_of(server))
     assert len(matching(records, reason="shutdown")) == 3
     assert records[-1]["event"] == "server_stop"
-
-
-def test_ctrl_c_is_a_success(quiet_serve: Serve) -> None:
-    """SIGINT drains like SIGTERM."""
-    with quiet_serve() as server:
-        assert server.stop(signal.SIGINT) == 0

@@ -30,7 +30,7 @@ from trickle.records import AccessRecord
 
 T = TypeVar("T")
 
-QUICK_END: dict[str, Any] = {"shutdown_drain_s": 0.05, "shutdown_deadline_s": 1}
+QUICK_END: dict[str, Any] = {"shutdown_drain_s": 0.05, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
 
 
 @dataclass
@@ -44,6 +44,7 @@ class LocalServer:
         plane: its data plane; look, but change nothing (it lives in another thread).
         loop: its event loop.
         records: the access records so far. problems: what its event loop complained about; must stay empty.
+        stop: what SIGTERM does to it. over: whether it has ended.
     """
 
     settings: Settings
@@ -54,6 +55,8 @@ class LocalServer:
     problems: list[str] = field(default_factory=list)
     control_port: int = 0
     access: Access | None = None
+    stop: Callable[[], None] = field(init=False)
+    over: Callable[[], bool] = field(init=False)
 
     def inside(self, function: Callable[[], T]) -> T:
         """Call a function in the server's thread, between two events, and return what it returns."""
@@ -130,6 +133,7 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     try:
         eventually(lambda: started, what="the server listens")
         running, server = started[0]
+        running.stop, running.over = server.stop, lambda: not thread.is_alive()
         try:
             yield running
         finally:

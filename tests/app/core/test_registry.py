@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.core.facts import ChannelCreated, ChannelEnded, EndReason
@@ -554,11 +556,13 @@ def test_nothing_new_begins_while_shutting_down() -> None:
     publish(registry, "c", 0)
     writer = grant(registry, "c", 1)
     registry.shutting_down = True
+    registry.come_back_s = (3, 7)
+    no = Refusal(Why.SHUTDOWN, come_back_s=(3, 7))
     before = registry.statistics()
-    assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == Refusal(Why.SHUTDOWN)
-    assert registry.create("_own", "", 0.0, force=True) == Refusal(Why.SHUTDOWN)
-    assert registry.reserve("c", 2, Told(), 0.0) == Refusal(Why.SHUTDOWN)
-    assert registry.resolve("c", 1) == Refusal(Why.SHUTDOWN, registry.channels["c"], 1)
+    assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == no
+    assert registry.create("_own", "", 0.0, force=True) == no
+    assert registry.reserve("c", 2, Told(), 0.0) == no
+    assert registry.resolve("c", 1) == replace(no, channel=registry.channels["c"], seq=1)
     assert registry.statistics() == before
     assert registry.create("c", "", 0.0) is registry.channels["c"]
     assert isinstance(registry.resolve("c", 0), Serve)

@@ -217,9 +217,10 @@ def test_the_recently_ended_are_told(channel: Channel) -> None:
 
 
 def test_shutdown_sends_away() -> None:
-    """503 with a wait, and the end of the connection."""
-    reply = shutdown_reply(jitter)
-    assert (reply.status, reply.retry_after_s, reply.close) == (503, 5, True)
+    """503 with the wait that the core decides on, and the end of the connection."""
+    reply = shutdown_reply(jitter, (3, 4))
+    assert (reply.status, reply.retry_after_s, reply.close) == (503, 4, True)
+    assert refusal_reply(Refusal(Why.SHUTDOWN, come_back_s=(3, 4)), READ, jitter) == reply
 
 
 @pytest.mark.parametrize(

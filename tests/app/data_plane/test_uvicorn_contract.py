@@ -107,7 +107,6 @@ def test_the_constructor_has_the_signature_that_is_passed_on() -> None:
         ("data_received", ["data"]),
         ("pause_writing", []),
         ("resume_writing", []),
-        ("shutdown", []),
         ("on_response_complete", []),
         ("on_message_begin", []),
         ("on_url", ["url"]),
@@ -137,7 +136,7 @@ def _vars_set_in(cls: type) -> set[str]:
 def test_nothing_of_ours_hides_something_of_uvicorns_by_accident() -> None:
     """What the data plane overrides is what it means to override; a new name in uvicorn must not collide."""
     meant = {
-        "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing", "shutdown",
+        "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
         "on_response_complete", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "pipeline",
         "on_message_complete",
     }  # fmt: skip
@@ -229,17 +228,6 @@ def test_the_end_of_a_response_resumes_reading() -> None:
         protocol.flow.resume_reading()
         assert transport.calls == ["pause_reading", "resume_reading"], "resuming twice must do nothing"
         protocol._unset_keepalive_if_required()
-
-    asyncio.run(main())
-
-
-def test_shutdown_closes_an_idle_connection() -> None:
-    """Without a request in progress the connection closes at once."""
-
-    async def main() -> None:
-        protocol, transport = await connected()
-        protocol.shutdown()
-        assert transport.calls == ["close"]
 
     asyncio.run(main())
 

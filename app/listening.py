@@ -1,0 +1,38 @@
+"""Where a server listens: its sockets, and how their addresses are said."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+from app.settings import Settings
+from trickle.errors import TrickleError
+
+
+class CannotServe(TrickleError):
+    """The server cannot start as it is configured."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there.
+
+    Raises:
+        CannotServe: the address is in use, or is none of this machine's.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
+        where = f"{host}:{port}"
+        # What Python adds to the reason in parentheses is the address once more.
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise CannotServe(f"cannot listen on {where}: {reason}{hint}") from None
+
+
+def address_of(settings: Settings, listener: Any) -> str:
+    """The URL of a socket's root."""
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,0 +1,115 @@
+"""How a server goes away: spread out, told when to come back, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.core.drain import COME_BACK_S, Drain
+
+SECONDS: Final = st.floats(0.0, 3600.0)
+BEGUN: Final = 100.0
+
+
+def make(spread_s: float = 10.0, deadline_s: float = 15.0, restart_s: float = 2.0) -> Drain:
+    """One that began at 100."""
+    return Drain(begun_at=BEGUN, spread_s=spread_s, deadline_s=deadline_s, restart_s=restart_s)
+
+
+@pytest.mark.parametrize(("share", "after_s"), [(0.0, 0.0), (0.25, 2.5), (1.0, 10.0)])
+def test_the_waiting_are_sent_away_over_the_spread(share: float, after_s: float) -> None:
+    """A share of it, which is drawn for each."""
+    assert make().send_away_after(share) == after_s
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (BEGUN, (12, 21)),
+        (BEGUN + 0.5, (12, 21)),
+        (BEGUN + 9.5, (3, 12)),
+        (BEGUN + 10.0, (7, 16)),
+        (BEGUN + 14.9, (3, 12)),
+        (BEGUN + 20.0, (2, 11)),
+    ],
+)
+def test_all_come_back_when_the_successor_is_there(now: float, told: tuple[int, int]) -> None:
+    """After the spread, or, once that is over, after the deadline; and the restart; over as long as the spread."""
+    assert make().come_back_s(now) == told
+
+
+def test_a_short_drain_is_no_reason_to_come_back_together() -> None:
+    """Over a few seconds at least."""
+    assert make(spread_s=0.0, restart_s=0.5).come_back_s(BEGUN) == (16, 20)
+    assert make(spread_s=0.1, restart_s=0.5).come_back_s(BEGUN) == (1, 5)
+
+
+def test_where_others_answer_nobody_waits_for_a_successor() -> None:
+    """Behind a load balancer the next attempt goes to another server."""
+    assert make(restart_s=0.0).come_back_s(BEGUN) == COME_BACK_S
+
+
+@given(SECONDS, SECONDS, st.floats(0.001, 3600.0), st.floats(0.0, 7200.0))
+def test_nobody_is_told_to_come_before_the_end(spread_s: float, more_s: float, restart_s: float, at: float) -> None:
+    """Whatever the settings: the earliest time lies behind the end that can be foreseen, and the range is no point."""
+    drain = make(spread_s, spread_s + more_s, restart_s)
+    now = BEGUN + at
+    shortest, longest = drain.come_back_s(now)
+    end = BEGUN + (spread_s if now < BEGUN + spread_s else spread_s + more_s)
+    assert now + shortest >= max(now, end) + restart_s - 1e-6
+    assert longest - shortest >= 4
+
+
+@pytest.mark.parametrize(
+    ("at_s", "connected", "busy", "over"),
+    [
+        (0.0, False, False, True),
+        (0.0, True, True, False),
+        (9.999, True, False, False),
+        (10.0, True, False, True),
+        (10.001, True, False, True),
+        (10.0, True, True, False),
+        (14.999, True, True, False),
+        (15.0, True, True, True),
+        (15.001, True, True, True),
+    ],
+)
+def test_when_it_is_over(at_s: float, connected: bool, busy: bool, over: bool) -> None:
+    """At once without connections; after the spread if nothing runs; at the deadline in any case."""
+    assert make().is_over(BEGUN + at_s, connected=connected, busy=busy) is over
+
+
+def busiest(times: Sequence[float], window_s: float = 1.0) -> int:
+    """How many lie in the fullest window."""
+    ordered = sorted(times)
+    first = most = 0
+    for number, at in enumerate(ordered):
+        while ordered[first] <= at - window_s:
+            first += 1
+        most = max(most, number - first + 1)
+    return most
+
+
+@pytest.mark.parametrize("clients", [300, 2000])
+@pytest.mark.parametrize("spread_s", [5.0, 10.0])
+def test_the_successor_is_not_run_over(clients: int, spread_s: float) -> None:
+    """Neither leave nor come back more clients in any second than twice the mean rate of the spread."""
+    rng = Random(f"{clients} {spread_s}")
+    drain = make(spread_s, spread_s + 3.0)
+    left = [BEGUN + drain.send_away_after(rng.random()) for _ in range(clients)]
+    back = [at + rng.randint(*drain.come_back_s(at)) for at in left]
+    assert min(back) >= BEGUN + spread_s + drain.restart_s
+    assert max(back) <= BEGUN + 2 * spread_s + drain.restart_s + 1
+    assert max(busiest(left), busiest(back)) < 2 * clients / spread_s
+
+
+def test_who_keeps_asking_is_sent_to_the_same_seconds() -> None:
+    """One who joins all the time during the drain, and is refused, comes back no earlier than the others."""
+    drain, rng = make(), Random(1)
+    times = [BEGUN + step / 10 for step in range(100)]
+    assert min(at + rng.randint(*drain.come_back_s(at)) for at in times) >= BEGUN + 12.0
