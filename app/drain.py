@@ -32,7 +32,7 @@ async def drain(plane: DataPlane, plan: Drain, hurry: Callable[[], Awaitable[boo
     while not await hurry():
         now = plane.clock()
         registry.come_back_s = plan.come_back_s(now)
-        busy = any(connection.busy for connection in plane.connections)
+        busy = any(connection.unfinished for connection in plane.connections)
         if plan.is_over(now, connected=bool(plane.connections), busy=busy):
             return
         await asyncio.sleep(TICK_S)

@@ -153,7 +153,7 @@ class Connection(HttpToolsProtocol):
             self.exchange.wake()
 
     @property
-    def busy(self) -> bool:
+    def unfinished(self) -> bool:
         """Whether an exchange is running on it, or its answer not out yet."""
         return self.exchange is not None or self.deaf or self.write_paused or self.asgi_in_progress()
 

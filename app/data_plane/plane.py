@@ -172,7 +172,7 @@ class DataPlane:
     def end_all(self) -> None:
         """Close the connections on which nothing is running, and break the others: the time to finish is over."""
         for connection in list(self.connections):
-            if connection.busy:
+            if connection.unfinished:
                 connection.abort()
             else:
                 connection.transport.close()
