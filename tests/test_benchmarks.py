@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from dataclasses import replace
@@ -11,6 +12,10 @@ import pytest
 from rich.console import Console
 
 from benchmarks import overload
+from benchmarks.endurance.logs import read_logs
+from benchmarks.endurance.run import Outcome, soak
+from benchmarks.endurance.run import Plan as Soak
+from benchmarks.endurance.slope import growth
 from benchmarks.fanout import Plan, run, to_report
 from benchmarks.pressure.bounds import Bound, Verdict, difference, figure, ratio
 from benchmarks.pressure.sections import SECTIONS, Section, Size
@@ -18,6 +23,8 @@ from benchmarks.references import nchan
 from benchmarks.report import Series, verdicts, warnings
 from benchmarks.scenarios import SCENARIOS, Ask, Exchanges, Idle, Repeat, Scenario, Stream, from_json, quick, to_json
 from benchmarks.servers import FASTAPI, FLOOR, NCHAN, BenchmarkError, Contender, Cores, measure, tricklecast
+from benchmarks.soak import print_outcome
+from trickle.records import Event
 
 TINY: dict[str, Scenario] = {
     "fan-out": Stream(readers=3, chunk_bytes=512, chunks_per_segment=4, rate=40, warm_up_s=0.1, measure_s=0.3),
@@ -27,6 +34,7 @@ TINY: dict[str, Scenario] = {
 }
 UNBOUND = Cores(None, None)
 LINUX = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the clocks of other processes: Linux")
+QUICK_END = ("--shutdown-drain-s", "0.1", "--shutdown-deadline-s", "1")
 TINY_SIZE = Size(
     healthy=3,
     stalled=5,
@@ -128,6 +136,51 @@ def test_bounds_are_judged_by_the_median() -> None:
     assert not Verdict(bound, (1, 2.1, 3)).met
     assert str(Verdict(bound, (3,))) == "MISSED x: 3 (at most 2)"
     assert str(Verdict(Bound("x", figure("x", "a")), (1, 2, 3))) == "told   x: 2 (1-3)"
+
+
+async def _soak(folder: Path) -> Outcome:
+    plan = Soak(seconds=4, busy=0.1, publishers=2, readers=6, life_s=1.0, witnesses=1, every_s=0.02, settings=QUICK_END)
+    return await soak(plan, folder, UNBOUND, lambda _: None)
+
+
+@LINUX
+def test_a_soak_survives_a_restart_and_a_kill(tmp_path: Path) -> None:
+    """The server ends and is killed in the middle, the clients go on, and the log can be read afterwards."""
+    outcome = asyncio.run(_soak(tmp_path))
+    assert [life.ended_by for life in outcome.subject.lives] == ["SIGTERM", "SIGKILL", "SIGTERM at the end"]
+    assert [life.code for life in outcome.subject.lives] == [0, -9, 0]
+    (account,) = outcome.accounts
+    assert account.received
+    assert not account.doubled
+    assert outcome.log.count(Event.SERVER_START) == 3
+    assert outcome.log.exchanges
+    assert outcome.crowd["GET 200"]
+    text = io.StringIO()
+    print_outcome(Console(file=text, width=160), outcome)
+    assert "witness 0" in text.getvalue()
+
+
+def test_growth_is_judged_by_a_line() -> None:
+    """A line that rises by more than is allowed is a leak; noise is not, and neither is what is too short."""
+    seconds = [float(second) for second in range(200)]
+    leak = growth("x", seconds, [1000 + second for second in seconds], 0.05, 10)
+    assert leak.judged
+    assert not leak.met
+    assert leak.grown == pytest.approx(199)
+    assert leak.per_hour == pytest.approx(3600)
+    assert str(leak).startswith("MISSED")
+    assert growth("x", seconds, [1000 + second % 2 * 100 for second in seconds], 0.05, 10).met
+    assert growth("x", seconds[:20], [second * 1000 for second in seconds[:20]], 0.05, 10).met
+    assert not growth("x", [], [], 0.05, 10).judged
+
+
+def test_torn_lines_of_a_log_are_counted(tmp_path: Path) -> None:
+    """What is no record is torn; events are counted by their kind."""
+    log = tmp_path / "access.jsonl"
+    log.write_bytes(b'{"kind":"exchange"}\n{"kind":"event","event":"drain"}\n{"kind":"exch{"kind":"event"}\n7\n')
+    found = read_logs([log])
+    assert (found.lines, found.torn, found.exchanges) == (4, 2, 1)
+    assert found.count(Event.DRAIN) == 1
 
 
 def test_a_server_that_does_not_start_is_an_error() -> None:
