@@ -16,7 +16,7 @@ from app.settings import Loaded, Settings, load
 
 def _option(name: str, field: FieldInfo) -> Any:
     """The command-line option of one setting; not given means: look elsewhere."""
-    default = "off" if field.default is None else field.default
+    default = {None: "off", (): "none"}.get(field.default, field.default)
     # Not in brackets: those would be taken for markup, and vanish from the help.
     text = f"{field.description} (default: {str(default).lower() if isinstance(default, bool) else default})"
     flag = "--" + name.replace("_", "-")
@@ -26,6 +26,7 @@ def _option(name: str, field: FieldInfo) -> Any:
     metavar = {"ByteSize": "SIZE", "float": "SECONDS", "Path": "FILE", "int": "N"}.get(
         kinds[0].__name__ if kinds else type(get_args(field.annotation)[0]).__name__, "TEXT"
     )
+    metavar = "N" if name.endswith("_per_s") else "NETWORKS" if field.default == () else metavar
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 
 
@@ -65,9 +66,15 @@ def _toml(name: str, value: object) -> str:
             return f"{name} = {str(value).lower()}"
         case int() | float():
             return f"{name} = {value}"
+        case tuple():
+            return f"{name} = [{', '.join(_quoted(item) for item in value)}]"
         case _:
-            text = str(value).replace("\\", "\\\\").replace('"', '\\"')
-            return f'{name} = "{text}"'
+            return f"{name} = {_quoted(value)}"
+
+
+def _quoted(value: object) -> str:
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _signature() -> inspect.Signature:

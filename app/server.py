@@ -217,6 +217,7 @@ def _config(settings: Settings, app: ASGIApp, protocol: Callable[..., asyncio.Pr
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # who a client is, is the same for both planes: app/data_plane/identity.py
         headers=[("server", f"tricklecast/{__version__}")],
         timeout_keep_alive=settings.keep_alive_s,
         ssl_certfile=settings.tls_cert,

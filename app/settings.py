@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from app.access.settings import AccessSettings
+from app.admission_settings import AdmissionSettings
 from app.core.drain import Drain
 from app.core.limits import Limits
 from app.data_plane.plane import Options
@@ -34,7 +35,7 @@ class InvalidSettings(InvalidInput):
     """A setting has a value that it cannot have."""
 
 
-class Settings(AccessSettings):
+class Settings(AccessSettings, AdmissionSettings):
     """Settings of one server, frozen. Sizes take a unit (``64MiB``); times are seconds."""
 
     model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True)
@@ -168,6 +169,14 @@ class Settings(AccessSettings):
             total_bytes=self.max_total_bytes,
             channels=self.max_channels,
             readers=self.max_readers,
+            readers_per_channel=self.max_readers_per_channel or None,
+            publishers=self.max_publishers or None,
+            connections=self.max_connections or None,
+            client_exchanges=self.per_ip_limit or None,
+            client_connections=self.per_ip_connections or None,
+            client_requests_per_s=self.per_ip_requests_per_s or None,
+            client_burst=self.per_ip_burst,
+            clients=self.per_ip_addresses,
             publisher_grace_s=self.publisher_grace_s,
             skip_grace_s=self.skip_grace_s,
             overtaking_grace_s=self.overtaking_grace_s,
@@ -195,6 +204,7 @@ class Settings(AccessSettings):
             metrics_channels=self.metrics_channels,
             head_timeout_s=self.head_timeout_s,
             storm_guard=self.storm_guard == "on",
+            trusted_proxies=self.trusted_proxies,
         )
 
 

@@ -8,7 +8,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.control_plane.scope import RECORD
-from app.data_plane.identity import client_key, user_agent
+from app.data_plane.identity import client_key, origin, user_agent
 from app.data_plane.plane import DataPlane
 from trickle.records import AccessRecord, Op, Reason
 
@@ -30,7 +30,7 @@ class RecordRequests:
             return
         begun = time.perf_counter_ns()
         client = scope.get("client")
-        ip = client[0] if client else None
+        ip = origin(self._plane.proxies, client[0], scope["headers"]) if client else None
         ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
         record = AccessRecord(
             self._plane.wall_us(),

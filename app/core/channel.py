@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from app.core.budget import Budget
 from app.core.deadlines import Deadlines
 from app.core.facts import EndReason, Journal
+from app.core.gate import Gate
 from app.core.limits import Limits
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.segment import Cursor, Event, Segment, State, encode_frame, prefix
@@ -36,7 +37,7 @@ class Channel:
         segments: by seq: kept, open and waiting ones.
         window: the closed ones among them, kept for catching up.
         ended: whether the channel is over; drain_until: when its name is then forgotten.
-        active_at: when something was last published; readers, bytes_in, bytes_out: for statistics.
+        active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
     """
 
     def __init__(
@@ -55,12 +56,12 @@ class Channel:
         self.epoch = epoch
         self.content_type = content_type
         self.created_at = self.active_at = now
-        self.next_seq = self.floor = 0
         self.segments: dict[int, Segment] = {}
         self.window = Window(limits, budget)
         self.ended = False
         self.drain_until: float | None = None
-        self.readers = self.bytes_in = self.bytes_out = 0
+        self.next_seq = self.floor = self.bytes_in = self.bytes_out = 0
+        self.reading = Gate(limits.readers_per_channel)
         self.scheduled_at: float | None = None
         self._limits = limits
         self._budget = budget
@@ -93,8 +94,7 @@ class Channel:
         head = self.next_seq
         if seq < 0:
             seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
-        segment = self.segments.get(seq)
-        if segment is not None:
+        if (segment := self.segments.get(seq)) is not None:
             return (Wait if segment.state is State.WAITING else Serve)(self, segment, head)
         if seq < head:
             return Gone(self, seq, head, self.earliest, min((at for at in self.segments if at > seq), default=head))
@@ -104,12 +104,12 @@ class Channel:
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader in; it is woken whenever there is more, until the segment has closed."""
-        self.readers += 1
+        self.reading.take()
         segment.cursors[cursor] = None
 
     def detach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader out; from within the cursor's wake only if the segment is closed."""
-        self.readers -= 1
+        self.reading.give_back()
         del segment.cursors[cursor]
         self._budget.settle(segment)
         self.release(segment)

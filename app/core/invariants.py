@@ -13,13 +13,14 @@ def check_registry(registry: Registry) -> None:
     Raises:
         AssertionError: an invariant does not hold.
     """
-    held = readers = 0
+    held = readers = writers = 0
     for name, channel in registry.channels.items():
         assert channel.name == name, "a channel is filed under its own name"
         check_channel(channel)
         _check_appointment(registry, channel)
         held += sum(segment.cost for segment in channel.segments.values() if segment.state is not State.WAITING)
-        readers += channel.readers
+        readers += channel.reading.used
+        writers += sum(segment.writer is not None and segment.writer.counted for segment in channel.segments.values())
     for segment in registry.budget.lingering:
         assert segment.closed, "only a closed segment leaves its window"
         assert segment.cursors, "what lingers is being read"
@@ -27,8 +28,11 @@ def check_registry(registry: Registry) -> None:
     assert registry.budget.used == held, "the budget counts just what is held"
     # A segment that closes without a byte cannot be refused; the next one makes room for it.
     assert held <= registry.limits.total_bytes + SEGMENT_COST, "the budget holds"
-    assert len(registry.channels) <= registry.limits.channels, "the limit of channels holds"
-    assert 0 <= readers <= registry.readers <= registry.limits.readers, "the limit of readers holds"
+    assert len(registry.channels) == registry.gates.channels.used, "channels are counted"
+    assert writers == registry.gates.publishers.used, "publishers are counted"
+    assert readers <= registry.readers, "readers are counted, those of ended lives, too"
+    for gate in registry.gates:
+        assert 0 <= gate.used <= gate.limit, f"the limit holds: {gate}"
     assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
 
 

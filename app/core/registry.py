@@ -12,7 +12,8 @@ from app.core.budget import Budget
 from app.core.channel import Channel
 from app.core.drain import COME_BACK_S
 from app.core.facts import EndReason, FactListener, Journal
-from app.core.limits import Limits
+from app.core.gate import Gates
+from app.core.limits import Limit, Limits
 from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
 from app.core.segment import Cursor, Segment
 from app.core.statistics import RegistryStatistics, channel_statistics
@@ -51,6 +52,8 @@ class Registry:
     Attributes:
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time after which who is refused for that reason is to come back.
+        gates: of the limits that all clients share. Connections are taken and given back outside; here is decided who
+            may join while they are short.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Registry:
         self.shutting_down = False
         self.come_back_s = COME_BACK_S
         self.channels: dict[str, Channel] = {}
-        self.readers = 0
+        self.gates = Gates.of(limits)
         self.budget = Budget(limits.total_bytes, self._reclaim)
         self.journal = Journal(listener, segment_listener)
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
@@ -77,11 +80,19 @@ class Registry:
 
     # Channels.
 
-    def create(self, name: str, content_type: str, now: float, *, force: bool = False) -> Channel | Refusal:
+    @property
+    def readers(self) -> int:
+        """Readers at this moment, waiting ones included."""
+        return self.gates.readers.used
+
+    def create(
+        self, name: str, content_type: str, now: float, *, force: bool = False, resumed: bool = False
+    ) -> Channel | Refusal:
         """Create a channel, or find it: idempotent, and an existing content type never changes.
 
         Args:
-            force: create even where ``autocreate`` is off, and names that belong to the server.
+            force: create even where ``autocreate`` is off, names that belong to the server, and within the reserve.
+            resumed: its publisher goes on with what it has begun elsewhere, or before; it gets the reserve, too.
         """
         if is_reserved(name) and not force:
             return Refusal(Why.RESERVED)
@@ -93,8 +104,11 @@ class Registry:
             return self._missing(name)
         if self.shutting_down:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
-        if channel is None and len(self.channels) >= self.limits.channels:
-            return Refusal(Why.LIMIT, limit="channels")
+        join = not (force or resumed)
+        if channel is None and not self.gates.channels.admits(join=join):
+            return Refusal(Why.LIMIT, limit=Limit.CHANNELS)
+        if join and not self.gates.connections.joinable:
+            return Refusal(Why.LIMIT, limit=Limit.CONNECTIONS)
         return self._create(name, content_type, now)
 
     def end(
@@ -130,12 +144,20 @@ class Registry:
         return self.channels.get(name) or self._missing(name)
 
     def resolve(self, name: str, seq: int) -> Resolution:
-        """What a GET of ``seq`` means now (docs/reference/protocol.md, section 4)."""
+        """What a GET of ``seq`` means now (docs/reference/protocol.md, section 4).
+
+        Who names a seq goes on with what it reads; who counts from the head is new.
+        """
         channel = self.channels.get(name)
         if channel is None:
             return self._missing(name)
-        if self.readers >= self.limits.readers:
-            return Refusal(Why.LIMIT, channel, limit="readers")
+        join = seq < 0
+        if not self.gates.readers.admits(join=join):
+            return Refusal(Why.LIMIT, channel, limit=Limit.READERS)
+        if not channel.reading.admits(join=join):
+            return Refusal(Why.LIMIT, channel, limit=Limit.CHANNEL_READERS)
+        if join and not self.gates.connections.joinable:
+            return Refusal(Why.LIMIT, channel, limit=Limit.CONNECTIONS)
         resolution = channel.resolve(seq)
         if self.shutting_down and isinstance(resolution, Wait):
             channel.release(resolution.segment)
@@ -144,12 +166,12 @@ class Registry:
 
     def attach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
         """Count a reader in; it is woken as long as the segment is not closed."""
-        self.readers += 1
+        self.gates.readers.take()
         channel.attach(cursor, segment)
 
     def detach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
         """Count a reader out, exactly once for each attach."""
-        self.readers -= 1
+        self.gates.readers.give_back()
         channel.detach(cursor, segment)
 
     # Writing.
@@ -168,6 +190,9 @@ class Registry:
     ) -> Writer | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
+        A publisher of a live channel goes on, as does one that resumes its numbering (seq > 0) on a server that does
+        not know the channel; any other is new.
+
         During the drain of an ended channel only a *beginning* starts its next epoch: seq 0, or a reset. Any
         other POST is a latecomer of the ended life (docs/reference/protocol.md, section 5).
         """
@@ -176,11 +201,15 @@ class Registry:
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
             return Refusal(Why.ENDED, channel, seq, recently_ended=True)
-        found = self.create(name, "" if self.live(name) else content_type, now)
+        live = channel is not None and not channel.ended
+        if not self.gates.publishers.admits(join=not live and seq <= 0) and not self._is_written(channel, seq):
+            return Refusal(Why.LIMIT, channel, limit=Limit.PUBLISHERS)
+        found = self.create(name, "" if live else content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
         answer = found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key, attempt=attempt)
         if isinstance(answer, Writer):
+            answer.count(self.gates.publishers)
             found.content_type = found.content_type or content_type
         return answer
 
@@ -243,10 +272,17 @@ class Registry:
 
     # Mechanics.
 
+    def _is_written(self, channel: Channel | None, seq: int) -> bool:
+        """Whether somebody writes the segment, so that who takes it over is not one more."""
+        segment = None if channel is None else channel.segments.get(seq)
+        return segment is not None and segment.writer is not None
+
     def _create(self, name: str, content_type: str, now: float) -> Channel:
         before = self.channels.get(name)
         if before is not None:
             self._forget(before)
+        else:
+            self.gates.channels.take()
         tombstone = self._tombstones.pop(name, None)
         last = before.epoch if before else tombstone.epoch if tombstone else 0
         channel = Channel(
@@ -268,6 +304,7 @@ class Registry:
         """The drain is over: the name is free again."""
         self._forget(channel)
         del self.channels[channel.name]
+        self.gates.channels.give_back()
         self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)

@@ -7,6 +7,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 from app.core.drain import COME_BACK_S
+from app.core.limits import Limit
 
 if TYPE_CHECKING:
     from app.core.channel import Channel
@@ -112,7 +113,7 @@ class Refusal:
     recently_ended: bool = False
     epoch: int = 0
     head: int = 0
-    limit: str = ""
+    limit: Limit | None = None
     overtaking: bool = False
     come_back_s: tuple[int, int] = COME_BACK_S
 

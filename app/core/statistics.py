@@ -84,7 +84,7 @@ def channel_statistics(channel: Channel) -> ChannelStatistics:
         open_seqs=tuple(s.seq for s in unclosed if s.state is State.OPEN),
         writing_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is State.OPEN),
         preconnected_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is State.WAITING),
-        readers=channel.readers,
+        readers=channel.reading.used,
         bytes_in=channel.bytes_in,
         bytes_out=channel.bytes_out,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from app.core.channel import Channel
+    from app.core.gate import Gate
     from app.core.segment import Segment
 
 
@@ -73,7 +74,7 @@ class Writer:
         outcome: how its part ended; ``None`` while the token is valid.
     """
 
-    __slots__ = ("attempt", "channel", "outcome", "owner", "repeated", "segment", "serial")
+    __slots__ = ("_counted", "attempt", "channel", "outcome", "owner", "repeated", "segment", "serial")
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Writer:
         self.attempt = attempt
         self.repeated = repeated
         self.outcome: Outcome | None = None
+        self._counted: Gate | None = None
 
     def __repr__(self) -> str:
         state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
@@ -106,7 +108,19 @@ class Writer:
             self.repeated = max(0, self.repeated - len(chunk))
         return new
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is one of the publishers: the server's own are not."""
+        return self._counted is not None
+
+    def count(self, publishers: Gate) -> None:
+        """It is one of the publishers, until its part has ended."""
+        publishers.take()
+        self._counted = publishers
+
     def settle(self, verdict: Verdict) -> Outcome:
         """Make the token stale and record how its part ended. Only the channel calls this."""
+        if self._counted is not None:
+            self._counted.give_back()
         self.outcome = Outcome(verdict, self.segment.size)
         return self.outcome

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, assert_never
 
 from app.core.channel import Channel
+from app.core.limits import SERVER_WIDE, Limit
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
 from app.core.segment import Segment, State
 from app.core.writer import Outcome, Verdict
@@ -18,6 +20,9 @@ from trickle.wire import DEFAULT_CONTENT_TYPE, Status
 SEQ_RETRY_S: Final = (1, 2)
 OVERLOAD_RETRY_S: Final = (1, 5)
 """Shortest and longest ``Retry-After``: drawn evenly, so that clients refused together come back apart."""
+
+ENDS_CONNECTION: Final = frozenset({Limit.CONNECTIONS, Limit.CLIENT_CONNECTIONS})
+"""Where connections are short, who is refused does not keep one."""
 
 REASON_OF_STATE: Final = {
     State.COMPLETE: Reason.COMPLETE,
@@ -125,11 +130,7 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
         case Verdict.TOO_LARGE:
             return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)
         case Verdict.OVER_BUDGET:
-            limit = Reason.limit("total_bytes")
-            retry = jitter(*OVERLOAD_RETRY_S)
-            return Reply(
-                Status.UNAVAILABLE, limit, headers, b"Limit reached: total_bytes", close=True, retry_after_s=retry
-            )
+            return limit_reply(Limit.TOTAL_BYTES, jitter, close=True)._replace(headers=headers)
         case Verdict.ABORTED:
             return None
         case _:
@@ -166,14 +167,28 @@ def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
             body = b"Names that begin with _ belong to the server"
             return Reply(Status.FORBIDDEN, Reason.FORBIDDEN, body=body, close=publishing)
         case Why.LIMIT:
-            body = f"Limit reached: {refusal.limit}".encode()
-            reason = Reason.limit(refusal.limit)
-            retry = jitter(*OVERLOAD_RETRY_S)
-            return Reply(Status.UNAVAILABLE, reason, body=body, close=publishing, retry_after_s=retry)
+            assert refusal.limit is not None, "it says which"
+            return limit_reply(refusal.limit, jitter, close=publishing)
         case Why.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
             assert_never(refusal.why)
+
+
+def limit_reply(limit: Limit, jitter: Jitter, *, close: bool, wait_s: int = 1) -> Reply:
+    """What who exceeds a limit is answered.
+
+    Args:
+        wait_s: seconds in which there cannot be room.
+    """
+    return _limit_reply(limit, close or limit in ENDS_CONNECTION, wait_s - 1 + jitter(*OVERLOAD_RETRY_S))
+
+
+@lru_cache(maxsize=256)
+def _limit_reply(limit: Limit, close: bool, retry_after_s: int) -> Reply:
+    status = Status.UNAVAILABLE if limit in SERVER_WIDE else Status.TOO_MANY_REQUESTS
+    body = f"Limit reached: {limit}".encode()
+    return Reply(status, Reason.limit(limit), body=body, close=close, retry_after_s=retry_after_s)
 
 
 def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:

@@ -11,57 +11,20 @@ import os
 from typing import Any, Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from app.core.clients import Client
+from app.core.limits import Limit
 from app.data_plane.answers import shutdown_reply
 from app.data_plane.exchange import Exchange
+from app.data_plane.identity import FORWARDED_FOR, forwarded_for
+from app.data_plane.lean import LeanFlowControl, LeanPipeline
 from app.data_plane.plane import DataPlane, Stall
 from app.data_plane.reader import Reader
 from trickle.records import Reason
 
 TLS_HIGH_WATER: Final = 64 << 10
-
-
-class LeanFlowControl(FlowControl):
-    """uvicorn's flow control, whose event is made when somebody waits for it.
-
-    Most connections never write through FastAPI, and an ``asyncio.Event`` holds 0.6 kB of empty queue: a fifth of
-    what an idle reader costs altogether.
-    """
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self.read_paused = False
-        self.write_paused = False
-
-    async def drain(self) -> None:
-        """Wait until the transport takes more."""
-        if self.write_paused:
-            await self._is_writable_event.wait()
-
-    def pause_writing(self) -> None:
-        """The transport is full."""
-        if not self.write_paused:
-            self.write_paused = True
-            self._is_writable_event = asyncio.Event()
-
-    def resume_writing(self) -> None:
-        """The transport takes more."""
-        if self.write_paused:
-            self.write_paused = False
-            self._is_writable_event.set()
-
-
-class LeanPipeline(list[Any]):
-    """The few methods of a deque that uvicorn uses for pipelined requests; an empty deque holds 0.6 kB."""
-
-    __slots__ = ()
-
-    def appendleft(self, item: Any) -> None:
-        """Add at the left end."""
-        self.insert(0, item)
 
 
 class Connection(HttpToolsProtocol):
@@ -73,6 +36,10 @@ class Connection(HttpToolsProtocol):
         write_paused: the transport holds bytes that the peer has not taken.
         fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
         number: counts the connections of this server.
+        peer: the address at its other end. proxied: whether that is a trusted proxy, which says who its clients are.
+        client_here: who it belongs to, where clients are told apart and it is not proxied.
+        asking: whose exchange is in progress, where clients are told apart.
+        surplus: the limit that it exceeds: it is closed with its first answer, and has none of a segment route.
         deaf: whatever still comes in is ignored: the connection is about to close.
         mid_message: the peer has not finished the request that it is sending.
         watched: the storm guard may know of this client: it is to hear when it gets on.
@@ -81,13 +48,18 @@ class Connection(HttpToolsProtocol):
 
     # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
     __slots__ = (
+        "asking",
+        "client_here",
         "deaf",
         "exchange",
         "fd",
         "mid_message",
         "number",
+        "peer",
         "plane",
+        "proxied",
         "recent",
+        "surplus",
         "watched",
         "write_paused",
     )
@@ -112,6 +84,11 @@ class Connection(HttpToolsProtocol):
         self.mid_message = False
         self.watched = plane.guard is not None
         self.recent: tuple[int, ...] = ()
+        self.peer: str | None = None
+        self.proxied = False
+        self.client_here: Client | None = None
+        self.asking: Client | None = None
+        self.surplus: Limit | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -185,8 +162,14 @@ class Connection(HttpToolsProtocol):
         """How many body bytes the reader on this connection is behind."""
         return self.exchange.lag() if isinstance(self.exchange, Reader) else 0
 
+    def with_origin(self, headers: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """The headers of the request that was parsed, with all that proxies say about its client."""
+        return headers | {FORWARDED_FOR: forwarded_for(self.headers)}
+
     def on_headers_complete(self) -> None:
         """A request of the control plane begins."""
+        if self.surplus is not None:
+            self.headers.append((b"connection", b"close"))
         super().on_headers_complete()
         if self.plane.registry.shutting_down and self.cycle is not None:
             self.cycle.keep_alive = False
@@ -247,11 +230,6 @@ class Connection(HttpToolsProtocol):
     def asgi_in_progress(self) -> bool:
         """Whether a request of the control plane is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
-
-    @property
-    def peer(self) -> str | None:
-        """The client's address."""
-        return self.client[0] if self.client else None
 
     def _send_away(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.idle:

@@ -10,16 +10,18 @@ from app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
 from app.core.writer import Writer
 from app.data_plane.answers import (
     head_reply,
+    limit_reply,
     next_reply,
     path_reply,
     read_reply,
     refusal_reply,
     stored_reply,
 )
+from app.data_plane.door import ask
 from app.data_plane.exchange import Exchange
 from app.data_plane.guarded import fruitless, gets_on, held_back, reads_again
 from app.data_plane.head import expects_continue
-from app.data_plane.identity import MAX_TEXT
+from app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
 from app.data_plane.overtaken import MAX_HELD, Held
 from app.data_plane.publish import Publish
 from app.data_plane.reader import Reader
@@ -43,11 +45,21 @@ def begin(connection: Connection, request: Request) -> None:
         request.keep_alive = False
     # What is deeper than a segment is not found, however deep: parse_route's cache need not know the rest.
     route = parse_route(request.method, request.parts[:3])
+    ip = connection.peer
+    if connection.proxied and ip is not None:
+        ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     if plane.sink is None:
         record = AccessRecord(0, op=route.op)
     else:
-        ip, conn = connection.peer, connection.number
+        conn = connection.number
         record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=conn)
+    if connection.surplus is not None or plane.admission.clients is not None:
+        limit = ask(connection, ip)
+        if limit is not None:
+            exchange = connection.exchange = Exchange(connection, request, record)
+            wait_s = plane.admission.wait_s(limit)
+            exchange.answer(limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s))
+            return
     if plane.access is None or plane.access.admits(connection, request, route, record, _begin_late):
         _begin(connection, request, route, record)
 

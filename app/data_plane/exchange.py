@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from app.data_plane.door import asked
 from app.data_plane.replies import Reply
 from trickle.records import AccessRecord, Reason
 
@@ -74,6 +75,8 @@ class Exchange:
         record = self.record
         record.reason = reason
         record.dur_us = self.elapsed_us()
+        if self.connection.asking is not None:
+            asked(self.connection)
         self.plane.ended(record)
 
     def lost(self, reason: str = Reason.CLIENT_GONE) -> None:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
+from app.core.proxies import TrustedProxies, plain
 from trickle import wire
+
+FORWARDED_FOR: Final = b"x-forwarded-for"
 
 MAX_TEXT: Final = 256
 """Characters kept of a client's free text (user agent, path, key): a log line must not be as long as a client likes."""
 
 CLIENT: Final = wire.CLIENT.lower().encode()
+
+
+def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """All that proxies say about where a request comes from: several lines count as one (RFC 9110, section 5.3)."""
+    return b",".join([value for name, value in headers if name == FORWARDED_FOR])
+
+
+def origin(proxies: TrustedProxies, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The address of the client: the peer's, or what a trusted proxy says."""
+    peer = plain(peer)
+    return proxies.client(peer, forwarded_for(headers).decode("latin-1")) if peer in proxies else peer
 
 
 def user_agent(value: bytes) -> tuple[str | None, str | None]:

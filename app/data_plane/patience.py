@@ -1,4 +1,4 @@
-"""What a peer is not waited for: to go on with a request, or to send one that makes sense."""
+"""What a peer is not waited for: room for its connection, the rest of a request, or one that makes sense."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from app.core.limits import Limit
+from app.data_plane.answers import limit_reply
 from app.data_plane.connection import Connection
+from app.data_plane.door import arrive, leave
 from app.data_plane.exchange import Exchange
 from app.data_plane.plane import DataPlane
 from app.data_plane.replies import Reply
@@ -39,9 +42,14 @@ class Patience(Connection):
         super().__init__(plane, config, server_state, app_state, _loop)
         self.owing = False
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        arrive(self)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.plane.unfinished.pop(self, None)
         super().connection_lost(exc)
+        leave(self)
 
     def busy(self) -> bool:
         """Whether something is being answered here, or nothing will be any more."""
@@ -99,6 +107,11 @@ class Patience(Connection):
         else:
             exchange.lost(reason)
             self.transport.abort()
+
+    def turn_away(self, limit: Limit) -> None:
+        """Answer a connection that has not asked, and close it."""
+        self.deaf = True
+        self._without_route().answer(limit_reply(limit, self.plane.jitter, close=True))
 
     def failed(self, error: Exception) -> None:
         """Something of ours went wrong while a request was being parsed: that is no fault of the client's."""

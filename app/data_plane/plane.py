@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from app.core.admission import Admission
 from app.core.guard import Guard
+from app.core.proxies import Network, TrustedProxies
 from app.core.registry import Registry
 from app.data_plane.histogram import Histogram
 from app.data_plane.latencies import Latencies
@@ -46,6 +48,7 @@ class Options:
         url_bytes, header_bytes: limits of one request's head.
         metrics_channels: how many channels the metrics name.
         storm_guard: whether clients that repeat what gets them nowhere are answered later.
+        trusted_proxies: where proxies are that say truly who their clients are.
     """
 
     base_path: str = "/trickle"
@@ -58,6 +61,7 @@ class Options:
     header_bytes: int = 64 << 10
     metrics_channels: int = 10
     storm_guard: bool = True
+    trusted_proxies: tuple[Network, ...] = ()
 
 
 @dataclass(slots=True)
@@ -80,6 +84,8 @@ class DataPlane:
         access: decides who may do what; ``None``: everybody may do everything.
 
     Attributes:
+        admission: decides about connections, and about requests of each client. proxies: those that are believed.
+        surplus: connections beyond a limit, oldest first.
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
         held: POSTs that wait for those that they have overtaken.
         guard: the storm guard, unless it is off.
@@ -117,6 +123,9 @@ class DataPlane:
         self.router = Router(options.base_path)
         self.connection_numbers: Iterator[int] = count(1)
         self.connections: set[Connection] = set()
+        self.surplus: dict[Patience, None] = {}
+        self.admission = Admission(registry.limits, registry.gates.connections)
+        self.proxies = TrustedProxies(options.trusted_proxies)
         self.preconnects: dict[Publish, float] = {}
         self.held: set[Held] = set()
         self.guard = Guard() if options.storm_guard else None

@@ -176,7 +176,7 @@ class TrickleProtocol(Delegating):
             parser.get_method(),
             self.url,
             parts,
-            headers,
+            self.with_origin(headers) if self.proxied else headers,
             http10=http10,
             keep_alive=parser.should_keep_alive() and not http10,
         )

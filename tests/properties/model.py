@@ -14,7 +14,7 @@ from itertools import accumulate, count, pairwise
 from app.core.channel import Channel
 from app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
 from app.core.invariants import check_registry
-from app.core.limits import Limits
+from app.core.limits import Limit, Limits
 from app.core.registry import Registry
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.segment import Segment, State, decode_frame
@@ -127,6 +127,29 @@ class Reader:
         self.frames_read = len(self.segment.frames)
 
 
+class Crowd:
+    """Those who share one limit, counted in the plainest way.
+
+    Attributes:
+        open: whether somebody new may come: from four fifths of the limit on not, until it is less than three fifths.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.count = 0
+        self.open = True
+
+    def change(self, by: int) -> None:
+        self.count += by
+        if self.limit is not None and 5 * self.count >= 4 * self.limit:
+            self.open = False
+        if self.limit is None or 5 * self.count < 3 * self.limit:
+            self.open = True
+
+    def refuses(self, *, join: bool) -> bool:
+        return self.count == self.limit or (join and not self.open)
+
+
 class World:
     """The system under test and its oracle, driven by small actions.
 
@@ -143,6 +166,8 @@ class World:
         self.posts: list[Post] = []
         self.readers: list[Reader] = []
         self.departed: list[Reader] = []
+        self.crowd = Crowd(limits.readers)
+        self.crowds: dict[Channel, Crowd] = {}
         self.lives: dict[tuple[str, int], Life] = {}
         self.newest: dict[str, Life] = {}
         self.facts = 0
@@ -270,9 +295,14 @@ class World:
                 assert life is None
                 assert not self.registry.autocreate
                 assert not force
+            case Why.LIMIT if refusal.limit is Limit.PUBLISHERS:
+                assert self.limits.publishers is not None
+                posts = [post for post in self._valid_posts() if not _granted_to(post)[1].name.startswith("_")]
+                joining = life is None and 5 * len(posts) >= 3 * self.limits.publishers
+                assert joining or len(posts) == self.limits.publishers
             case Why.LIMIT:
-                assert life is None
-                assert len(self.registry.channels) == self.limits.channels
+                assert (life, refusal.limit) == (None, Limit.CHANNELS)
+                assert 5 * len(self.registry.channels) >= 3 * self.limits.channels
             case Why.RESERVED:
                 assert name.startswith("_")
                 assert not force
@@ -394,10 +424,11 @@ class World:
         if not isinstance(resolution, Serve | Wait):
             assert self._picture() == before, "a read that finds nothing changes nothing"
         if isinstance(resolution, Refusal):
-            full, down = self.registry.readers == self.limits.readers, self.registry.shutting_down
+            full, down = self._refused_readers(name, join=seq < 0), self.registry.shutting_down
             absent = name not in self.registry.channels
             assert {Why.LIMIT: full, Why.SHUTDOWN: down, Why.NOT_FOUND: absent}[resolution.why]
             return
+        assert not self._refused_readers(name, join=seq < 0), "limits of readers hold"
         life, channel = self.newest[name], resolution.channel
         assert (channel.name, channel.epoch) == (name, life.epoch), "a name means its newest epoch"
         assert resolution.head == life.head, "a reader is told the head"
@@ -417,6 +448,17 @@ class World:
             case Serve(segment=segment):
                 self._attach(life, channel, segment, leaves=leaves)
 
+    def _refused_readers(self, name: str, *, join: bool) -> bool:
+        crowds = [self.crowd, self._crowd(self.registry.channels[name])] if name in self.registry.channels else []
+        return any(crowd.refuses(join=join) for crowd in crowds)
+
+    def _crowd(self, channel: Channel) -> Crowd:
+        return self.crowds.setdefault(channel, Crowd(self.limits.readers_per_channel))
+
+    def _count_reader(self, channel: Channel, by: int) -> None:
+        self.crowd.change(by)
+        self._crowd(channel).change(by)
+
     def _absolute(self, seq: int, head: int, channel: Channel) -> int:
         started = [segment.seq for segment in channel.segments.values() if segment.state is not State.WAITING]
         match seq:
@@ -433,6 +475,7 @@ class World:
 
     def _attach(self, life: Life, channel: Channel, segment: Segment, *, leaves: bool) -> None:
         reader = Reader(life, channel, segment, self._leave, leaves=leaves)
+        self._count_reader(channel, 1)
         self.registry.attach(reader, channel, segment)
         self.readers.append(reader)
 
@@ -440,10 +483,12 @@ class World:
         reader.pull()
         self.readers.remove(reader)
         self.departed.append(reader)
+        self._count_reader(reader.channel, -1)
         self.registry.detach(reader, reader.channel, reader.segment)
 
     def detach(self, reader: Reader) -> None:
         self.readers.remove(reader)
+        self._count_reader(reader.channel, -1)
         self.registry.detach(reader, reader.channel, reader.segment)
         assert reader not in reader.segment.cursors, "who is detached is forgotten"
 

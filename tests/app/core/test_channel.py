@@ -149,11 +149,11 @@ def test_readers_are_counted_and_forgotten_at_once() -> None:
     bench = Bench()
     first, second = bench.wait(-1), bench.wait(-1)
     segment = first.segment
-    assert bench.channel.readers == 2
+    assert bench.channel.reading.used == 2
     bench.channel.detach(first, segment)
     assert bench.states == {0: "waiting"}
     bench.channel.detach(second, segment)
-    assert (bench.channel.readers, bench.states) == (0, {})
+    assert (bench.channel.reading.used, bench.states) == (0, {})
 
 
 def test_releasing_twice_does_no_harm() -> None:
@@ -192,9 +192,9 @@ def test_a_reader_of_a_closed_segment_is_not_woken() -> None:
     """There is nothing more to wake it for; it is known as long as it reads, since it keeps the bytes in memory."""
     bench = Bench()
     watcher = bench.attach(bench.publish(0))
-    assert (bench.channel.readers, list(watcher.segment.cursors), watcher.wakes) == (1, [watcher], 0)
+    assert (bench.channel.reading.used, list(watcher.segment.cursors), watcher.wakes) == (1, [watcher], 0)
     bench.channel.detach(watcher, watcher.segment)
-    assert (bench.channel.readers, watcher.segment.cursors) == (0, {})
+    assert (bench.channel.reading.used, watcher.segment.cursors) == (0, {})
 
 
 # Reserving (section 3).

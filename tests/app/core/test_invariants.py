@@ -159,7 +159,10 @@ def _buried(registry: Registry) -> None:
 FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "a channel is filed under its own name": _rename,
     "the budget counts just what is held": _leak,
-    "the limit of readers holds": lambda registry: setattr(registry, "readers", 0),
+    "readers are counted": lambda registry: setattr(channel(registry).reading, "used", 9),
+    "publishers are counted": lambda registry: registry.gates.publishers.take(),
+    "channels are counted": lambda registry: registry.gates.channels.take(),
+    "the limit holds: <Gate": lambda registry: setattr(registry.gates.readers, "limit", 0),
     "the limit of tombstones holds": _buried,
     "a channel with a deadline is looked at again": _unscheduled,
     "that is in time": _late,

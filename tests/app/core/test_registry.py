@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from app.core.facts import ChannelCreated, ChannelEnded, EndReason
 from app.core.invariants import check_registry
+from app.core.limits import Limit
 from app.core.registry import STALE_DEADLINES, Registry
 from app.core.resolution import Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.window import Eviction
@@ -83,7 +85,7 @@ def test_channels_are_limited(held: int) -> None:
     answer = registry.create("new", "", 0.0)
     assert isinstance(answer, Refusal) is (held == 2)
     if held == 2:
-        assert answer == Refusal(Why.LIMIT, limit="channels")
+        assert answer == Refusal(Why.LIMIT, limit=Limit.CHANNELS)
         assert registry.reserve("new", 0, Told(), 0.0) == answer
         registry.end("a", 0.0)
         assert publish(registry, "a", 0).complete
@@ -169,13 +171,151 @@ def test_readers_are_limited(present: int, refused: bool) -> None:
     registry.create("c", "", 0.0)
     publish(registry, "d", 0)
     watchers = [resolve_and_attach(registry, "d", 0) for _ in range(present)]
-    answer = registry.resolve("c", -1)
+    answer = registry.resolve("c", 0)
     if refused:
-        assert answer == Refusal(Why.LIMIT, registry.channels["c"], limit="readers")
+        assert answer == Refusal(Why.LIMIT, registry.channels["c"], limit=Limit.READERS)
         assert registry.channels["c"].segments == {}
         registry.detach(watchers[0], registry.channels["d"], watchers[0].segment)
-        answer = registry.resolve("c", -1)
+        answer = registry.resolve("c", 0)
     assert isinstance(answer, Wait)
+
+
+@pytest.mark.parametrize(("present", "joins", "resumes"), [(7, True, True), (8, False, True), (10, False, False)])
+@pytest.mark.parametrize(
+    ("limit", "name"), [("readers", Limit.READERS), ("readers_per_channel", Limit.CHANNEL_READERS)]
+)
+def test_the_last_fifth_of_the_readers_is_for_those_who_go_on(
+    limit: str, name: Limit, present: int, joins: bool, resumes: bool
+) -> None:
+    """From 80 % on who counts from the head is refused; who names a seq is, once all places are taken."""
+    limits: dict[str, Any] = {limit: 10}
+    registry, _ = make_registry(**limits)
+    publish(registry, "c", 0)
+    for _ in range(present):
+        resolve_and_attach(registry, "c", 0)
+    refused = Refusal(Why.LIMIT, registry.channels["c"], limit=name)
+    for seq in (-1, -2, -3):
+        assert (registry.resolve("c", seq) != refused) is joins
+    for seq in (0, 1):
+        assert (registry.resolve("c", seq) != refused) is resumes
+
+
+def test_who_was_refused_may_join_below_three_fifths() -> None:
+    """Not as soon as one has left: the server would refuse and let in by turns."""
+    registry, _ = make_registry(readers=10)
+    publish(registry, "c", 0)
+    channel = registry.channels["c"]
+    watchers = [resolve_and_attach(registry, "c", 0) for _ in range(8)]
+    for left, joins in ((7, False), (6, False), (5, True), (6, True), (7, True)):
+        while registry.readers > left:
+            registry.detach(watchers[-1], channel, watchers.pop().segment)
+        while registry.readers < left:
+            watchers.append(resolve_and_attach(registry, "c", 0))
+        assert isinstance(registry.resolve("c", -1), Wait) is joins
+
+
+def test_a_full_channel_concerns_no_other() -> None:
+    """The limit of readers per channel is of each channel alone."""
+    registry, _ = make_registry(readers_per_channel=1)
+    publish(registry, "c", 0)
+    publish(registry, "d", 0)
+    resolve_and_attach(registry, "c", 0)
+    assert refusal(registry.resolve("c", 0)).limit is Limit.CHANNEL_READERS
+    assert isinstance(registry.resolve("d", -1), Wait)
+
+
+@pytest.mark.parametrize(("present", "refused"), [(1, False), (2, True)])
+def test_publishers_are_limited(present: int, refused: bool) -> None:
+    """At the limit nobody begins, nothing is created and nothing changes; when one ends, the next may."""
+    registry, _ = make_registry(publishers=2)
+    writers = [grant(registry, "c", seq) for seq in range(present)]
+    answer = registry.reserve("c", 2, Told(), 0.0) if refused else grant(registry, "c", 1)
+    if refused:
+        assert answer == Refusal(Why.LIMIT, registry.channels["c"], limit=Limit.PUBLISHERS)
+        assert refusal(registry.reserve("new", 0, Told(), 0.0)).limit is Limit.PUBLISHERS
+        assert refusal(registry.reserve("new", 7, Told(), 0.0)).limit is Limit.PUBLISHERS
+        assert set(registry.channels) == {"c"}
+        check_registry(registry)
+        registry.channels["c"].finish(writers[0], [b"x"], 0.0)
+        grant(registry, "c", 2)
+    check_registry(registry)
+
+
+def test_who_takes_over_is_not_one_more() -> None:
+    """A publisher whose connection broke comes back to its segment on a full server, too; the earlier one leaves."""
+    registry, _ = make_registry(publishers=1)
+    first = grant(registry, "c", 0)
+    grant(registry, "c", 0)
+    assert first.outcome == Outcome(Verdict.SUPERSEDED, 0)
+    assert registry.gates.publishers.used == 1
+    check_registry(registry)
+
+
+@pytest.mark.parametrize("end", ["finish", "abort", "end"])
+def test_every_way_to_end_makes_room_for_a_publisher(end: str) -> None:
+    """A publisher is counted until its part has ended, however it ends, and once."""
+    registry, _ = make_registry(publishers=1)
+    writer = grant(registry, "c", 0)
+    channel = registry.channels["c"]
+    match end:
+        case "finish":
+            channel.finish(writer, [b"x"], 0.0)
+        case "abort":
+            channel.abort(writer, 0.0)
+        case _:
+            registry.end("c", 0.0)
+    channel.abort(writer, 0.0)
+    assert registry.gates.publishers.used == 0
+    check_registry(registry)
+
+
+def test_new_publishers_leave_the_reserve_to_running_ones() -> None:
+    """From 80 % on a POST to a channel that is not there is refused, unless it resumes its numbering."""
+    registry, _ = make_registry(publishers=5)
+    for _ in range(4):
+        grant(registry, "c", -1)
+    assert [refusal(registry.reserve("new", seq, Told(), 0.0)).limit for seq in (-1, 0)] == [Limit.PUBLISHERS] * 2
+    resumed = grant(registry, "new", 7)
+    registry.channels["new"].abort(resumed, 0.0)
+    grant(registry, "c", -1)
+    assert refusal(registry.reserve("c", -1, Told(), 0.0)).limit is Limit.PUBLISHERS
+    check_registry(registry)
+
+
+@pytest.mark.parametrize(("present", "joins", "resumes"), [(3, True, True), (4, False, True), (5, False, False)])
+@pytest.mark.parametrize("way", ["create", "first", "next", "resume", "force"])
+def test_new_channels_leave_the_reserve_to_those_that_come_back(
+    way: str, present: int, joins: bool, resumes: bool
+) -> None:
+    """From 80 % on only who resumes its numbering, or an operator, adds a channel; at the limit nobody."""
+    registry, _ = make_registry(channels=5)
+    for number in range(present):
+        registry.create(f"c{number}", "", 0.0, force=True)
+    match way:
+        case "create" | "force":
+            answer: object = registry.create("new", "", 0.0, force=way == "force")
+        case _:
+            answer = registry.reserve("new", {"first": 0, "next": -1, "resume": 7}[way], Told(), 0.0)
+    admitted = resumes if way in ("resume", "force") else joins
+    assert (answer != Refusal(Why.LIMIT, limit=Limit.CHANNELS)) is admitted
+    assert ("new" in registry.channels) is admitted
+    check_registry(registry)
+
+
+@pytest.mark.parametrize(("connections", "joins"), [(7, True), (8, False)])
+def test_nobody_joins_while_connections_are_short(connections: int, joins: bool) -> None:
+    """Readers that count from the head and new channels wait; readers and publishers that go on do not."""
+    registry, _ = make_registry(connections=10)
+    publish(registry, "c", 0)
+    for _ in range(connections):
+        registry.gates.connections.take()
+    refused = Limit.CONNECTIONS
+    answers = [registry.resolve("c", -1), registry.reserve("new", 0, Told(), 0.0), registry.create("other", "", 0.0)]
+    assert [isinstance(answer, Refusal) and answer.limit is refused for answer in answers] == [not joins] * 3
+    assert isinstance(registry.resolve("c", 0), Serve)
+    grant(registry, "c", 1)
+    grant(registry, "back", 7)
+    assert not isinstance(registry.create("forced", "", 0.0, force=True), Refusal)
 
 
 def test_readers_are_counted_over_all_epochs() -> None:
@@ -186,10 +326,10 @@ def test_readers_are_counted_over_all_epochs() -> None:
     watcher = resolve_and_attach(registry, "c", 0)
     registry.end("c", 0.0)
     publish(registry, "c", 0)
-    assert (registry.readers, old.readers, registry.channels["c"].readers) == (1, 1, 0)
+    assert (registry.readers, old.reading.used, registry.channels["c"].reading.used) == (1, 1, 0)
     check_registry(registry)
     registry.detach(watcher, old, watcher.segment)
-    assert (registry.readers, old.readers) == (0, 0)
+    assert (registry.readers, old.reading.used) == (0, 0)
 
 
 # The end of a channel, its drain, and the next epoch (section 5).
@@ -531,7 +671,7 @@ def test_who_reads_what_the_budget_evicts_is_cut_off() -> None:
     readers = [Leaver(registry, channel, channel.segments[seq]) for seq in range(4)]
     publish(registry, "d", 0, b"x" * 500)
     assert [reader.evicted for reader in readers] == [True, False, False, False]
-    assert (registry.readers, channel.readers) == (3, 3)
+    assert (registry.readers, channel.reading.used) == (3, 3)
     check_registry(registry)
 
 

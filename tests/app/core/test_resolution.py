@@ -19,7 +19,7 @@ def test_a_reader_is_told_one_of_six_things() -> None:
 def test_a_refusal_says_no_more_than_it_knows() -> None:
     """Where there is no channel, no seq and no limit, a refusal has only its reason."""
     refusal = Refusal(Why.NOT_FOUND)
-    assert (refusal.channel, refusal.seq, refusal.recently_ended, refusal.limit) == (None, None, False, "")
+    assert (refusal.channel, refusal.seq, refusal.recently_ended, refusal.limit) == (None, None, False, None)
 
 
 def test_answers_do_not_change() -> None:

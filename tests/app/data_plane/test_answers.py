@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.core.channel import Channel
-from app.core.limits import Limits
+from app.core.limits import Limit, Limits
 from app.core.registry import Registry
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.segment import Event, Segment
@@ -198,7 +198,7 @@ def test_every_refusal_has_its_answer(
     channel: Channel, why: Why, route: Route, status: int, reason: str, close: bool
 ) -> None:
     """Status, reason, a one-line body, and whether the connection ends."""
-    reply = refusal_reply(Refusal(why, channel, 5, limit="readers"), route, jitter)
+    reply = refusal_reply(Refusal(why, channel, 5, limit=Limit.READERS), route, jitter)
     assert (reply.status, reply.reason, reply.close, reply.eos) == (status, reason, close, False)
     assert reply.body
     assert b"\n" not in reply.body
