@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "subscribe": Mount("subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "check": Mount("subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."),
     "channels": Mount("subscriber.command.cli", "channels", "List a server's channels."),
+    "token create": Mount("app.access.cli", "create", "Sign an access token."),
+    "token inspect": Mount("app.access.cli", "inspect", "Show what an access token says."),
     "storms": Mount("analytics.command.cli", "storms", "Find retry storms in access logs."),
     "storms watch": Mount("analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
     "logs compact": Mount("analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),

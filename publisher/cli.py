@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from publisher import cli_options as options
 from publisher.core import parse_start
 from publisher.raw import parse_by
+from trickle.bearer import bearer_for
 from trickle.errors import InvalidInput
 from trickle.paths import ChannelURL
 
@@ -37,6 +39,8 @@ async def publish(
     keep: options.Keep = False,
     content_type: options.ContentType = None,
     ca_file: options.CaFile = None,
+    token: options.Token = None,
+    token_file: options.TokenFile = None,
     realtime: options.Realtime = True,
     container: options.Container = "mpegts",
     min_segment: options.MinSegment = "1s",
@@ -103,6 +107,7 @@ async def publish(
         content_type=_checked(_media_type, content_type, "--content-type") or what.content_type,
         keep=keep,
         verify=True if ca_file is None else _context(ca_file),
+        auth=bearer_for(token, token_file, os.environ),
     )
     totals = await job.run()
     if totals.lost or totals.dropped:

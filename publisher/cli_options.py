@@ -45,6 +45,16 @@ ContentType = Annotated[
 CaFile = Annotated[
     Path | None, typer.Option(help="Certificates (PEM) that an https server is checked against.", dir_okay=False)
 ]
+Token = Annotated[
+    str | None,
+    typer.Option(metavar="TOKEN", help="Access token; everybody on this machine can see it: better is the next one."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the access token, read for each request. Without, TRICKLECAST_TOKEN counts.", dir_okay=False
+    ),
+]
 
 Realtime = Annotated[
     bool,

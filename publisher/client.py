@@ -17,7 +17,7 @@ What an answer means is decided in :mod:`publisher.core`; this module only obeys
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
 from random import Random
@@ -128,7 +128,7 @@ class Publisher:
         retain_bytes: int = RETAIN_BYTES,
         idle_rotation_s: float | None = None,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | tuple[str, str] | None = None,
+        auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None = None,
         verify: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
         rng: Random | None = None,

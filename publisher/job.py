@@ -18,6 +18,7 @@ from publisher.status import Status
 from publisher.steps import Step
 from publisher.worker import IsStopped, Source, stepping
 from trickle import wire
+from trickle.bearer import Bearer
 from trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class Job:
         content_type: the media type of the segments.
         keep: the channel is left open at the end.
         verify: how a server's certificate is checked.
+        auth: adds an access token to requests, if there is one.
     """
 
     url: str
@@ -136,6 +138,7 @@ class Job:
     content_type: str
     keep: bool
     verify: ssl.SSLContext | bool
+    auth: Bearer | None = None
 
     async def run(self) -> Totals:
         """Publish all of it.
@@ -176,6 +179,7 @@ class Job:
             content_type=self.content_type,
             start=self.start,
             verify=self.verify,
+            auth=self.auth,
             when_full="drop" if self.what.drops else "wait",
         )
 

@@ -7,6 +7,7 @@ more: its answer waits in its socket, so a slow user is a slow reader, not a gro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Final, assert_never
 
@@ -64,6 +65,7 @@ class Subscriber(SingleUse[Segment]):
             peer that vanished is noticed without it, by TCP keep-alive.
         transport: an httpx transport instead of the own one; most cannot show trailers, so that a truncation in the
             middle of a segment stays unseen.
+        auth: any authentication that httpx knows; not together with ``client``.
         client: an ``httpx.AsyncClient`` to use (for auth, proxies, headers); it is not closed here. Give it a
             :class:`TrailerTransport` to see truncations.
         runtime: clock, sleep and randomness.
@@ -83,6 +85,7 @@ class Subscriber(SingleUse[Segment]):
         refresh_s: float = REFRESH_S,
         stall_timeout_s: float | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None = None,
         client: httpx.AsyncClient | None = None,
         runtime: Runtime | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class Subscriber(SingleUse[Segment]):
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
         self._transport = transport
+        self._auth = auth
         self._shared_client = client
         self._client: httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
@@ -131,7 +135,9 @@ class Subscriber(SingleUse[Segment]):
         return self._missed_at_end
 
     async def _open(self) -> None:
-        self._client = self._shared_client or httpx.AsyncClient(transport=self._transport or TrailerTransport())
+        self._client = self._shared_client or httpx.AsyncClient(
+            transport=self._transport or TrailerTransport(), auth=self._auth
+        )
         getter = Getter(self.url, self._client)
         self._fetcher = Fetcher(self._cursor, getter, self._counters, self._runtime, self._resolved)
         self._again = Again(self._cursor, getter, self._counters, self._runtime)

@@ -13,6 +13,7 @@ or could not be used is counted on the next message (``gap``, ``skipped``) and i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
 
@@ -45,6 +46,7 @@ class Options(TypedDict, total=False):
     refresh_s: float
     stall_timeout_s: float | None
     transport: httpx.AsyncBaseTransport | None
+    auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None
     client: httpx.AsyncClient | None
     runtime: Runtime | None
 

@@ -71,7 +71,7 @@ def pem_key(data: bytes, name: object) -> Key:
         public = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm):
         raise InvalidKeys(f"{name} holds no public key in PEM form") from None
-    return Key(_algorithm_of(public, name), public)
+    return Key(algorithm_of(public, name), public)
 
 
 def parse_key_set(data: bytes, name: object) -> tuple[Key, ...]:
@@ -102,13 +102,18 @@ def _jwk(entry: Mapping[str, Any], name: object) -> Key | None:
         raise InvalidKeys(f"{name} holds a private key: who checks tokens needs only the public one")
     try:
         public = _READERS[kind](dict(entry))
-        algorithm = _algorithm_of(public, name)
+        algorithm = algorithm_of(public, name)
     except (PyJWTError, ValueError, TypeError, KeyError, InvalidKeys):
         return None
     return Key(algorithm, public, kid) if entry.get("alg", algorithm) == algorithm else None
 
 
-def _algorithm_of(public: object, name: object) -> str:
+def algorithm_of(public: object, name: object) -> str:
+    """The one algorithm that a public key is used for.
+
+    Raises:
+        InvalidKeys: it is of another kind, or too short. ``name`` is how the message calls it.
+    """
     match public:
         case RSAPublicKey() if public.key_size >= MIN_RSA_BITS:
             return "RS256"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
+from subscriber.access import Token, TokenFile, chosen
 from subscriber.certificates import CaFile, trusted
 from subscriber.command.cli import checked
 from subscriber.start import Start
@@ -54,6 +55,8 @@ async def check(
     strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all segments.")] = False,
     ca_file: CaFile = None,
+    token: Token = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Judge a live channel: subscribe for a while, and say what is wrong with it.
 
@@ -80,7 +83,8 @@ async def check(
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    probe = Probe(Order(url, start, for_s, wait_s, decode, checked("--ca-file", trusted, ca_file)))
+    tls, auth = checked("--ca-file", trusted, ca_file), chosen(token, token_file)
+    probe = Probe(Order(url, start, for_s, wait_s, decode, tls, auth))
     try:
         with _progress(probe, for_s):
             await probe.look()

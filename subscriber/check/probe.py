@@ -21,6 +21,7 @@ from subscriber.client import Subscriber
 from subscriber.segment import Segment
 from subscriber.transport import TrailerTransport
 from trickle import wire
+from trickle.bearer import Bearer
 from trickle.errors import TrickleError, header_int
 
 MAX_SEGMENTS: Final = 20_000
@@ -45,6 +46,7 @@ class Order:
         wait_s: how long to wait for a channel that is not there yet, in seconds.
         decode: pictures are decoded, if PyAV is there.
         tls: what https servers are checked against; ``None``: the system's authorities.
+        auth: adds an access token to requests, if there is one.
     """
 
     url: str
@@ -53,6 +55,7 @@ class Order:
     wait_s: float = 0.0
     decode: bool = True
     tls: ssl.SSLContext | None = None
+    auth: Bearer | None = None
 
 
 class Probe:
@@ -73,7 +76,7 @@ class Probe:
         self.size = 0
         self._order = order
         self._unix_us = unix_us
-        self._client = httpx.AsyncClient(transport=TrailerTransport(order.tls))
+        self._client = httpx.AsyncClient(transport=TrailerTransport(order.tls), auth=order.auth)
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from subscriber.access import Token, TokenFile, chosen
 from subscriber.certificates import CaFile, trusted
 from trickle.errors import InvalidInput, TrickleError
 
@@ -83,6 +84,8 @@ async def subscribe(
         ),
     ] = "never",
     ca_file: CaFile = None,
+    token: Token = None,
+    token_file: TokenFile = None,
 ) -> None:
     """Receive a channel, all its segments, until it ends.
 
@@ -115,6 +118,7 @@ async def subscribe(
         raw,
         limit,
         checked("--ca-file", trusted, ca_file),
+        chosen(token, token_file),
     )
     on_stderr = request.output == "-"
     reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
@@ -133,13 +137,15 @@ async def channels(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what the server says as JSON.")] = False,
     ca_file: CaFile = None,
+    token: Token = None,
+    token_file: TokenFile = None,
 ) -> None:
     """List the channels of a server."""
     from subscriber.command.listing import fetch_channels, print_channels
     from subscriber.transport import TrailerTransport
 
     transport = TrailerTransport(checked("--ca-file", trusted, ca_file))
-    print_channels(await fetch_channels(url, transport), as_json=as_json)
+    print_channels(await fetch_channels(url, transport, chosen(token, token_file)), as_json=as_json)
 
 
 def _target(output: str | None, *, as_json: bool) -> str | None:

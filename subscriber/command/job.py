@@ -35,8 +35,10 @@ from subscriber.sinks import SinkClosed, descriptor_sink
 from subscriber.transport import TrailerTransport
 from subscriber.verdicts import OnLag
 from trickle.backoff import Backoff
+from trickle.bearer import Bearer
 from trickle.errors import BrokenByPeer, TrickleError
 from trickle.position import Position
+from trickle.wire import Status
 
 WATCH_S: Final = 0.25
 """How often it is looked whether requests had to be made again."""
@@ -74,6 +76,7 @@ class Request:
         raw: bytes as they come, whatever the output's name.
         keep: how much a folder may hold.
         tls: what https servers are checked against; ``None``: the system's authorities.
+        auth: adds an access token to requests, if there is one.
     """
 
     url: str
@@ -86,6 +89,7 @@ class Request:
     raw: bool = False
     keep: Keep = field(default_factory=Keep)
     tls: ssl.SSLContext | None = None
+    auth: Bearer | None = None
 
 
 async def run(request: Request, reporter: Reporter | None = None, rng: Random | None = None) -> Totals:
@@ -172,6 +176,7 @@ class _Run:
                 on_lag=self._request.on_lag,
                 wait_for_channel_s=self._request.wait_s,
                 transport=TrailerTransport(self._request.tls),
+                auth=self._request.auth,
             )
             self._progress.subscribed(subscriber)
             try:
@@ -184,7 +189,7 @@ class _Run:
                 await self._output.ended(subscriber.missed_at_end)
                 return
             except BrokenByPeer as error:
-                if not self._request.reconnect:
+                if not self._request.reconnect or _is_final(error):
                     raise
                 start = error.resume or start
                 failures += 1
@@ -263,3 +268,8 @@ class _Run:
 
 def _text(position: Position | None) -> str | None:
     return None if position is None else str(position)
+
+
+def _is_final(error: BrokenByPeer) -> bool:
+    """Whether asking again cannot help: the same token will not be taken for another one."""
+    return error.status in (Status.UNAUTHORIZED, Status.FORBIDDEN)

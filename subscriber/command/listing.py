@@ -14,6 +14,7 @@ from rich.text import Text
 
 from subscriber.transport import GarbageAnswer, TrailerTransport
 from subscriber.verdicts import first_line
+from trickle.bearer import Bearer
 from trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from trickle.paths import parse_server_url
 from trickle.words import size
@@ -23,12 +24,15 @@ TIMEOUT_S: Final = 10.0
 COLUMNS: Final = ("CHANNEL", "STATE", "NEXT", "SEGMENTS", "BYTES", "READERS", "PUBLISHER", "IN", "OUT", "TYPE")
 
 
-async def fetch_channels(url: str, transport: httpx.AsyncBaseTransport | None = None) -> dict[str, Any]:
+async def fetch_channels(
+    url: str, transport: httpx.AsyncBaseTransport | None = None, auth: Bearer | None = None
+) -> dict[str, Any]:
     """Ask a server for its channels.
 
     Args:
         url: any URL on the server.
         transport: for tests.
+        auth: adds an access token to the request.
 
     Returns:
         The JSON object of the answer; ``"channels"`` is a list of objects.
@@ -42,7 +46,8 @@ async def fetch_channels(url: str, transport: httpx.AsyncBaseTransport | None = 
     root = parse_server_url(url)
     try:
         # The own transport, since its errors say why in words.
-        async with httpx.AsyncClient(transport=transport or TrailerTransport(), timeout=TIMEOUT_S) as client:
+        transport = transport or TrailerTransport()
+        async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S, auth=auth) as client:
             with anyio.fail_after(TIMEOUT_S):
                 response = await client.get(root + ROUTE)
     except GarbageAnswer as error:

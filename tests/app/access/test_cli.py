@@ -1,0 +1,121 @@
+"""`tricklecast token`: what it makes a server takes, and what it is shown it explains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from typer.testing import CliRunner, Result
+
+from app.access.access import Access
+from app.cli import cli
+from app.settings import load
+from tests.app.access.signing import ALGORITHMS, SECRET, private_key, public_pem, token
+
+
+def run(*arguments: str | Path, **options: Any) -> Result:
+    return CliRunner().invoke(cli, ["token", *map(str, arguments)], **options)
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "secret"
+    file.write_bytes(SECRET)
+    return file
+
+
+def test_first_steps(tmp_path: Path) -> None:
+    """A new secret that nobody else can read, a token, and a server that takes it."""
+    file = tmp_path / "secret"
+    made = run(
+        "create", "--key", file, "--make-key", "--publish", "cam-*", "--subscribe", "*", "--subscribe", "x",
+        "--subject", "me", "--expires", "10m",
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    assert file.stat().st_mode & 0o777 == 0o600
+    judge = Access(load({"jwt_secret_file": str(file)}).settings, None).judge
+    assert judge is not None
+    grant = judge.judge(made.output.strip().encode())
+    assert grant.subject == "me"
+    assert grant.rights.as_claim() == {"publish": ["cam-*"], "subscribe": ["*", "x"], "manage": []}
+    again = run("create", "--key", file, "--make-key", "--publish", "x")
+    assert str(again.exception) == f"cannot make {file}: File exists"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_private_keys(tmp_path: Path, algorithm: str) -> None:
+    """A key of each kind; the server has the public part."""
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(private_key(algorithm).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(public_pem(algorithm))
+    made = run("create", "--key", private, "--manage", "*", "--audience", "here", "--issuer", "me", "--kid", "k")
+    text = made.output.strip()
+    assert made.exit_code == 0, made.output
+    shown = run("inspect", text, "--key", public, "--audience", "here", "--issuer", "me")
+    assert (shown.exit_code, json.loads(shown.output)["header"]) == (
+        0, {"alg": algorithm, "kid": "k", "typ": "JWT"}
+    )  # fmt: skip
+    wrong = run("inspect", text, "--key", public, "--audience", "there")
+    assert (wrong.exit_code, json.loads(wrong.output)["problems"]) == (1, ["it is for another audience"])
+
+
+def test_keys_that_cannot_sign(tmp_path: Path) -> None:
+    """One line why."""
+    file = tmp_path / "key"
+    locked = private_key("ES256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+    for data, text in (
+        (b"short", "holds 5 bytes, and a secret has at least 32"),
+        (public_pem("ES256"), "holds no private key in PEM form that is open"),
+        (locked, "holds no private key in PEM form that is open"),
+    ):
+        file.write_bytes(data)
+        assert str(run("create", "--key", file, "--publish", "x").exception) == f"{file} {text}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--publish", "x", "--expires", "soon"], ["--publish", ""], ["--subscribe", "x" * 256]],
+    ids=["nothing", "time", "empty", "long"],
+)
+def test_wrong_usage(secret: Path, arguments: list[str]) -> None:
+    """Exit code 2."""
+    assert run("create", "--key", secret, *arguments).exit_code == 2
+
+
+def test_a_good_token_is_shown(secret: Path) -> None:
+    """With its claims, its times as people write them, and whether it was checked; also from standard input."""
+    text = token(nbf=0)
+    for shown, checked in (
+        (run("inspect", input=text + "\n"), False),
+        (run("inspect", text), False),
+        (run("inspect", text, "--key", secret), True),
+    ):
+        report = json.loads(shown.output)
+        assert (shown.exit_code, report["problems"], report["checked"]) == (0, [], checked)
+        assert report["claims"]["sub"] == "somebody"
+        assert report["nbf"] == "1970-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (lambda: "nonsense", "it is no token"),
+        (lambda: token(exp=1), "it has expired"),
+        (lambda: token(exp=None), "exp is missing, or no time"),
+        (lambda: token(exp="9" * 30), "exp is missing, or no time"),
+        (lambda: token(trickle="*"), "the claim 'trickle' is no object"),
+    ],
+)
+def test_a_bad_token_is_explained(text: Any, problem: str) -> None:
+    """Also where there is no key to check it with."""
+    shown = run("inspect", text())
+    assert (shown.exit_code, json.loads(shown.output)["problems"]) == (1, [problem])
+
+
+def test_a_forged_token_is_explained(secret: Path) -> None:
+    """Its signature is none of the key's."""
+    shown = run("inspect", token(b"x" * 32), "--key", secret)
+    assert (shown.exit_code, json.loads(shown.output)["problems"]) == (1, ["its signature is not that of the key"])
