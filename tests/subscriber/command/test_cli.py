@@ -161,7 +161,7 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     """With the URL and the format that were asked for."""
     said: list[object] = []
 
-    async def fetch_channels(url: str, transport: object) -> dict[str, object]:
+    async def fetch_channels(url: str, transport: object, auth: object) -> dict[str, object]:
         return {"url": url}
 
     monkeypatch.setattr("subscriber.command.listing.fetch_channels", fetch_channels)
