@@ -54,7 +54,11 @@ def simulate(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier simulation.")] = False,
     live: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Misbehave at a real server in place of writing logs.", show_default=False),
+        typer.Option(
+            metavar="URL",
+            help="Misbehave at a real server (--storm-guard off) in place of writing logs.",
+            show_default=False,
+        ),
     ] = None,
     acts: Annotated[
         list[str] | None,

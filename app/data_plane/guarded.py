@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from app.data_plane.request import Request
 
 MAX_GUARDED: Final = 20_000
-"""Held at a time, less than 1 kB each; more are answered at once. One process answers no more requests in the second
-that the longest hold takes, so that a loop cannot get there by asking."""
+"""Held at a time, 1 kB more each than a reader that waits; more are answered at once. One process answers no more
+requests in the second that the longest hold takes, so that a loop cannot get there by asking."""
 
 
 Again = Callable[["Connection", "Request", Route, AccessRecord, bool], None]
@@ -51,6 +51,7 @@ class Guarded(Exchange):
         again: Again,
     ) -> None:
         super().__init__(connection, request, record)
+        request.shrink()
         self.request = request
         self.route = route
         self._since = self.plane.clock()

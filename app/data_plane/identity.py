@@ -53,4 +53,5 @@ def guarded_client(method: bytes, headers: dict[bytes, bytes], ip: str | None) -
     A number, so that remembering it costs the same however long a name a client makes up. Publishers and readers count
     for themselves, or a publisher that gets on would be taken for a reader behind the same address that does.
     """
-    return hash((ip, method, headers.get(CLIENT) or headers.get(b"user-agent")))
+    name = headers.get(CLIENT) or headers.get(b"user-agent", b"")
+    return hash((ip, method, name[:MAX_TEXT]))

@@ -317,6 +317,24 @@ def test_a_held_head_has_no_body() -> None:
         assert (response.status, response.body) == (404, b"")
 
 
+def test_a_long_head_is_not_kept_while_it_is_held() -> None:
+    """Of a reader's request nothing is kept but who may read the answer; of a publisher's, what is asked for again."""
+    with scripted() as (server, target, script):
+        channel = target.channel()
+        script.hold_s = FOR_EVER_S
+        long = {"X-Long": "x" * 40_000, "User-Agent": "u" * 10_000, "Origin": "https://page.example"}
+        reader = target.send("GET", f"{channel.at(0)}?{'q' * 7000}", long)
+        (exchange,) = held(server)
+        assert (exchange.request.target, exchange.request.headers) == (b"", {b"origin": b"https://page.example"})
+        release(exchange)
+        assert reader.response().get("Access-Control-Allow-Origin") == "*"
+        publisher = target.send("POST", channel.at(0), {**long, "Content-Type": "t" * 5000}, b"x")
+        (exchange,) = held(server)
+        assert sum(map(len, exchange.request.headers.values())) < 1000
+        release(exchange)
+        assert publisher.response().body == b"Invalid Content-Type"
+
+
 BODY = b"".join(b"%08d" % number for number in range(1 << 17))
 
 
