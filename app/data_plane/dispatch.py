@@ -41,8 +41,6 @@ _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 def begin(connection: Connection, request: Request) -> None:
     """Begin the exchange of a request whose head has arrived; its body may follow."""
     plane = connection.plane
-    if plane.registry.shutting_down:
-        request.keep_alive = False
     # What is deeper than a segment is not found, however deep: parse_route's cache need not know the rest.
     route = parse_route(request.method, request.parts[:3])
     ip = connection.peer

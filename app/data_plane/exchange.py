@@ -30,7 +30,7 @@ class Exchange:
         self.plane: DataPlane = connection.plane
         self.record = record
         self.arrived = request.arrived or self.plane.clock()
-        self.keep_alive = request.keep_alive
+        self.keep_alive = request.keep_alive and not self.plane.registry.shutting_down
         self.http10 = request.http10
         self.cors = request.cors
         self.head_only = request.method == b"HEAD"

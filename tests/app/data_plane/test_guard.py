@@ -280,8 +280,7 @@ def test_a_shutdown_sends_the_held_away() -> None:
         connections = [channel.read(0), channel.upload(5, headers={RESET: ""})]
         held(server)
         reader: Connection = connections[0]  # type: ignore[assignment]
-        exchange = next(iter(server.plane.guarded))
-        exchange.connection.loop.call_soon_threadsafe(exchange.connection.shutdown)
+        server.stop()
         response = reader.response()
         assert response.status == 503
         assert response.get("Retry-After")
