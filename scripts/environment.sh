@@ -90,3 +90,24 @@ prepare_browser() {
         || true
     browser_is_there || say "No Chromium could be installed here: the report's page is not tested in a browser. Name one with CHROMIUM=/path/to/it"
 }
+
+# For the tests of the alert rules only. Debian's package of Prometheus would start a server: nothing but the tool is
+# taken out of it, after apt has verified it.
+prepare_promtool() {
+    local folder
+    if [ -x .venv/bin/promtool ] || command -v "${PROMTOOL:-promtool}" >/dev/null 2>&1; then return; fi
+    say "Alert rules are checked by Prometheus' promtool; taking it from the system's packages"
+    folder=$(mktemp -d)
+    chmod 755 "$folder"
+    { unpack_promtool "$folder" && mv "$folder/promtool" .venv/bin/promtool; } \
+        || { command -v brew >/dev/null 2>&1 && brew install -q prometheus >&2; } \
+        || say "No promtool could be had here: the alert rules are not checked by Prometheus. Name one with PROMTOOL=/path/to/it"
+    rm -rf "$folder"
+}
+
+unpack_promtool() (
+    command -v apt-get >/dev/null 2>&1 && command -v dpkg-deb >/dev/null 2>&1 && cd "$1" || return 1
+    apt-get download -qq prometheus >/dev/null 2>&1 \
+        || { as_root apt-get update -qq && apt-get download -qq prometheus; } >/dev/null 2>&1 || return 1
+    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > promtool && [ -s promtool ] && chmod 755 promtool
+)

@@ -57,12 +57,16 @@ class PlaneCollector(Collector):
             "tricklecast_exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
         )
         refusals: Counter[str] = Counter()
+        errors = 0
         for (op, status, reason), n in plane.exchanges.items():
             exchanges.add_metric([op, str(status), reason], n)
             if reason.startswith(_LIMIT):
                 refusals[reason.removeprefix(_LIMIT)] += n
+            elif reason == Reason.ERROR:
+                errors += n
         yield exchanges
         yield counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
+        yield counter("errors", "Requests that ended in a fault of the server.", errors)
         yield counter("guard_holds", "Answers that the storm guard held back.", plane.holds)
         yield counter("guard_held_seconds", "For how long it held them back, altogether.", plane.held_us / 1e6)
         yield counter("guard_unheld", "Answers that it let go, since it held too many.", plane.unheld)
