@@ -16,7 +16,7 @@ FROM build AS build-analytics
 RUN uv sync --locked --no-dev --no-editable --extra media --extra tokens --extra analytics
 
 FROM python:3.13-slim AS base
-RUN useradd --create-home --uid 10001 tricklecast && mkdir /logs && chown tricklecast /logs
+RUN useradd --create-home --uid 10001 tricklecast && mkdir /logs /storms && chown tricklecast /logs /storms
 ENV PATH=/opt/tricklecast/bin:$PATH PYTHONUNBUFFERED=1
 USER tricklecast
 ENTRYPOINT ["tricklecast"]

@@ -1,0 +1,85 @@
+"""docker-compose.yml, as far as it can be told without a container engine."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.cli import load as load_command
+from tests.deploy.support import DEPLOY, ROOT, load
+
+COMPOSE: dict[str, Any] = load(ROOT / "docker-compose.yml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def mounts(service: dict[str, Any]) -> dict[str, str]:
+    """What is mounted, by its place in the container."""
+    return {place: source for source, place, *_ in (volume.split(":") for volume in service.get("volumes", []))}
+
+
+@pytest.mark.parametrize("name", list(SERVICES))
+def test_what_a_service_needs_is_there(name: str) -> None:
+    """Volumes are declared, files and folders exist, other services too, and images have a version."""
+    service = SERVICES[name]
+    for source in mounts(service).values():
+        assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"]
+    for other in service.get("depends_on", []):
+        assert other in SERVICES
+    assert "build" in service or re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"])
+
+
+def test_monitoring_is_a_profile_of_its_own() -> None:
+    """Whoever does not ask for it gets none of it."""
+    monitoring = {name for name, service in SERVICES.items() if service.get("profiles") == ["monitoring"]}
+    assert monitoring == {"prometheus", "grafana", "storms", "storms-exporter"}
+    assert {name for name, service in SERVICES.items() if "profiles" not in service} == {
+        "server",
+        "publisher",
+        "subscriber",
+    }
+
+
+@pytest.mark.parametrize("name", ["prometheus", "grafana"])
+def test_consoles_are_not_open_to_the_world(name: str) -> None:
+    """Their ports are bound to this machine only."""
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name]["ports"])
+
+
+def test_prometheus_scrapes_services_of_the_same_file() -> None:
+    """The server, and the exporter of the storm report; the job's name is the one that rules ask for."""
+    jobs = load(DEPLOY / "prometheus" / "prometheus.yml")["scrape_configs"]
+    targets = {job["job_name"]: urlsplit(f"//{job['static_configs'][0]['targets'][0]}") for job in jobs}
+    assert {name: target.hostname for name, target in targets.items()} == {
+        "tricklecast": "server",
+        "tricklecast-storms": "storms-exporter",
+    }
+    assert SERVICES["server"]["ports"] == [f"{targets['tricklecast'].port}:{targets['tricklecast'].port}"]
+    assert mounts(SERVICES["prometheus"])["/etc/prometheus"] == "./deploy/prometheus"
+
+
+def test_grafana_finds_what_is_provisioned() -> None:
+    """The folders are mounted where its configuration looks, and it asks the Prometheus of the same file."""
+    found = mounts(SERVICES["grafana"])
+    assert found["/etc/grafana/provisioning"] == "./deploy/grafana/provisioning"
+    assert found["/etc/grafana/dashboards"] == "./deploy/grafana/dashboards"
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (DEPLOY / "grafana" / "dashboards" / home.rpartition("/")[2]).is_file()
+    (source,) = load(DEPLOY / "grafana" / "provisioning" / "datasources" / "prometheus.yml")["datasources"]
+    assert urlsplit(source["url"]).hostname in SERVICES
+
+
+def test_the_storm_report_lands_where_its_exporter_looks() -> None:
+    """The options exist, and the file ends in .prom."""
+    (command,) = SERVICES["storms"]["command"]
+    known = {option for parameter in load_command("storms").params for option in parameter.opts}
+    assert set(re.findall(r" (--?[a-z-]+)", command)) <= known
+    file = re.search(r"--prom (\S+)", command)
+    assert file is not None
+    folder, _, name = file[1].rpartition("/")
+    assert name.endswith(".prom")
+    assert f"--collector.textfile.directory={folder}" in SERVICES["storms-exporter"]["command"]
+    assert mounts(SERVICES["storms"])[folder] == mounts(SERVICES["storms-exporter"])[folder]
+    assert f"chown tricklecast /logs {folder}" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
