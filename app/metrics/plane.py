@@ -9,6 +9,7 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.core.limits import Limit
 from app.core.totals import totals_of
 from app.data_plane.plane import DataPlane
 from app.metrics.families import counter, counters, gauge, histogram_s, histograms_s
@@ -56,7 +57,8 @@ class PlaneCollector(Collector):
         exchanges = CounterMetricFamily(
             "tricklecast_exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
         )
-        refusals: Counter[str] = Counter()
+        # From zero on, or the first refusals would not count as an increase.
+        refusals = Counter(dict.fromkeys(map(str, Limit), 0))
         errors = 0
         for (op, status, reason), n in plane.exchanges.items():
             exchanges.add_metric([op, str(status), reason], n)

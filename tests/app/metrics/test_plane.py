@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.core.limits import Limit
 from tests.app.metrics.scrape import labelled, samples
 from tests.support.local import local_server
 from tests.support.waiting import eventually
@@ -50,7 +51,7 @@ def test_refusals_are_counted_by_the_limit() -> None:
         refused = target.ask("POST", second.path)
         assert (refused.status, refused.body) == (503, b"Limit reached: channels")
         found = samples(target.ask("GET", "/metrics").body.decode())
-        assert labelled(found, "tricklecast_refusals_total", "limit") == {"channels": 1}
+        assert labelled(found, "tricklecast_refusals_total", "limit") == dict.fromkeys(Limit, 0) | {"channels": 1}
         assert labelled(found, "tricklecast_limit", "limit")["channels"] == 2
         assert labelled(found, "tricklecast_limit_used", "limit")["channels"] == 2
 
