@@ -157,7 +157,7 @@ class AccessGate:
                 "channel": entry.channel,
                 "subject": entry.subject,
                 "token": None if token is None else token.decode("latin-1"),
-                "ip": entry.record.ip or entry.connection.peer,
+                "ip": entry.request.ip,
             }
         )
 

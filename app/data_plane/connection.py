@@ -168,10 +168,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A request of the control plane begins."""
-        if self.surplus is not None:
-            self.headers.append((b"connection", b"close"))
         super().on_headers_complete()
-        if self.plane.registry.shutting_down and self.cycle is not None:
+        if (self.surplus is not None or self.plane.registry.shutting_down) and self.cycle is not None:
             self.cycle.keep_alive = False
 
     # Writing.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from app.core.guard import Answer
 from app.core.registry import Registry
 from app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
 from app.core.writer import Writer
 from app.data_plane.answers import (
+    ENDS_CONNECTION,
     head_reply,
     limit_reply,
     next_reply,
@@ -46,20 +48,37 @@ def begin(connection: Connection, request: Request) -> None:
     ip = connection.peer
     if connection.proxied and ip is not None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
+    request.ip = ip
     if plane.sink is None:
         record = AccessRecord(0, op=route.op)
     else:
         conn = connection.number
         record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=conn)
     if connection.surplus is not None or plane.admission.clients is not None:
-        limit = ask(connection, ip)
-        if limit is not None:
-            exchange = connection.exchange = Exchange(connection, request, record)
-            wait_s = plane.admission.wait_s(limit)
-            exchange.answer(limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s))
-            return
-    if plane.access is None or plane.access.admits(connection, request, route, record, _begin_late):
+        _ask(connection, request, route, record)
+    elif plane.access is None or plane.access.admits(connection, request, route, record, _begin_late):
         _begin(connection, request, route, record)
+
+
+def _ask(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+    """Begin an exchange if there is room for one more of this client.
+
+    Args:
+        held: the storm guard has held it back until now.
+    """
+    plane = connection.plane
+    limit = ask(connection, request.ip)
+    if limit is None:
+        if plane.access is None or plane.access.admits(connection, request, route, record, _begin_late):
+            _begin(connection, request, route, record)
+        if held:
+            _deliver_late(connection, request)
+        return
+    wait_s = plane.admission.wait_s(limit)
+    reply = limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s)
+    if held or limit in ENDS_CONNECTION or not held_back(connection, request, route, record, Answer.REFUSED, _ask):
+        exchange = connection.exchange = Exchange(connection, request, record)
+        exchange.answer(reply)
 
 
 def _begin(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
@@ -76,6 +95,11 @@ def _begin_late(connection: Connection, request: Request, route: Route, record: 
     """Begin an exchange that had to wait; its body, or a part of it, may be there."""
     request.arrived = waited.arrived
     _begin(connection, request, route, record)
+    _deliver_late(connection, request)
+
+
+def _deliver_late(connection: Connection, request: Request) -> None:
+    """What has arrived of a body goes to whom it is for, if it is taken at all."""
     publish = request.publish
     if publish is not None and connection.exchange is publish:
         _deliver(publish, request)

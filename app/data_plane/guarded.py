@@ -111,7 +111,7 @@ def held_back(
         return False
     connection.watched = True
     seq = record.rseq if record.rseq is not None else route.seq or 0
-    client = guarded_client(request.method, request.headers, connection.peer)
+    client = guarded_client(request.method, request.headers, request.ip)
     hold_s = plane.guard.hold(client, route.channel, seq, answer, plane.clock())
     if not hold_s:
         return False
@@ -158,7 +158,7 @@ def gets_on(connection: Connection, request: Request, route: Route) -> None:
     guard = connection.plane.guard
     assert guard is not None, "nobody is watched without a guard"
     connection.watched = False
-    guard.served(guarded_client(request.method, request.headers, connection.peer), route.channel)
+    guard.served(guarded_client(request.method, request.headers, request.ip), route.channel)
 
 
 def fruitless(reply: Reply) -> Answer:

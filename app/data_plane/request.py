@@ -41,6 +41,7 @@ class Request:
         queued: whether it waits behind an unfinished exchange of its connection.
         held: whether its body is kept and not read on: it waits for requests that it has overtaken, or to be allowed,
             or is held back.
+        ip: the address of its client, as far as it is known.
         arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
     """
 
@@ -51,6 +52,7 @@ class Request:
         "headers",
         "held",
         "http10",
+        "ip",
         "keep_alive",
         "method",
         "parts",
@@ -75,6 +77,7 @@ class Request:
         self.headers = headers
         self.http10 = http10
         self.keep_alive = keep_alive
+        self.ip: str | None = None
         self.chunks: list[bytes] = []
         self.complete = False
         self.publish: Publish | None = None
