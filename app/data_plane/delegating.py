@@ -16,7 +16,7 @@ from app.data_plane.turns import MAX_QUEUED, Turns
 from trickle.records import Reason
 from trickle.wire import Status
 
-CONTROL_BODY_BYTES: Final = 64 << 10
+BODY_BYTES: Final = 64 << 10
 """Longest body of a request to the control plane; the largest that makes sense there is 1 kB."""
 
 
@@ -44,7 +44,7 @@ class Delegating(Turns):
             self.deaf = True
         elif len(self.pipeline) >= MAX_QUEUED:
             self.reject_pipelined()
-        elif (content_length(headers) or 0) > CONTROL_BODY_BYTES:
+        elif (content_length(headers) or 0) > BODY_BYTES:
             self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
         elif expects_continue(headers) and version == "1.1" and not self.asgi_in_progress():
             self.send(CONTINUE)
@@ -54,7 +54,7 @@ class Delegating(Turns):
         if self._body is None:
             self._body = bytearray()
         self._body += body
-        if len(self._body) > CONTROL_BODY_BYTES:
+        if len(self._body) > BODY_BYTES:
             self._body = None
             self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tests.support.waiting import eventually
 CONTROL: Final = "control"
 CONTROL_BODIES: Final = (b"first", b"second")
 
-END_S: Final = 20.0
+END_S: Final = 10.0
 """How long a client here waits for bytes that must come; only a hang reaches it."""
 
 
@@ -77,7 +78,8 @@ class Watched:
 @contextmanager
 def watched(**settings: Any) -> Iterator[Watched]:
     """A server with a control channel, which must be as it was when the block ends."""
-    with local_server(**settings) as server:
+    # The control channel does not age.
+    with local_server(**{"idle_timeout_s": 1e6, "window_age_s": 1e6, **settings}) as server:
         channel = Channel(server.target(), CONTROL)
         channel.publish(0, *CONTROL_BODIES)
         assert healthy(server)
@@ -112,6 +114,11 @@ def received(sock: socket.socket) -> bytes:
     except ConnectionError:
         pass
     return data
+
+
+def statuses(answers: bytes) -> list[int]:
+    """The statuses of final responses, in order; bodies of segments must not look like status lines."""
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 ([2-9]\d\d) ", answers)]
 
 
 def healthy(server: LocalServer) -> bool:

@@ -37,8 +37,7 @@ UNFINISHED = {
 @pytest.fixture
 def watched_server() -> Iterator[Watched]:
     """A server of each test's own, since each moves its clock."""
-    # Channels and segments do not age as quickly as this clock runs.
-    with watched(idle_timeout_s=1e6, window_age_s=1e6) as server:
+    with watched() as server:
         yield server
 
 

@@ -1,0 +1,264 @@
+"""Too much of something: refused at its limit, not below it, and what was good before it is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.conformance.connection import Connection, encode_chunk
+from app.conformance.target import Channel, Target
+from app.data_plane.delegating import BODY_BYTES
+from app.data_plane.protocol import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
+from app.data_plane.routes import parse_route
+from app.data_plane.turns import MAX_QUEUED, QUEUE_REQUESTS
+from tests.app.hostile.support import left_over
+from tests.support.local import LocalServer
+from tests.support.waiting import eventually
+
+CREATE = "/api/v1/channels"
+NEXT = "/trickle/control/next"
+
+
+def test_headers_are_counted_with_a_price_for_each(server: LocalServer, target: Target) -> None:
+    """64 KiB of header fields, of which many small ones use up as much as one large one; one byte more is 431."""
+    limit = server.plane.options.header_bytes
+    for count in (1, 100, 1000):
+        for excess, status in ((-1, 200), (0, 200), (1, 431)):
+            connection = target.open()
+            host = len(connection.render("GET", NEXT).split(b"\r\n")[1]) - 2 + FIELD_BYTES
+            room = limit - host - (count - 1) * (1 + FIELD_BYTES) - (1 + FIELD_BYTES) + excess
+            connection.send(connection.render("GET", NEXT, [("a", "")] * (count - 1) + [("b", "v" * room)]))
+            assert connection.response().status == status, (count, excess)
+
+
+def test_a_head_that_never_ends_is_refused(target: Target) -> None:
+    """Field after field, in packets of their own."""
+    connection = target.open()
+    connection.send(connection.render("GET", NEXT)[:-2])
+    for number in range(4096):
+        if not connection.try_send(b"x-%d: %b\r\n" % (number, b"v" * 100)):
+            break
+    assert connection.response().status == 431
+
+
+def test_a_hundred_thousand_tiny_chunks_are_a_body(channel: Channel, server: LocalServer) -> None:
+    """One byte each: stored whole, and others are served meanwhile."""
+    upload = channel.upload(0)
+    batch = encode_chunk(b"x") * 10_000
+    for _ in range(10):
+        upload.connection.send(batch)
+        assert channel.target.ask("GET", NEXT).status == 200
+    upload.end()
+    assert upload.answer().get("Lp-Trickle-Size") == "100000"
+    assert len(channel.get(0).body) == 100_000
+
+
+@pytest.mark.parametrize(("excess", "accepted"), [(-1, True), (0, True), (1, False)])
+def test_extensions_of_a_chunk_are_bounded(channel: Channel, excess: int, accepted: bool) -> None:
+    """16 KiB beyond what a chunk may cost; one byte more is 400, and the chunks before it are kept."""
+    upload = channel.upload(0, b"good")
+    channel.arrived(0, b"good")
+    # Of the packet with the head and the one behind it nothing is held against this one.
+    wire = b"1;%b\r\nx\r\n"
+    room = EXCESS_BYTES + CHUNK_OVERHEAD + 3 - len(wire % b"") + excess
+    upload.connection.send(wire % (b"e" * room))
+    if accepted:
+        upload.end()
+        assert upload.answer().status == 200
+    else:
+        answer = upload.answer()
+        assert (answer.status, answer.body) == (400, b"Too much around the chunks")
+        channel.upload(0, b" again").end().answer()
+    assert channel.get(0).body[:4] == b"good"
+
+
+def test_moderate_extensions_of_every_chunk_are_fine(channel: Channel) -> None:
+    """A signature of 80 bytes beside each kibibyte of payload, as some clients send: no limit adds them up."""
+    upload = channel.upload(0)
+    for _ in range(100):
+        upload.connection.send(b"400;signature=%b\r\n%b\r\n" % (b"s" * 80, bytes(1024)) * 10)
+    upload.end()
+    assert upload.answer().get("Lp-Trickle-Size") == str(1000 << 10)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [b"1;%b\r\nx\r\n", b"%b1\r\nx\r\n", b'1;a="%b"\r\nx\r\n'],
+    ids=["extension", "zeros", "quoted extension"],
+)
+@pytest.mark.parametrize("path", ["segment", "control plane"])
+def test_an_extension_that_never_ends_is_refused(target: Target, channel: Channel, wire: bytes, path: str) -> None:
+    """Within the first chunk, too, and on every route."""
+    connection = target.open()
+    where = channel.at(0) if path == "segment" else CREATE
+    connection.send(connection.render("POST", where, {"Transfer-Encoding": "chunked"}))
+    connection.expects("POST")
+    target.settle()
+    connection.send(wire[: wire.index(b"%b")])
+    for _ in range(16):
+        if not connection.try_send(b"0" * (8 << 10)):
+            break
+    assert connection.response().status == 400
+
+
+def test_small_packets_hide_no_extensions(channel: Channel, target: Target) -> None:
+    """What is not payload is added up over packets, also where each of them ends with a chunk's beginning."""
+    upload = channel.upload(0)
+    connection = upload.connection
+    target.settle()
+    connection.try_send(b"1;%b\r\n" % (b"e" * 4000))
+    for _ in range(16):
+        target.settle()
+        if not connection.try_send(b"x\r\n1;%b\r\n" % (b"e" * 4000)):
+            break
+    # Where the packet ends with a chunk's beginning, what follows might be trailer fields.
+    assert upload.answer().status in (400, 431)
+
+
+@pytest.mark.parametrize(("size", "status"), [(BODY_BYTES - 1, 422), (BODY_BYTES, 422), (BODY_BYTES + 1, 413)])
+@pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
+def test_a_body_for_the_control_plane_is_bounded(target: Target, size: int, status: int, chunked: bool) -> None:
+    """64 KiB; announced or not. Below that it is FastAPI who says what is wrong with it."""
+    connection = target.open()
+    if chunked:
+        connection.send(connection.render("POST", CREATE, {"Transfer-Encoding": "chunked"}))
+        connection.expects("POST")
+        connection.try_send(
+            encode_chunk(b"x" * 1000) * (size // 1000) + encode_chunk(b"x" * (size % 1000)) + b"0\r\n\r\n"
+        )
+    else:
+        connection.send(connection.render("POST", CREATE, {"Content-Length": str(size)}))
+        connection.expects("POST")
+        connection.try_send(b"x" * size)
+    assert connection.response().status == status
+
+
+def test_a_body_for_the_control_plane_that_is_waited_for(target: Target) -> None:
+    """A client that holds its body back is told to go on, and told so once."""
+    connection = target.open()
+    body = b'{"name": "held-back"}'
+    headers = {"Content-Length": str(len(body)), "Expect": "100-continue", "Content-Type": "application/json"}
+    connection.send(connection.render("POST", CREATE, headers))
+    connection.expects("POST")
+    assert connection.interim().status == 100
+    connection.send(body)
+    connection.expects("POST")
+    assert connection.response().status == 201
+    assert target.ask("DELETE", f"{CREATE}/held-back").status == 200
+
+
+def test_trailer_fields_are_no_header_fields(target: Target) -> None:
+    """What comes behind a body does not change what the head has said."""
+    connection = target.open()
+    body = b'{"name": "trailing"}'
+    connection.send(connection.render("POST", CREATE, {"Transfer-Encoding": "chunked"}))
+    connection.expects("POST")
+    connection.send(encode_chunk(body) + b"0\r\nContent-Type: application/json\r\n\r\n")
+    plain = target.ask("POST", CREATE, {}, body)
+    assert connection.response().status == plain.status
+    target.ask("DELETE", f"{CREATE}/trailing")
+
+
+def pipelined(channel: Channel, count: int) -> Connection:
+    """A reader that waits, and so many requests behind it in the same packet."""
+    connection = channel.target.open()
+    wire = connection.render("GET", channel.at(0)) + connection.render("GET", channel.at("next")) * count
+    for _ in range(count + 1):
+        connection.expects("GET")
+    connection.send(wire)
+    return connection
+
+
+@pytest.mark.parametrize("count", [MAX_QUEUED - 1, MAX_QUEUED])
+def test_so_many_requests_may_be_pipelined(channel: Channel, count: int) -> None:
+    """All of them are answered when that for which they wait has been."""
+    channel.create()
+    connection = pipelined(channel, count)
+    channel.target.settle()
+    channel.publish(0, b"now")
+    assert connection.response().body == b"now"
+    assert [connection.response().body for _ in range(count)] == [b"1"] * count
+
+
+def test_one_more_is_too_many(channel: Channel, server: LocalServer) -> None:
+    """The reader that waits is told why it is given up; the log and the metrics say so, too."""
+    channel.create()
+    connection = pipelined(channel, MAX_QUEUED + 1)
+    assert connection.response().status == 429
+    connection.half_close()
+    connection.closed()
+    record = server.record(channel=channel.name, op="read")
+    assert (record.status, record.reason) == (429, "limit:pipelined_requests")
+
+
+def test_ten_thousand_pipelined_requests(channel: Channel, server: LocalServer) -> None:
+    """They cost no more than those that are looked at."""
+    channel.create()
+    connection = channel.target.open()
+    connection.expects("GET")
+    data = connection.render("GET", channel.at(0)) + b"GET /trickle/c/0 HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000
+    connection.try_send(data)
+    assert connection.response().status == 429
+
+
+def test_control_plane_requests_without_end(target: Target, server: LocalServer) -> None:
+    """Those that were accepted are answered in order, then the connection closes."""
+    connection = target.open()
+    connection.try_send(connection.render("GET", "/healthz") * 5000)
+    connection.half_close()
+    eventually(lambda: "limit:pipelined_requests" in {record.reason for record in list(server.records)})
+
+
+def test_a_client_that_leaves_a_full_pipeline_is_noticed(channel: Channel, server: LocalServer) -> None:
+    """Nothing is read from it any more; its waiting request is forgotten all the same."""
+    channel.create()
+    for leave in (Connection.close, Connection.abort, Connection.half_close):
+        connection = pipelined(channel, QUEUE_REQUESTS + 1)
+        eventually(lambda: server.inside(lambda: len(server.plane.paused)) == 1, what="reading has paused")
+        leave(connection)
+        eventually(lambda: not server.inside(lambda: left_over(server.plane)), what=f"{leave} is noticed")
+
+
+def test_a_full_pipeline_of_a_client_that_stays_is_served(channel: Channel, server: LocalServer) -> None:
+    """Pausing, and being looked at, ends nobody's wait."""
+    channel.create()
+    connection = pipelined(channel, QUEUE_REQUESTS + 1)
+    eventually(lambda: server.inside(lambda: len(server.plane.paused)) == 1, what="reading has paused")
+    server.inside(lambda: server.plane.tick(server.plane.clock()))
+    channel.publish(0, b"now")
+    assert connection.response().body == b"now"
+    assert [connection.response().body for _ in range(QUEUE_REQUESTS + 1)] == [b"1"] * (QUEUE_REQUESTS + 1)
+    eventually(lambda: not server.inside(lambda: server.plane.paused), what="and is read from again")
+
+
+def test_large_heads_fill_a_pipeline_sooner(channel: Channel, server: LocalServer) -> None:
+    """What waits in line is counted with its heads: reading pauses at 64 KiB of them."""
+    channel.create()
+    connection = channel.waiting(0)
+    for _ in range(3):
+        connection.send(connection.render("GET", channel.at("next"), {"x": "v" * 30_000}))
+        connection.expects("GET")
+    eventually(lambda: server.inside(lambda: len(server.plane.paused)) == 1, what="reading has paused")
+    channel.publish(0, b"now")
+    assert connection.response().body == b"now"
+    assert [connection.response().body for _ in range(3)] == [b"1"] * 3
+
+
+def test_deep_paths_leave_nothing_behind(target: Target) -> None:
+    """A path of thousands of segments is not found, and not kept for the next one either."""
+    parse_route.cache_clear()
+    connection = target.open()
+    for number in range(20):
+        connection.request("GET", f"/trickle/deep/{number % 2}{'/a' * 3000}{number}")
+        response = connection.response()
+        assert response.status == 404
+        connection = target.open()
+    assert parse_route.cache_info().currsize <= 4
+
+
+def test_a_length_of_thousands_of_digits(channel: Channel) -> None:
+    """Leading zeros are allowed, as many as a header may hold; Python alone would not read such a number."""
+    connection = channel.target.open()
+    connection.send(connection.render("POST", channel.at(0), {"Content-Length": "0" * 10_000 + "4"}) + b"data")
+    connection.expects("POST")
+    assert connection.response().status == 200
+    assert channel.get(0).body == b"data"
