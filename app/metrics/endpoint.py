@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
 
 from app.access.access import Access
 from app.access_log import AccessLog
@@ -11,6 +11,7 @@ from app.data_plane.plane import DataPlane
 from app.metrics.access import AccessCollector
 from app.metrics.lag import ReaderLag
 from app.metrics.limits import LimitsCollector
+from app.metrics.page import Page
 from app.metrics.plane import PlaneCollector
 from app.metrics.process import ServerCollector
 from app.metrics.top import TopChannels
@@ -40,10 +41,10 @@ def collectors(plane: DataPlane, log: AccessLog | None, access: Access | None = 
 def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> APIRouter:
     """``/metrics`` in Prometheus' text format."""
     router = APIRouter(tags=["metrics"])
-    registry = collectors(plane, log, access)
+    page = Page(collectors(plane, log, access))
 
     @router.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:
-        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return router

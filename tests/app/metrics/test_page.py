@@ -1,0 +1,48 @@
+"""How often a page of metrics is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.metrics.page import CHEAP_S, REST, Page
+
+
+class Costly(Collector):
+    """Each collection takes so many CPU seconds, and counts."""
+
+    def __init__(self, cost_s: float) -> None:
+        self.cost_s = cost_s
+        self.worked = 0.0
+        self.times = 0
+
+    def collect(self) -> Iterator[Metric]:
+        self.times += 1
+        self.worked += self.cost_s
+        yield GaugeMetricFamily("times", "So many.", value=self.times)
+
+
+def made(cost_s: float, *asked_at: float) -> int:
+    """How often a page that costs so much is made, when it is asked for at these times."""
+    costly, now = Costly(cost_s), [0.0]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(costly)
+    page = Page(registry, lambda: now[0], lambda: costly.worked)
+    for now[0] in asked_at:
+        text = page.text().decode()
+        assert f"times {costly.times}.0" in text, "the last one that was made is shown"
+    return costly.times
+
+
+def test_a_cheap_page_is_always_new() -> None:
+    """However often it is asked for, up to the limit."""
+    assert made(CHEAP_S, 0, 0, 0) == 3
+
+
+def test_a_costly_page_is_shown_again_for_a_while() -> None:
+    """Until the loop has had ten times as long for others; then it is new."""
+    assert made(0.03, 0, 0.1, REST * 0.03 - 0.001) == 1
+    assert made(0.03, 0, REST * 0.03) == 2
