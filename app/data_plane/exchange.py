@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.data_plane.door import asked
-from app.data_plane.replies import Reply
+from app.data_plane.replies import Reply, encoded
 from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Exchange:
         connection = self.connection
         record = self.record
         common = self.plane.common(connection.server_state.default_headers)
-        connection.send(reply.encode(common, keep_alive=self.keep_alive, cors=self.cors, head_only=self.head_only))
+        # Refusals for want of room are alike, and a flood of them is to cost little.
+        encode = Reply.encode if reply.retry_after_s is None or reply.headers else encoded
+        connection.send(encode(reply, common, keep_alive=self.keep_alive, cors=self.cors, head_only=self.head_only))
         record.status = reply.status
         record.eos = reply.eos or None
         if reply.retry_after_s is not None:

@@ -146,7 +146,8 @@ class DataPlane:
 
     def jitter(self, low: int, high: int) -> int:
         """A whole number of seconds between two bounds, both included."""
-        return self.rng.randint(low, high)
+        # randint takes a microsecond, which is much of a refusal.
+        return low + int(self.rng.random() * (high - low + 1))
 
     def common(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
         """``date`` and ``server`` as header lines; uvicorn makes a new list of them every second."""

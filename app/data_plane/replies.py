@@ -79,6 +79,12 @@ class Reply(NamedTuple):
         return b"".join(lines)
 
 
+@lru_cache(maxsize=256)
+def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bool, head_only: bool = False) -> bytes:
+    """A reply as :meth:`Reply.encode` has it, for those that are sent again and again; they change with the date."""
+    return reply.encode(common, keep_alive=keep_alive, cors=cors, head_only=head_only)
+
+
 def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
     """Header lines as they go on the wire."""
     return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1")
