@@ -93,6 +93,8 @@ Scenario = Stream | Exchanges | Idle | Repeat
 SCENARIOS: dict[str, Scenario] = {
     # A film of 2 Mbit/s in segments of a second, at the frame rate of a camera.
     "fan-out": Stream(readers=500, chunk_bytes=8 << 10, chunks_per_segment=30, rate=30),
+    # The same without an end: the one thing that servers without segments do, too.
+    "stream": Stream(readers=500, chunk_bytes=8 << 10, chunks_per_segment=1 << 30, rate=30),
     "small": Exchanges(channels=100, chunk_bytes=200),
     # The lead of 8 MiB stays below every limit on how far a reader may be behind.
     "bulk": Stream(readers=20, chunk_bytes=64 << 10, chunks_per_segment=64, lead=128, warm_up_s=0.5, measure_s=3.0),
@@ -141,6 +143,8 @@ EXPECTATIONS = (
     Expectation("fan-out", "fastapi", 0.5),
     Expectation("fan-out", "nchan", 1.3),
     Expectation("fan-out", "nchan", 1.0, "p99_ms"),
+    Expectation("stream", "nchan", 1.3),
+    Expectation("stream", "nchan", 1.0, "p99_ms"),
     Expectation("bulk", "floor", 1.3),
     Expectation("small", "fastapi", 0.1),
     Expectation("idle", None, 4.0),
