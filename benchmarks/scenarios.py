@@ -24,6 +24,7 @@ class Stream:
         rate: chunks per second; 0 for as fast as the server takes them.
         lead: chunks that an unpaced publisher may be ahead of the slowest reader, so that what is under way is bounded.
         stalled: further readers that ask for the first segment and never read.
+        one_address: all readers have the same address instead of one each.
         warm_up_s, measure_s: seconds of publishing before and during the measurement.
     """
 
@@ -33,6 +34,7 @@ class Stream:
     rate: float = 0.0
     lead: int = 0
     stalled: int = 0
+    one_address: bool = False
     warm_up_s: float = 1.0
     measure_s: float = 4.0
 

@@ -44,6 +44,7 @@ TINY_SIZE = Size(
     few=2,
     deliveries=120,
     askers=3,
+    neighbours=2,
     warm_up_s=0.1,
     measure_s=0.3,
 )
@@ -103,7 +104,7 @@ def test_healthy_readers_are_measured_among_stalled_ones() -> None:
 @LINUX
 @pytest.mark.parametrize(
     ("name", "cases"),
-    [("loopers", ("missing, new connections", "ended, keep-alive")), ("refusals", ("kept", "full"))],
+    [("loopers", ("missing, new connections", "ended, keep-alive")), ("refusals", ("kept", "full", "channel full"))],
 )
 def test_repeated_requests_are_answered_and_counted(name: str, cases: tuple[str, ...]) -> None:
     """Clients in a loop get the answer that they are meant to get, each time, and its cost is told."""

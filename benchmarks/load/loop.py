@@ -10,6 +10,11 @@ from collections.abc import Callable
 Handler = Callable[[int], None]
 
 
+def address(number: int) -> str:
+    """An address of a client of its own: each lies on the loopback interface (Linux)."""
+    return f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
+
+
 class Loop:
     """epoll, and who handles which socket.
 

@@ -100,7 +100,7 @@ class Meter:
             cpu_us=cpu / max(delivered, 1) / 1e3,
             p50_ms=_quantile(latencies, 0.50) / 1e6,
             p99_ms=_quantile(latencies, 0.99) / 1e6,
-            share=self.delivered / expected,
+            share=self.delivered / max(expected, 1),
             rate=delivered / wall * 1e9,
             server_busy=cpu / wall,
             load_busy=(last.own_cpu - first.own_cpu) / wall,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from benchmarks.load.http import STAMP, Connection, http_chunk, stamped
-from benchmarks.load.loop import Loop
+from benchmarks.load.loop import Loop, address
 from benchmarks.load.meter import Meter, Result, rss_bytes
 from benchmarks.load.stalled import Stalled
 from benchmarks.scenarios import Dialect, Stream
@@ -54,16 +54,22 @@ class Reader:
     """A subscriber on two connections: as soon as a segment begins, the next one is asked for on the other.
 
     Where there are no segments it has one connection, and one request.
+
+    Args:
+        number: which; it has an address of its own, as real ones do.
     """
 
-    def __init__(self, loop: Loop, scenario: Stream, meter: Meter, dialect: Dialect) -> None:
+    def __init__(self, loop: Loop, scenario: Stream, meter: Meter, dialect: Dialect, number: int) -> None:
         follow = dialect is Dialect.TRICKLE
         self.received = 0
         self._meter = meter
         self._fields = READER_FIELDS[dialect]
         self._seq = 0
         self._pending = False
-        self._connections = [Connection(loop, scenario.chunk_bytes, self._chunk) for _ in range(1 + follow)]
+        source = None if scenario.one_address else address(number)
+        self._connections = [
+            Connection(loop, scenario.chunk_bytes, self._chunk, source=source) for _ in range(1 + follow)
+        ]
         if follow:
             for connection in self._connections:
                 connection.on_head = self._preconnect
@@ -191,7 +197,7 @@ def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResul
         create(loop, CHANNEL)
     meter = Meter(pid)
     stalled = Stalled(loop.port, f"{CHANNEL}/0", scenario.stalled)
-    readers = [Reader(loop, scenario, meter, dialect) for _ in range(scenario.readers)]
+    readers = [Reader(loop, scenario, meter, dialect, number) for number in range(scenario.readers)]
     turn_until(loop, time.monotonic() + SETTLE_S)
     publisher = _publisher(loop, scenario, dialect)
     turn_until(loop, time.monotonic() + SETTLE_S)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.settings import Settings
 from benchmarks.pressure.bounds import Bound, difference, figure, ratio
 from benchmarks.scenarios import Ask, Idle, Repeat, Scenario, Stream
 
 LET_THEM_STALL = ("--reader-lag-s", "600")
 """Stalled readers stay for the whole measurement instead of being cut off."""
 
-UNGUARDED = ("--storm-guard", "off") if "storm_guard" in Settings.model_fields else ()
+UNGUARDED = ("--storm-guard", "off")
 LARGE = "kept, 64 KiB"
 ENDED_FOR_LONG = ("--channel-drain-s", "600")
 
@@ -66,7 +65,8 @@ class Size:
     Attributes:
         healthy, stalled: readers beside readers that never read. loopers: naive clients. idle: waiting readers.
         many, few: readers of one channel that are compared. deliveries: chunks per second that both are sent.
-        askers: clients whose answers are counted. warm_up_s, measure_s: of everything; streams of ``many`` take longer.
+        askers: clients whose answers are counted. neighbours: readers behind one address.
+        warm_up_s, measure_s: of everything; streams of ``many`` take longer.
     """
 
     healthy: int = 200
@@ -77,6 +77,7 @@ class Size:
     few: int = 500
     deliveries: int = 15_000
     askers: int = 50
+    neighbours: int = 20
     warm_up_s: float = 2.0
     measure_s: float = 3.0
 
@@ -187,8 +188,8 @@ def _per_reader(name: str, case: tuple[str, int], beside: tuple[str, int]) -> Ca
 
 def refusals(size: Size) -> Section:
     """What a refusal costs beside the cheapest request that is served."""
-    settings = {Ask.FULL: ("--max-readers", "1")}
-    refused = (Ask.FULL, Ask.MISSING, Ask.AHEAD)
+    settings = {Ask.FULL: ("--max-readers", "1"), Ask.CHANNEL_FULL: ("--max-readers-per-channel", "1")}
+    refused = (Ask.FULL, Ask.CHANNEL_FULL, Ask.MISSING, Ask.AHEAD)
     small = Repeat(ask=Ask.KEPT, clients=size.askers, warm_up_s=size.warm_up_s / 2, measure_s=size.measure_s / 2)
     cases = {
         ask.value: Case(replace(small, ask=ask), (*UNGUARDED, *settings.get(ask, ()))) for ask in (Ask.KEPT, *refused)
@@ -205,11 +206,34 @@ def refusals(size: Size) -> Section:
     )
 
 
+def one_address(size: Size) -> Section:
+    """Readers that catch up, each at an address of its own, and all behind the same one."""
+    apart = Stream(
+        readers=size.neighbours,
+        chunk_bytes=64 << 10,
+        chunks_per_segment=64,
+        lead=128,
+        warm_up_s=size.warm_up_s / 4,
+        measure_s=size.measure_s,
+    )
+    together = replace(apart, one_address=True)
+    return Section(
+        f"{size.neighbours} readers that are behind, each at its own address, and all behind one without names",
+        {"apart": Case(apart), "one address": Case(together), "one address, unguarded": Case(together, UNGUARDED)},
+        (_CPU, *_LATENCY, Column("chunks/s", "rate", form=".0f"), *_BUSY),
+        (
+            Bound("p99 behind one address, x apart", ratio("p99_ms", "one address", "apart"), 1.5),
+            Bound("p99 behind one address, x unguarded", ratio("p99_ms", "one address", "one address, unguarded"), 1.5),
+        ),
+    )
+
+
 SECTIONS: dict[str, Callable[[Size], Section]] = {
     "stalled": stalled,
     "loopers": loopers,
     "idle": idle,
     "many": many,
     "refusals": refusals,
+    "one-address": one_address,
 }
 QUICK = Size(warm_up_s=1.0, measure_s=1.5)
