@@ -26,16 +26,23 @@ SCRAPED = frozenset({"instance", "job"})
 
 
 @cache
+def storms() -> dict[str, frozenset[str]]:
+    """The labels of each gauge that a storm report writes, by name."""
+    known: dict[str, frozenset[str]] = {}
+    for metric in text_string_to_metric_families(as_prometheus(sample_report())):
+        for sample in metric.samples:
+            known[sample.name] = known.get(sample.name, SCRAPED) | set(sample.labels)
+    return known
+
+
+@cache
 def series() -> dict[str, frozenset[str]]:
     """The labels of each series that a server or a storm report exposes, by name."""
     known = {"up": SCRAPED, "ALERTS": SCRAPED | {"alertname", "alertstate", "severity", "limit"}}
     for family in families():
         labels = SCRAPED | set(family.labels)
         known |= {name: labels | {"le"} if name.endswith("_bucket") else labels for name in family.series}
-    for metric in text_string_to_metric_families(as_prometheus(sample_report())):
-        for sample in metric.samples:
-            known[sample.name] = known.get(sample.name, SCRAPED) | set(sample.labels)
-    return known
+    return known | storms()
 
 
 def asked_for(expression: str) -> list[tuple[str, set[str]]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.support import DEPLOY, ROOT, load, promtool, series, unknown
+from tests.app.metrics.exposed import families
+from tests.deploy.support import DEPLOY, ROOT, load, promtool, storms, unknown
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 RULES: list[dict[str, Any]] = [rule for group in load(ALERTS)["groups"] for rule in group["rules"]]
@@ -64,7 +65,7 @@ def test_what_does_not_exist_is_found() -> None:
 
 
 def test_servers_and_reports_share_no_name() -> None:
-    """What the storm report writes is about a log, and must not be taken for a server's own."""
-    storms = {name for name in series() if name.startswith("tricklecast_storms_")}
-    assert len(storms) > 20
-    assert not storms & {name for name in series() if not name.startswith("tricklecast_storms_")}
+    """What a storm report writes is about a log, and must not be taken for a server's own."""
+    assert len(storms()) > 20
+    assert all(name.startswith("tricklecast_storms_") for name in storms())
+    assert not storms().keys() & {name for family in families() for name in (family.name, *family.series)}

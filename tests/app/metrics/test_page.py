@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.core.limits import Limits
+from app.core.registry import Registry
+from app.data_plane.plane import DataPlane, Options
+from app.metrics.endpoint import collectors
 from app.metrics.page import CHEAP_S, REST, Page
 
 
@@ -46,3 +50,19 @@ def test_a_costly_page_is_shown_again_for_a_while() -> None:
     """Until the loop has had ten times as long for others; then it is new."""
     assert made(0.03, 0, 0.1, REST * 0.03 - 0.001) == 1
     assert made(0.03, 0, REST * 0.03) == 2
+
+
+def test_the_page_does_not_grow_with_channels() -> None:
+    """Labels are bounded: three hundred channels have no more series than thirty."""
+
+    def series(channels: int) -> int:
+        now = [0.0]
+        plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+        plane.clock = lambda: now[0]
+        registry = collectors(plane, None)
+        for n in range(channels):
+            assert plane.registry.publish_own(f"c{n}", "", b"x" * n, 0.0) is not None
+        now[0] = 60.0
+        return generate_latest(registry).count(b"\n")
+
+    assert series(300) == series(30)
