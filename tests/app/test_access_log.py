@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -250,3 +253,113 @@ def test_an_unwritable_path_is_one_clear_error(tmp_path: Path, where: str) -> No
         AccessLogError, match=r"cannot write the access log .*: (Not a directory|Is a directory|File exists)"
     ):
         asyncio.run(make(path).run())
+
+
+@pytest.mark.parametrize("torn", [b'{"v":1,"rse', b"x"])
+def test_a_torn_line_is_not_glued_to_the_next(path: Path, torn: bytes) -> None:
+    """What a killed server left in the middle of a line stays a line of its own."""
+    whole = b'{"v":1,"rseq":0}\n'
+    path.write_bytes(whole + torn)
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(1))
+
+    run(lambda: make(path), use)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert lines[:2] == [whole, torn + b"\n"]
+    assert json.loads(lines[2])["rseq"] == 1
+    run(lambda: make(path), use)
+    assert len(path.read_bytes().splitlines()) == 4, "a whole last line needs nothing"
+
+
+def test_reopening_goes_on_in_a_file_of_the_same_name(path: Path) -> None:
+    """Tools that rename a log themselves say so; nothing is lost, and nothing is renamed by the server."""
+    renamed = path.with_name("access.jsonl.1")
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        os.rename(path, renamed)
+        log.put(record(1))
+        await written(log, 2)
+        log.reopen()
+        await until(path.exists)
+        log.put(record(2))
+
+    run(lambda: make(path), use)
+    assert [line["rseq"] for line in read_log(renamed)] == [0, 1]
+    assert seqs(path) == [2]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["access.jsonl", "access.jsonl.1"]
+
+
+def test_reopening_while_much_is_queued_loses_nothing(path: Path) -> None:
+    """Also if nothing follows that would wake the writer again."""
+    count = 3 * BATCH + 1
+
+    async def use(log: AccessLog) -> None:
+        for number in range(count):
+            log.put(record(number))
+            if not number % 500:
+                log.reopen()
+        await written(log, count)
+
+    run(lambda: make(path), use)
+    assert seqs(path) == list(range(count))
+
+
+def test_a_rotated_file_is_never_overwritten(path: Path) -> None:
+    """A server that was restarted within the second takes another number."""
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        await until(lambda: not path.exists() or not path.stat().st_size)
+
+    for _ in range(4):
+        run(lambda: make(path, max_bytes=1), use)
+    assert seqs(path) == [0] * 4
+
+
+def test_only_rotated_files_are_removed(path: Path) -> None:
+    """The log of another server, whose name begins alike, is none of ours."""
+    others = [
+        path.with_name(name) for name in ("access-b.jsonl", "access-2.jsonl", "access-b-20250101T000000-0001.jsonl")
+    ]
+    for other in others:
+        other.touch()
+
+    async def use(log: AccessLog) -> None:
+        for number in range(3):
+            log.put(record(number))
+            await written(log, number + 1)
+
+    run(lambda: make(path, max_bytes=1, files=1), use)
+    assert [other for other in others if not other.exists()] == []
+    assert len(list(path.parent.glob("access-[0-9]*T*.jsonl"))) == 1
+
+
+def test_a_file_is_synced_when_it_is_let_go_of(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the files, and a pipe or a device, which cannot be synced, is no error; a broken disk is."""
+    synced: list[int] = []
+    failure = errno.EINVAL
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+        raise OSError(failure, os.strerror(failure))
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        await until(lambda: len(synced) == 1)
+        log.put(record(1))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    run(lambda: make(path, max_bytes=1), use)
+    assert len(synced) >= 2
+    assert min(synced[:2]) > 0
+    failure = errno.EIO
+    log = make(path)
+    log.put(record(2))
+    log.close()
+    with pytest.raises(AccessLogError, match="Input/output error"):
+        asyncio.run(log.run())

@@ -24,7 +24,7 @@ def test_the_result_comes_through() -> None:
     assert run(main()) == 7
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_cancels_in_order(number: signal.Signals) -> None:
     """The coroutine may clean up, waiting included; the exit code is the shells'."""
     cleaned: list[str] = []
@@ -42,6 +42,21 @@ def test_a_signal_cancels_in_order(number: signal.Signals) -> None:
         run(main())
     assert left.value.exit_code == 128 + number
     assert cleaned == ["up"]
+
+
+def test_what_was_started_to_outlive_the_terminal_does() -> None:
+    """Where SIGHUP is ignored, as under `nohup`, it stays so."""
+
+    async def main() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await anyio.lowlevel.checkpoint()
+        return 7
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(main()) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_cancellation_of_its_own_is_an_error() -> None:
