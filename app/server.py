@@ -30,6 +30,7 @@ from app.core.registry import Registry
 from app.data_plane.control import ControlProtocol
 from app.data_plane.plane import DataPlane
 from app.data_plane.protocol import TrickleProtocol
+from app.descriptors import attainable_limits
 from app.drain import drain, end
 from app.listening import CannotServe, address_of, listen
 from app.metrics.endpoint import metrics_router
@@ -95,7 +96,7 @@ async def _serve(
         if settings.changefeed:
             changefeed.note(fact)
 
-    registry = Registry(settings.limits(), autocreate=settings.autocreate, listener=on_fact)
+    registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, listener=on_fact)
     access = Access(settings, node)
     plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node, access=access.gate)
     if log is not None:

@@ -46,6 +46,7 @@ def test_show_config_tells_values_and_origins(runner: CliRunner, tmp_path: Path)
     parts = [line.rpartition("  # ") for line in result.output.splitlines()]
     origins = {text.strip(): origin for text, _, origin in parts}
     assert origins["max_channels = 7"] == "file"
+    assert origins["trusted_proxies = []"] == "default"
     assert origins["window_bytes = 1048576"] == "command line"
     assert origins["autocreate = false"] == "command line"
     assert origins['host = "a\\"b\\\\c"'] == "environment"
@@ -57,6 +58,12 @@ def test_show_config_tells_values_and_origins(runner: CliRunner, tmp_path: Path)
     again.write_text(result.output)
     assert load({}, again).settings == load({"max_channels": 7, "window_bytes": "1MiB", "autocreate": False,
                                              "host": 'a"b\\c'}).settings  # fmt: skip
+
+
+def test_a_list_is_shown_as_the_file_has_it() -> None:
+    """What is shown can be read again."""
+    shown = describe(load({"trusted_proxies": "10.0.0.0/8,::1"}))
+    assert tomllib.loads(shown)["trusted_proxies"] == ["10.0.0.0/8", "::1/128"]
 
 
 def test_describe_has_one_line_a_setting() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,14 @@ def test_settings_are_frozen() -> None:
         ({"node": "n" * 65}, "node: String should have at most 64 characters (command line)"),
         ({"colour": "red"}, "colour: Extra inputs are not permitted (command line)"),
         ({"shutdown_drain_s": "inf"}, "shutdown_drain_s: Input should be a finite number (command line)"),
+        ({"per_ip_requests_per_s": "inf"}, "per_ip_requests_per_s: Input should be a finite number (command line)"),
+        ({"per_ip_limit": "-1"}, "per_ip_limit: Input should be greater than or equal to 0 (command line)"),
+        ({"trusted_proxies": "10.0.0.1/8"}, "trusted_proxies: 10.0.0.1/8 has host bits set (command line)"),
+        (
+            {"trusted_proxies": "127.0.0.1, proxy"},
+            "trusted_proxies: 'proxy' does not appear to be an IPv4 or IPv6 network (command line)",
+        ),
+        ({"trusted_proxies": 7}, "trusted_proxies: networks are wanted: 10.0.0.0/8, ::1 (command line)"),
     ],
 )
 def test_a_wrong_value_is_one_clear_line(values: dict[str, Any], line: str) -> None:
@@ -127,6 +136,31 @@ def test_a_wrong_value_is_one_clear_line(values: dict[str, Any], line: str) -> N
         load(values)
     assert str(error.value) == line
     assert isinstance(error.value, TrickleError)
+
+
+@pytest.mark.parametrize("where", ["command line", "environment", "file", "list"])
+def test_networks_are_a_list_however_they_are_written(
+    where: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text with commas between them everywhere, and in the file also a list; an address is a network."""
+    text = " 10.0.0.0/8, ::1,"
+    arguments = {"trusted_proxies": text} if where == "command line" else {}
+    if where == "environment":
+        monkeypatch.setenv("TRICKLECAST_TRUSTED_PROXIES", text)
+    in_file = {"file": f'"{text}"', "list": '["10.0.0.0/8", "::1"]'}.get(where, "[]")
+    config.write_text(f"trusted_proxies = {in_file}\n")
+    networks = load(arguments, config).settings.trusted_proxies
+    assert networks == (ip_network("10.0.0.0/8"), ip_network("::1/128"))
+
+
+def test_zero_is_no_limit() -> None:
+    """Where a limit can be switched off; others are at least one."""
+    names = [name for name, field in Settings.model_fields.items() if "0 for" in (field.description or "")]
+    off = {name: 0 for name in names if name.startswith(("max_", "per_ip_"))}
+    limits = load(off).settings.limits()
+    assert len(off) == 6
+    assert (limits.readers_per_channel, limits.publishers, limits.connections) == (None, None, None)
+    assert (limits.client_exchanges, limits.client_connections, limits.client_requests_per_s) == (None, None, None)
 
 
 def test_several_wrong_values_are_still_one_line(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
