@@ -83,14 +83,19 @@ def _columns() -> list[str]:
         when(upto(FAILURES), _network(), "net"),
         when(f"code = {codes((Answer.EVENT,))}", _text("event"), "event"),
         when(exchange, _asked_seq(), "seq"),
-        when(exchange, _bounded("next_seq", MAX_SEQ), "head"),
+        when(f"{exchange} AND {_inside('next_seq', MAX_SEQ)}", "next_seq", "head"),
         when(exchange, "conn", "conn"),
-        when(exchange, _bounded("bytes_in", MAX_BYTES), "bytes_in"),
-        when(exchange, _bounded("bytes_out", MAX_BYTES), "bytes_out"),
-        when(exchange, _bounded("wait_us", MAX_DUR_US), "wait_us"),
-        when(exchange, _bounded("dur_us", MAX_DUR_US), "dur_us"),
-        when(exchange, _bounded("retry_after_ms", MAX_DUR_US), "retry_after_ms"),
-        when(exchange, _bounded("guard_ms", MAX_DUR_US), "guard_ms"),
+        *(
+            when(f"{exchange} AND {_inside(name, maximum)}", name, name)
+            for name, maximum in (
+                ("bytes_in", MAX_BYTES),
+                ("bytes_out", MAX_BYTES),
+                ("wait_us", MAX_DUR_US),
+                ("dur_us", MAX_DUR_US),
+                ("retry_after_ms", MAX_DUR_US),
+                ("guard_ms", MAX_DUR_US),
+            )
+        ),
         when(f"{exchange} AND attempt > 1", "1", "retried", "0"),
         when(f"{exchange} AND client IS NULL", "1", "anonymous", "0"),
         when(f"{exchange} AND eos", "1", "closed", "0"),
@@ -129,7 +134,7 @@ def _broken() -> str:
 
 def _asked_seq() -> str:
     """The seq that the request was about: as resolved, else as asked if that was a concrete one."""
-    return f"coalesce({_bounded('rseq', MAX_SEQ)}, {_bounded('seq', MAX_SEQ)})"
+    return f"CASE WHEN {_inside('rseq', MAX_SEQ)} THEN rseq WHEN {_inside('seq', MAX_SEQ)} THEN seq END"
 
 
 def _network() -> str:
@@ -147,8 +152,8 @@ def _text(name: str) -> str:
     return f"IF(octet_length({name}) <= {MAX_TEXT}, {name}, substring({name}, 1, {MAX_TEXT}))"
 
 
-def _bounded(name: str, maximum: int) -> str:
-    return f"IF({name} BETWEEN 0 AND {maximum}, {name}, NULL)"
+def _inside(name: str, maximum: int) -> str:
+    return f"{name} BETWEEN 0 AND {maximum}"
 
 
 def _present() -> str:

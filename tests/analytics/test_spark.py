@@ -62,6 +62,13 @@ def test_room_for_compiled_code() -> None:
     assert int(room.partition("=")[2].removesuffix("m")) >= 128
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_large_methods_are_compiled(small: bool) -> None:
+    """Java compiles the loop over the lines, however large it is; where Java is not ours, such a loop is split."""
+    assert "-XX:-DontCompileHugeMethods" in settings("local[*]", small=small)["spark.driver.extraJavaOptions"].split()
+    assert settings("yarn", small=small)["spark.sql.codegen.hugeMethodLimit"] == "8000"
+
+
 def test_cluster_settings() -> None:
     """A cluster decides about its network, its partitions and its Java itself."""
     chosen = settings("spark://master:7077", small=True)
