@@ -35,6 +35,7 @@ from app.drain import drain, end
 from app.listening import CannotServe, address_of, listen
 from app.metrics.endpoint import metrics_router
 from app.settings import Settings
+from app.sockets import tune
 from app.sweeper import sweep
 from trickle import __version__
 from trickle.errors import TrickleError
@@ -54,6 +55,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         AccessLogError: the access log cannot be written.
     """
     listener = listen(settings.host, settings.port)
+    tune(listener, peer_timeout_s=settings.peer_timeout_s)
     control = None
     if settings.control_port is not None:
         try:

@@ -85,7 +85,10 @@ class Settings(AccessSettings, AdmissionSettings):
     reader_lag_bytes: ByteSize = Field(
         ByteSize(_OPTIONS.reader_lag_bytes), gt=0, description="Cut off a reader that is so far behind."
     )
-    reader_lag_s: float = Field(_OPTIONS.reader_lag_s, gt=0, description="Cut off a reader that takes nothing so long.")
+    reader_lag_s: float = Field(
+        _OPTIONS.reader_lag_s, gt=0, description="Cut off a reader that lacks what is so old, or stands still so long."
+    )
+    peer_timeout_s: int = Field(60, ge=6, description="Break a connection whose peer acknowledges nothing so long.")
     interim_interval_s: float = Field(
         _OPTIONS.interim_interval_s, gt=0, description="Send 100 Continue to an idle preconnect this often."
     )

@@ -110,7 +110,7 @@ class AccessRecord:
         attempt: 1 for an original request, 2 for its first retry, ... as the client says.
         retry_after_ms: how long the client was told to wait; guard_ms: how long it was held back.
         trace: W3C trace id, if the client sent one.
-        detail: for events: more about it.
+        detail: for events, and for those who were cut off: more about it.
     """
 
     ts_us: int

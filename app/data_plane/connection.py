@@ -15,13 +15,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app.core.clients import Client
+from app.core.lag import Cut, Stall
 from app.core.limits import Limit
 from app.data_plane.answers import shutdown_reply
-from app.data_plane.exchange import Exchange
+from app.data_plane.exchange import Exchange, Unsent
 from app.data_plane.identity import FORWARDED_FOR, forwarded_for
 from app.data_plane.lean import LeanFlowControl, LeanPipeline
-from app.data_plane.plane import DataPlane, Stall
+from app.data_plane.plane import DataPlane
 from app.data_plane.reader import Reader
+from app.data_plane.request import Request
+from app.data_plane.routes import Route
 from trickle.records import Reason
 
 TLS_HIGH_WATER: Final = 64 << 10
@@ -127,7 +130,9 @@ class Connection(HttpToolsProtocol):
         self.write_paused = False
         self.plane.stalled.pop(self, None)
         if isinstance(self.exchange, Reader):
-            self.exchange.wake()
+            self.plane.catching_up.add(self.exchange)
+        elif isinstance(self.exchange, Unsent):
+            self.exchange.taken()
 
     @property
     def unfinished(self) -> bool:
@@ -154,13 +159,23 @@ class Connection(HttpToolsProtocol):
         self.deaf = True
         self.transport.abort()
 
-    def cut_off(self) -> None:
+    def cut_off(self, why: Cut) -> None:
         """The peer does not read: cut it off without a final chunk, so that it cannot take the part for the whole."""
+        self.plane.cut_offs[why] += 1
+        self.exchange = self.exchange or self.without_route()
+        self.exchange.record.detail = why
+        if (reader := self.reader()) is not None:
+            reader.sent = max(0, reader.sent - self.transport.get_write_buffer_size())
         self.abort(Reason.EVICTED)
+
+    def reader(self) -> Reader | None:
+        """The reader on this connection, if there is one."""
+        exchange = self.exchange.exchange if isinstance(self.exchange, Unsent) else self.exchange
+        return exchange if isinstance(exchange, Reader) and not exchange.done else None
 
     def lag(self) -> int:
         """How many body bytes the reader on this connection is behind."""
-        return self.exchange.lag() if isinstance(self.exchange, Reader) else 0
+        return reader.lag() if (reader := self.reader()) is not None else 0
 
     def with_origin(self, headers: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """The headers of the request that was parsed, with all that proxies say about its client."""
@@ -187,7 +202,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(data)
 
     def send_many(self, buffers: list[bytes]) -> None:
-        """Write several buffers at once."""
+        """Write several buffers at once. What the kernel does not take, the transport keeps: these buffers, no copy."""
         if self.fd >= 0 and not self.write_paused:
             try:
                 written = os.writev(self.fd, buffers)
@@ -195,9 +210,8 @@ class Connection(HttpToolsProtocol):
                 written = self.write_failed(error)
             if written == sum(map(len, buffers)):
                 return
-            self.transport.write(memoryview(b"".join(buffers))[written:])
-        else:
-            self.transport.writelines(buffers)
+            buffers = _rest(buffers, written)
+        self.transport.writelines(buffers)
 
     def write_failed(self, error: OSError) -> int:
         """A write to the socket failed: nothing was written; anything but a full buffer breaks the connection."""
@@ -229,6 +243,14 @@ class Connection(HttpToolsProtocol):
         """Whether a request of the control plane is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    def without_route(self) -> Exchange:
+        """An exchange for a request of which it is not known what it is."""
+        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
+        record = request.record(
+            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
+        )
+        return Exchange(self, request, record)
+
     def _send_away(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.idle:
             exchange.send_away(shutdown_reply(self.plane.jitter, self.plane.registry.come_back_s))
@@ -242,3 +264,12 @@ class Connection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(self.plane.options.linger_s, self.transport.close)
+
+
+def _rest(buffers: list[bytes], written: int) -> list[Any]:
+    """What is left of buffers of which so many bytes were written: the very buffers, the first one as a view."""
+    for at, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[at + 1 :]]
+        written -= len(buffer)
+    return []

@@ -61,8 +61,23 @@ class Exchange:
             record.wait_us = self.elapsed_us()
         if record.bytes_out is None:
             record.bytes_out = 0 if self.head_only else len(reply.body)
-        self.end(reply.reason)
-        connection.complete(close=reply.close or not self.keep_alive)
+        self.finish(reply.reason, close=reply.close or not self.keep_alive)
+
+    def finish(self, reason: str, *, close: bool) -> None:
+        """All of the answer is handed over: the exchange is over as soon as the peer has taken it."""
+        if self.connection.write_paused:
+            self.connection.exchange = Unsent(self, reason, close=close)
+        else:
+            self.conclude(reason, close=close)
+
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """The peer has taken all."""
+        self.end(reason)
+        self.connection.complete(close=close)
+
+    def broken(self, reason: str) -> None:
+        """The connection broke when all of the answer was handed over, and not all of it taken."""
+        self.end(reason)
 
     def withdraw(self) -> None:
         """Leave the core: what this exchange read or wrote is no longer its business."""
@@ -89,3 +104,39 @@ class Exchange:
     def elapsed_us(self) -> int:
         """Microseconds since the request arrived."""
         return int((self.plane.clock() - self.arrived) * 1_000_000)
+
+
+class Unsent(Exchange):
+    """Takes the place of an exchange that has handed over all of its answer, until the peer has taken the rest.
+
+    The end is told as it was. Nothing of the next request is answered before, so that a peer that does not read cannot
+    make answers pile up.
+
+    Args:
+        exchange: of which only the end is missing.
+        reason: how it ended, if the peer takes the rest.
+        close: whether the connection closes then.
+    """
+
+    __slots__ = ("_reason", "exchange")
+
+    def __init__(self, exchange: Exchange, reason: str, *, close: bool) -> None:
+        self.exchange = exchange
+        self.connection = exchange.connection
+        self.plane = exchange.plane
+        self.record = exchange.record
+        self.keep_alive = not close
+        self._reason = reason
+
+    @property
+    def answerable(self) -> bool:
+        """It is answered."""
+        return False
+
+    def taken(self) -> None:
+        """The peer has taken all."""
+        self.exchange.conclude(self._reason, close=not self.keep_alive)
+
+    def lost(self, reason: str = Reason.CLIENT_GONE) -> None:
+        """The connection broke before."""
+        self.exchange.broken(reason)

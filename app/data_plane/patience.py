@@ -12,11 +12,8 @@ from app.core.limits import Limit
 from app.data_plane.answers import limit_reply
 from app.data_plane.connection import Connection
 from app.data_plane.door import arrive, leave
-from app.data_plane.exchange import Exchange
 from app.data_plane.plane import DataPlane
 from app.data_plane.replies import Reply
-from app.data_plane.request import Request
-from app.data_plane.routes import Route
 from trickle.records import Reason
 from trickle.wire import Status
 
@@ -95,7 +92,7 @@ class Patience(Connection):
         reply = Reply(status, reason, body=text.encode("ascii"), close=True)
         exchange, self.exchange = self.exchange, None
         if exchange is None:
-            exchange = self._without_route()
+            exchange = self.without_route()
             if self.asgi_in_progress():
                 # The answer under way is another request's, and the connection's last.
                 exchange.end(reason)
@@ -111,17 +108,9 @@ class Patience(Connection):
     def turn_away(self, limit: Limit) -> None:
         """Answer a connection that has not asked, and close it."""
         self.deaf = True
-        self._without_route().answer(limit_reply(limit, self.plane.jitter, close=True))
+        self.without_route().answer(limit_reply(limit, self.plane.jitter, close=True))
 
     def failed(self, error: Exception) -> None:
         """Something of ours went wrong while a request was being parsed: that is no fault of the client's."""
         self.loop.call_exception_handler({"message": "a request could not be served", "exception": error})
         self.abort(Reason.ERROR)
-
-    def _without_route(self) -> Exchange:
-        """An exchange for a request of which it is not known what it is."""
-        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
-        record = request.record(
-            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
-        )
-        return Exchange(self, request, record)

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from app.core.admission import Admission
 from app.core.guard import Guard
+from app.core.lag import Cut, Stall, Timelines
 from app.core.proxies import Network, TrustedProxies
 from app.core.registry import Registry
+from app.data_plane.catching_up import CatchingUp
 from app.data_plane.histogram import Histogram
 from app.data_plane.latencies import Latencies
 from app.data_plane.paused import gone
 from app.data_plane.replies import CONTINUE
 from app.data_plane.routes import Router
+from app.data_plane.stalled import cut_off_stalled
 from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
@@ -64,14 +67,6 @@ class Options:
     trusted_proxies: tuple[Network, ...] = ()
 
 
-@dataclass(slots=True)
-class Stall:
-    """A connection whose peer does not read: since when, and how much was unsent when it was last looked at."""
-
-    since: float
-    unsent: int
-
-
 class DataPlane:
     """The shared part of the data plane.
 
@@ -92,7 +87,8 @@ class DataPlane:
         guarded: exchanges that it holds back now.
         holds, held_us: how many it has held back so far, and for how long altogether (those of ``guarded`` not yet).
         unheld: how many it would have, had there not been too many already.
-        stalled: connections with unsent bytes.
+        stalled: connections with unsent bytes. cut_offs: how many of them were cut off, by the reason.
+        catching_up: readers that are behind, and whose connection takes more.
         resting: connections between requests, new ones included, each with the time when it closes; in that order.
         unfinished: connections whose request has begun to arrive while nobody waits for the rest of it, each with the
             time when it must be there; in that order.
@@ -134,6 +130,8 @@ class DataPlane:
         self.held_us = 0
         self.unheld = 0
         self.stalled: dict[Connection, Stall] = {}
+        self.catching_up = CatchingUp()
+        self.cut_offs = dict.fromkeys(Cut, 0)
         self.resting: dict[Connection, float] = {}
         self.unfinished: dict[Patience, float] = {}
         self.paused: set[Connection] = set()
@@ -142,6 +140,7 @@ class DataPlane:
         self.loop_lag = Histogram()
         self.bytes_in = 0
         self.bytes_out = 0
+        self._timelines = Timelines(options.reader_lag_s)
         self._common: tuple[object, bytes] = (None, b"")
 
     def jitter(self, low: int, high: int) -> int:
@@ -170,7 +169,7 @@ class DataPlane:
         """Do what is due. Called by the sweeper a few times a second."""
         self.registry.expire(now)
         self._send_interim(now)
-        self._cut_off_stalled(now)
+        cut_off_stalled(self, self._timelines, now)
         self._close_resting(now)
         if self.access is not None:
             self.access.tick()
@@ -206,14 +205,6 @@ class DataPlane:
         self.paused = {connection for connection in self.paused if connection.flow.read_paused}
         for connection in gone(self.paused):
             connection.abort(Reason.CLIENT_GONE)
-
-    def _cut_off_stalled(self, now: float) -> None:
-        for connection, stall in list(self.stalled.items()):
-            unsent = connection.transport.get_write_buffer_size()
-            if unsent < stall.unsent:
-                stall.since, stall.unsent = now, unsent
-            if now - stall.since >= self.options.reader_lag_s or connection.lag() > self.options.reader_lag_bytes:
-                connection.cut_off()
 
 
 def _due(times: dict[T, float], now: float) -> list[T]:

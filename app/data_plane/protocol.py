@@ -237,7 +237,7 @@ class TrickleProtocol(Delegating):
             super().too_slow()
         else:
             self.owe_nothing()
-            self._without_route().end(Reason.TIMEOUT)
+            self.without_route().end(Reason.TIMEOUT)
             self.abort()
 
     # Mechanics.

@@ -5,36 +5,42 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from app.core.lag import Cut
 from app.core.resolution import Serve, Wait
 from app.core.segment import decode_frame
 from app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
 from app.data_plane.exchange import Exchange
 from app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
-from trickle.records import AccessRecord, Reason
+from trickle.records import AccessRecord
 from trickle.wire import Status
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
     from app.data_plane.request import Request
 
-TURN_BYTES: Final = 256 << 10
+TURN_BYTES: Final = 128 << 10
 TURN_FRAMES: Final = 512
-"""What a reader that catches up writes before it lets others run; frames below IOV_MAX (1024) of one writev."""
+"""What a reader that is behind is written before others have their turn, or one frame if that is more; frames below
+IOV_MAX (1024) of one writev."""
+
+DIRECT_BYTES: Final = 32 << 10
+"""A segment up to this size is answered at once; of a larger one a reader takes its turns."""
 
 
 class Reader(Exchange):
     """The exchange of a subscriber that is relayed a segment.
 
     It pulls from the segment's frames whenever it is woken and its transport takes data. A reader whose transport
-    is full does nothing until that has drained, and then goes on from its own position.
+    is full does nothing until that has drained, and then goes on from its own position, in turns with others.
 
     Attributes:
         at: index of the next frame to send. sent: body bytes sent so far.
+        backlog: body bytes that were there when it came.
         started: whether the head of the response is out. fast: whether a single new frame may be written straight
-            to the socket.
+            to the socket. queued: whether it waits for its turn. done: whether it has left the segment.
     """
 
-    __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "segment", "sent", "started")
+    __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "queued", "segment", "sent", "started")
 
     def __init__(self, connection: Connection, request: Request, record: AccessRecord, found: Serve | Wait) -> None:
         super().__init__(connection, request, record)
@@ -46,6 +52,7 @@ class Reader(Exchange):
         self.backlog = found.segment.size
         self.started = False
         self.done = False
+        self.queued = False
         self.fast = False
         self.fd = connection.fd
 
@@ -65,8 +72,10 @@ class Reader(Exchange):
         record.epoch = self.channel.epoch
         record.rseq = self.segment.seq
         self.plane.registry.attach(self, self.channel, self.segment)
-        if self.segment.frames:
-            self._pull()
+        if self.segment.size > DIRECT_BYTES:
+            self.plane.catching_up.add(self)
+        elif self.segment.frames:
+            self.take_turn()
 
     def wake(self) -> None:
         """There is more, or the segment has closed."""
@@ -85,20 +94,30 @@ class Reader(Exchange):
                 if written != len(frame):
                     self.connection.transport.write(memoryview(frame)[written:])
                 return
-        self._pull()
+        if not self.queued:
+            self.take_turn()
 
     def evict(self) -> None:
         """The memory of the segment is needed."""
-        self.connection.abort(Reason.EVICTED)
+        self.connection.cut_off(Cut.MEMORY)
 
     def lag(self) -> int:
         """Body bytes published but not sent yet, beyond what was there when the reader came."""
         return self.segment.size - max(self.sent, self.backlog)
 
-    def _pull(self) -> None:
-        """Send what was not sent yet, as much as one turn allows."""
+    def is_overdue(self, overdue: int, unsent: int) -> bool:
+        """Whether it lacks bytes that are too old.
+
+        Args:
+            overdue: so many bytes of the segment are.
+            unsent: bytes that its connection holds for it.
+        """
+        return max(self.sent - unsent, self.backlog) < overdue
+
+    def take_turn(self) -> int:
+        """Send what was not sent yet, as much as one turn allows; returns how many bytes that were."""
         if self.done or self.connection.write_paused:
-            return
+            return 0
         segment = self.segment
         frames = segment.frames
         buffers: list[bytes] = []
@@ -107,12 +126,12 @@ class Reader(Exchange):
                 if segment.closed:
                     self.withdraw()
                     self.answer(empty_reply(self.channel, segment))
-                return
+                return 0
             buffers.append(self._start())
-        stop = self._end_of_turn(frames)
+        stop, size = self._end_of_turn(frames)
         turn = frames[self.at : stop]
         if self.http10:
-            turn = [chunk for frame in turn for chunk in decode_frame(frame)]
+            turn = [b"".join([chunk for frame in turn for chunk in decode_frame(frame)])]
         buffers += turn
         caught_up = stop == len(frames)
         self.sent = segment.size if caught_up else self.sent + _payload(frames[self.at : stop])
@@ -124,12 +143,24 @@ class Reader(Exchange):
         if buffers:
             self.connection.send_many(buffers)
         if finished:
-            self.withdraw()
-            self.end(REASON_OF_STATE[segment.state])
-            self.plane.latencies.relayed(segment, self.record, self.arrived)
-            self.connection.complete(close=not self.keep_alive)
+            self.finish(REASON_OF_STATE[segment.state], close=not self.keep_alive)
         elif not caught_up and not self.connection.write_paused:
-            self.connection.loop.call_soon(self._pull)
+            self.plane.catching_up.add(self)
+        return size
+
+    def conclude(self, reason: str, *, close: bool) -> None:
+        """The peer has taken all."""
+        if not self.done:
+            self.withdraw()
+        super().conclude(reason, close=close)
+        if self.segment.size:
+            self.plane.latencies.relayed(self.segment, self.record, self.arrived)
+
+    def broken(self, reason: str) -> None:
+        """The connection broke when all of the answer was handed over, and not all of it taken."""
+        if not self.done:
+            self.withdraw()
+        super().broken(reason)
 
     def _start(self) -> bytes:
         """The head of the response. It goes out with the first byte, never before (section 4)."""
@@ -153,13 +184,14 @@ class Reader(Exchange):
             http10=self.http10,
         )
 
-    def _end_of_turn(self, frames: list[bytes]) -> int:
-        stop, size = self.at, 0
-        last = min(len(frames), self.at + TURN_FRAMES)
-        while stop < last and size < TURN_BYTES:
-            size += len(frames[stop])
-            stop += 1
-        return stop
+    def _end_of_turn(self, frames: list[bytes]) -> tuple[int, int]:
+        """Up to which frame one turn goes, and how many bytes that are."""
+        at = self.at
+        stop, size = at, 0
+        last = min(len(frames), at + TURN_FRAMES)
+        while stop < last and ((more := size + len(frames[stop])) <= TURN_BYTES or stop == at):
+            stop, size = stop + 1, more
+        return stop, size
 
     def withdraw(self) -> None:
         """Detach from the segment."""

@@ -48,6 +48,8 @@ class PlaneCollector(Collector):
         yield gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)
         yield gauge("connections", "Open connections.", len(plane.connections))
         yield gauge("idle_connections", "Kept-alive connections between requests.", len(plane.resting))
+        cut_offs = {str(why): float(n) for why, n in plane.cut_offs.items()}
+        yield counters("cut_offs", "Connections that were cut off, since their peer did not read.", "reason", cut_offs)
         yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.stalled))
         yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.held))
         yield gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.guarded))

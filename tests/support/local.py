@@ -24,6 +24,7 @@ from app.core.registry import Registry
 from app.data_plane.plane import DataPlane
 from app.server import Server, control_config, uvicorn_config
 from app.settings import Settings
+from app.sockets import tune
 from app.sweeper import sweep
 from tests.support.waiting import WITHIN_S, eventually
 from trickle.records import AccessRecord
@@ -103,6 +104,7 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     """
     configured = Settings(port=0, **{**QUICK_END, **settings})
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    tune(listener, peer_timeout_s=configured.peer_timeout_s)
     control = None if configured.control_port is None else socket.create_server(("127.0.0.1", 0))
     records: list[AccessRecord] = []
     started: list[tuple[LocalServer, Server]] = []

@@ -10,6 +10,7 @@ import pytest
 from app.conformance.connection import Connection, encode_chunk
 from app.conformance.stream import Cut
 from app.conformance.target import Channel, Target
+from app.data_plane.stalled import cut_off_stalled
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 
@@ -151,7 +152,7 @@ def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> N
         reader = channel.read(0)
         eventually(lambda: server.plane.stalled)
         for tick in range(3):
-            server.plane._cut_off_stalled(server.plane.clock() + tick)
+            cut_off_stalled(server.plane, server.plane._timelines, server.plane.clock() + tick)
         assert reader.head().status == 200
         assert reader.rest() == body
 

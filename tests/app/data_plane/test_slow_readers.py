@@ -1,0 +1,396 @@
+"""Peers that read slowly, or not at all: what they are sent is bounded, and how long is, too."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from app.conformance.target import Channel
+from app.core.lag import PACE_BYTES, Cut
+from app.core.segment import FRAME_COST, SEGMENT_COST
+from app.data_plane.connection import Connection
+from app.data_plane.exchange import Unsent
+from app.sockets import UNSENT_BYTES
+from tests.app.data_plane.test_readers import pattern
+from tests.support.certificates import make_certificate
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+
+LAG_S = 1000.0
+"""No test takes so long: the server's clock goes on when a test says so."""
+
+FOR_EVER = 10.0**6
+PATIENT = {
+    "reader_lag_s": LAG_S,
+    "reader_lag_bytes": "1GiB",
+    "idle_timeout_s": FOR_EVER,
+    "window_age_s": FOR_EVER,
+    "head_timeout_s": FOR_EVER,
+    "keep_alive_s": 10**6,
+    "interim_interval_s": FOR_EVER,
+    "storm_guard": "off",
+}
+
+CHUNK = 64 << 10
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server that cuts nobody off by itself."""
+    with local_server(**PATIENT) as running:
+        yield running
+
+
+class SlowPeer:
+    """A client whose kernel takes little for it, and that reads just what it is told to."""
+
+    def __init__(self, port: int, request: bytes, tls: ssl.SSLContext | None = None) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(20)
+        self.socket.connect(("127.0.0.1", port))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
+        self.socket.sendall(request)
+
+    def take(self, size: int) -> bytes:
+        """Read so many bytes."""
+        taken = b""
+        while len(taken) < size:
+            taken += (more := self.socket.recv(size - len(taken)))
+            assert more, f"cut off after {len(taken)} of {size} bytes"
+        return taken
+
+    def rest(self) -> bytes:
+        """Read until the connection ends, one way or another."""
+        taken = []
+        try:
+            while more := self.socket.recv(1 << 16):
+                taken.append(more)
+        except ConnectionResetError:
+            pass
+        return b"".join(taken)
+
+
+@contextmanager
+def slow_peer(server: LocalServer, request: bytes, tls: ssl.SSLContext | None = None) -> Iterator[SlowPeer]:
+    """A client that asks, and is stuck; its connection closes with the block."""
+    peer = SlowPeer(server.port, request, tls)
+    try:
+        eventually(lambda: server.plane.stalled, what="the peer is stuck")
+        yield peer
+    finally:
+        peer.socket.close()
+        eventually(lambda: not server.plane.stalled)
+
+
+def get(channel: Channel, seq: int = 0, version: str = "1.1") -> bytes:
+    return f"GET {channel.at(seq)} HTTP/{version}\r\nHost: h\r\n\r\n".encode()
+
+
+def later(server: LocalServer, seconds: float) -> None:
+    """Let so many seconds pass, and the server look at those who are stuck."""
+    plane, done = server.plane, threading.Event()
+    clock = plane.clock
+    plane.clock = lambda: clock() + seconds
+
+    def look() -> None:
+        plane.tick(plane.clock())
+        done.set()
+
+    next(iter(plane.connections)).loop.call_soon_threadsafe(look)
+    assert done.wait(20)
+
+
+def stuck(server: LocalServer) -> Connection:
+    """The one connection that is stuck."""
+    return next(iter(server.plane.stalled))
+
+
+def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServer) -> None:
+    """It takes something all the time, and still lacks what is older than the limit."""
+    with server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"begun---")
+        with slow_reader(server, channel, upload.chunk, 40) as reader:
+            later(server, 0)
+            later(server, LAG_S / 2)
+            sent = sent_to(server)
+            reader.take(9 * CHUNK)
+            eventually(lambda: sent_to(server) > sent + 4 * CHUNK)
+            later(server, LAG_S / 2 - 1)
+            assert server.plane.registry.readers == 1
+            later(server, 2)
+            record = server.record(channel=channel.name, op="read")
+            assert (record.status, record.reason, record.detail) == (200, "evicted", Cut.AGE)
+            assert record.bytes_out is not None
+            assert 9 * CHUNK <= record.bytes_out < 30 * CHUNK
+            assert not reader.rest().endswith(b"0\r\n\r\n")
+        upload.end()
+
+
+@contextmanager
+def slow_reader(server: LocalServer, channel: Channel, publish: object, chunks: int) -> Iterator[SlowPeer]:
+    """A reader that was there when so many chunks were published, and has read none of them."""
+    assert callable(publish)
+    peer = SlowPeer(server.port, get(channel))
+    eventually(lambda: server.plane.registry.readers == 1)
+    try:
+        for _ in range(chunks):
+            publish(pattern(CHUNK))
+        eventually(lambda: server.plane.stalled, what="the reader is stuck")
+        yield peer
+    finally:
+        peer.socket.close()
+        eventually(lambda: server.plane.registry.readers == 0)
+
+
+def sent_to(server: LocalServer) -> int:
+    """Body bytes that the one reader there is was sent."""
+    readers = [reader for connection in list(server.plane.connections) if (reader := connection.reader()) is not None]
+    return readers[0].sent if readers else 0
+
+
+def test_a_reader_that_keeps_up_is_not_too_old(server: LocalServer) -> None:
+    """Whoever has what is old enough may stay, however often it is stuck."""
+    with server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"begun---")
+        with slow_reader(server, channel, upload.chunk, 20) as reader:
+            for _ in range(5):
+                published = stuck(server).reader().segment.size  # type: ignore[union-attr]
+                for _ in range(20):
+                    upload.chunk(pattern(CHUNK))
+                reader.take(20 * CHUNK)
+                eventually(partial(lambda published: sent_to(server) >= published, published))
+                later(server, LAG_S * 0.6)
+            assert server.plane.registry.readers == 1
+        upload.end()
+
+
+def test_a_backlog_may_be_read_slowly_but_not_stood_upon(server: LocalServer) -> None:
+    """A reader of a closed segment is exempt from lag; but it has to keep a pace."""
+    with server.client() as target:
+        channel = target.channel()
+        channel.publish(0, pattern(100 * CHUNK))
+        with slow_peer(server, get(channel)) as reader:
+            for _ in range(4):
+                taken = sent_to(server)
+                reader.take(8 * CHUNK)
+                eventually(partial(lambda taken: sent_to(server) > taken + 4 * CHUNK, taken))
+                later(server, LAG_S / 2)
+            assert server.plane.registry.readers == 1
+            reader.take(PACE_BYTES // 4)
+            later(server, LAG_S)
+            record = server.record(channel=channel.name, op="read")
+            assert (record.reason, record.detail) == ("evicted", Cut.STILL)
+            assert not reader.rest().endswith(b"0\r\n\r\n")
+
+
+FRAME = 31 << 10
+SEGMENT = 16 * FRAME
+"""Four turns of a reader, of four frames each; every turn is more than the kernel takes at once of a small buffer."""
+
+
+def stored(server: LocalServer, channel: Channel) -> int:
+    """Bytes of the channel's first segment."""
+    found = server.plane.registry.channels.get(channel.name)
+    return found.segments[0].size if found is not None and 0 in found.segments else 0
+
+
+@contextmanager
+def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> Iterator[tuple[SlowPeer, int]]:
+    """A reader to whom all of a segment was handed over and that has not taken it; and how much it has read."""
+    upload = channel.upload(0)
+    for size in range(FRAME, SEGMENT + 1, FRAME):
+        upload.chunk(pattern(FRAME))
+        eventually(partial(lambda size: stored(server, channel) == size, size))
+    upload.end()
+    upload.answer()
+    before = set(server.plane.connections)
+    peer = SlowPeer(server.port, b"")
+    try:
+        (connection,) = eventually(lambda: set(server.plane.connections) - before)
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        peer.socket.sendall(get(channel) + behind)
+        read = 0
+        eventually(lambda: connection in server.plane.stalled)
+        while sent_to(server) < SEGMENT:
+            if connection in server.plane.stalled:
+                read += len(peer.socket.recv(4096))
+        eventually(lambda: isinstance(connection.exchange, Unsent))
+        yield peer, read
+    finally:
+        peer.socket.close()
+
+
+def test_what_was_not_taken_is_not_called_complete(server: LocalServer) -> None:
+    """All of a segment is handed over, its end included; its reader goes away before it has taken it."""
+    with server.client() as target:
+        channel = target.channel()
+        with handed_over(server, channel):
+            assert server.plane.registry.readers == 1
+            later(server, 0)
+            later(server, LAG_S)
+            record = server.record(channel=channel.name, op="read")
+            assert (record.status, record.reason, record.detail) == (200, "evicted", Cut.STILL)
+            assert record.bytes_out is not None
+            assert record.bytes_out < SEGMENT
+        assert server.plane.registry.readers == 0
+
+
+def test_a_peer_that_goes_before_it_has_taken_all_is_not_called_complete(server: LocalServer) -> None:
+    """It went away, as in the middle of a segment."""
+    with server.client() as target:
+        channel = target.channel()
+        with handed_over(server, channel):
+            pass
+        assert server.record(channel=channel.name, op="read").reason == "client_gone"
+        assert server.plane.registry.readers == 0
+
+
+def test_what_was_taken_late_is_complete(server: LocalServer) -> None:
+    """The exchange ends when the peer has taken all, and the next one begins then."""
+    with server.client() as target:
+        channel = target.channel()
+        with handed_over(server, channel, behind=get(channel, 9)) as (reader, read):
+            assert not [record for record in server.records if record.channel == channel.name and record.op == "read"]
+            reader.take(SEGMENT - read)
+            assert server.record(channel=channel.name, op="read", seq=0).reason == "complete"
+            assert server.record(channel=channel.name, op="read", seq=9).status == 470
+
+
+def ask_until_stuck(server: LocalServer, peer: SlowPeer, name: str) -> int:
+    """Ask for what is not there, a few times at once and again when that is answered, and read nothing."""
+    asked = 0
+    while not server.plane.stalled:
+        peer.socket.sendall(f"GET /trickle/{name}/0 HTTP/1.1\r\nHost: h\r\n\r\n".encode() * 50)
+        asked += 50
+        eventually(partial(lambda asked: server.plane.stalled or answered(server, name) == asked, asked))
+    return asked
+
+
+def answered(server: LocalServer, name: str) -> int:
+    return sum(record.channel == name for record in list(server.records))
+
+
+def test_a_client_that_never_reads_its_refusals_is_not_answered_on_and_on(server: LocalServer) -> None:
+    """What it has not taken is one answer at most; what it asks for meanwhile waits, and it is cut off."""
+    peer = SlowPeer(server.port, b"")
+    asked = ask_until_stuck(server, peer, "nowhere")
+    assert stuck(server).transport.get_write_buffer_size() < 1000
+    assert answered(server, "nowhere") < asked
+    later(server, 0)
+    later(server, LAG_S)
+    record = server.record(channel="nowhere", reason="evicted")
+    assert (record.status, record.detail) == (404, Cut.STILL)
+    peer.socket.close()
+
+
+def test_a_client_that_reads_its_refusals_late_gets_them_all(server: LocalServer) -> None:
+    """Not one is lost or doubled by having to wait."""
+    peer = SlowPeer(server.port, b"")
+    asked = ask_until_stuck(server, peer, "late")
+    got = b""
+    while got.count(b"Stream not found") < asked:
+        got += peer.socket.recv(1 << 16)
+    eventually(lambda: answered(server, "late") == asked)
+    assert got.count(b"HTTP/1.1 404") == asked
+    peer.socket.close()
+
+
+def test_an_answer_of_the_control_plane_that_is_not_read_is_cut_off(server: LocalServer) -> None:
+    """It has been answered, and is recorded so; that the connection was cut off is a record of its own."""
+    registry = server.plane.registry
+    for number in range(2000):
+        registry.create(f"_many-{number}", "", 0.0, force=True)
+    with slow_peer(server, b"GET /api/v1/channels HTTP/1.1\r\nHost: h\r\n\r\n"):
+        number = stuck(server).number
+        later(server, 0)
+        later(server, LAG_S)
+        record = server.record(conn=number)
+        assert (record.status, record.reason, record.detail) == (None, "evicted", Cut.STILL)
+
+
+def test_http_1_0_may_be_slow_and_is_exact(server: LocalServer) -> None:
+    """Without chunks, also where one turn holds thousands of them."""
+    with server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"x")
+        upload.connection.send(b"".join(b"1\r\n%c\r\n" % (65 + n % 26) for n in range(20_000)))
+        upload.chunk(pattern(20 * CHUNK)).end()
+        upload.answer()
+        with slow_peer(server, get(channel, version="1.0")) as reader:
+            body = reader.rest().partition(b"\r\n\r\n")[2]
+        assert body == b"x" + bytes(65 + n % 26 for n in range(20_000)) + pattern(20 * CHUNK)
+
+
+def test_a_tls_reader_holds_little_and_is_cut_off(tmp_path: Path) -> None:
+    """What is encrypted for it is its own: one turn, and no more."""
+    certificate, key = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    with local_server(**PATIENT, tls_cert=certificate, tls_key=key) as server, server.client(context) as target:
+        channel = target.channel()
+        channel.publish(0, pattern(100 * CHUNK))
+        with slow_peer(server, get(channel), context):
+            assert stuck(server).transport.get_write_buffer_size() < 400 << 10
+            later(server, 0)
+            later(server, LAG_S)
+            record = server.record(channel=channel.name, op="read")
+            assert (record.reason, record.detail) == ("evicted", Cut.STILL)
+
+
+@pytest.mark.parametrize(("beyond", "cut"), [(-1, False), (0, False), (1, True)])
+def test_the_lag_in_bytes_ends_at_its_limit(beyond: int, cut: bool) -> None:
+    """One byte below and at it a reader stays; one above it is cut off."""
+    with local_server(**PATIENT) as server, server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"begun---")
+        with slow_reader(server, channel, upload.chunk, 30):
+            upload.end()
+            upload.answer()
+            lag = stuck(server).lag()
+            server.plane.options = replace(server.plane.options, reader_lag_bytes=lag - beyond)
+            later(server, 0)
+            assert (server.plane.cut_offs[Cut.BYTES], server.plane.registry.readers) == ((1, 0) if cut else (0, 1))
+
+
+def test_memory_is_taken_back_from_who_reads_what_is_evicted() -> None:
+    """A slow reader of an old segment does not cost a publisher its place."""
+    one = SEGMENT_COST + 11 * (CHUNK + FRAME_COST + 9)
+    limits = {"window_segments": 1, "max_total_bytes": one * 5 // 2}
+    with local_server(**PATIENT, **limits) as server, server.client() as target:
+        slow, other = target.channel(), target.channel()
+        slow.publish(0, pattern(10 * CHUNK))
+        with slow_peer(server, get(slow)):
+            slow.publish(1, b"x")
+            assert len(server.plane.registry.budget.lingering) == 1
+            other.publish(0, pattern(10 * CHUNK))
+            upload = other.upload(1, pattern(10 * CHUNK))
+            record = server.record(channel=slow.name, op="read")
+            assert (record.reason, record.detail) == ("evicted", Cut.MEMORY)
+            upload.end()
+            assert upload.answer().status == 200
+
+
+def test_connections_inherit_their_limits(server: LocalServer) -> None:
+    """What the kernel holds for a peer is bounded, and so is how long a peer that vanished is waited for."""
+    with server.client() as target:
+        target.ask("GET", "/healthz")
+        sock = next(iter(server.plane.connections)).transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+        idle, pause, probes = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + pause * probes == 60
