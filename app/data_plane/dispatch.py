@@ -50,7 +50,7 @@ def begin(connection: Connection, request: Request) -> None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     request.ip = ip
     if plane.sink is None:
-        record = AccessRecord(0, op=route.op)
+        record = AccessRecord(0, op=route.op, ip=ip)
     else:
         conn = connection.number
         record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=conn)
