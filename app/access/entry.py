@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from app.access.waiting import Asking
+from app.core.guard import Answer
 from app.data_plane.exchange import Exchange
+from app.data_plane.guarded import held_back
 from trickle.records import AccessRecord, Op
 
 if TYPE_CHECKING:
@@ -19,15 +22,36 @@ if TYPE_CHECKING:
 class Entry:
     """A request that wants to begin.
 
+    Args:
+        check: decides; whether it may begin now.
+
     Attributes:
         connection, request, record, channel, op: of the request.
         subject: whom its token was given to, as soon as that is known.
     """
 
-    __slots__ = ("_asking", "_begin", "_route", "channel", "connection", "op", "record", "request", "subject")
+    __slots__ = (
+        "_asking",
+        "_begin",
+        "_check",
+        "_held",
+        "_route",
+        "channel",
+        "connection",
+        "op",
+        "record",
+        "request",
+        "subject",
+    )
 
     def __init__(
-        self, connection: Connection, request: Request, route: Route, record: AccessRecord, begin: Begin
+        self,
+        connection: Connection,
+        request: Request,
+        route: Route,
+        record: AccessRecord,
+        begin: Begin,
+        check: Callable[[Entry], bool],
     ) -> None:
         assert route.op is not None, "what asks for nothing is not asked for its rights"
         self.connection = connection
@@ -38,6 +62,8 @@ class Entry:
         self.subject: str | None = None
         self._route = route
         self._begin = begin
+        self._check = check
+        self._held = False
         self._asking: Asking | None = None
 
     @property
@@ -62,11 +88,21 @@ class Entry:
         self._begin(self.connection, self.request, self._route, self.record, self._asking)
 
     def refuse(self, reply: Reply) -> bool:
-        """Answer that it may not; always ``False``."""
+        """Answer that it may not, at once or, if the client has heard it too often, later; always ``False``."""
         if self._asking is not None:
             self._asking.send_away(reply)
-        else:
+        elif self._held or not held_back(
+            self.connection, self.request, self._route, self.record, Answer.REFUSED, self._again
+        ):
             exchange = Exchange(self.connection, self.request, self.record)
             self.connection.exchange = exchange
             exchange.answer(reply)
         return False
+
+    def _again(self, connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool) -> None:
+        """The storm guard has held it back; it is decided anew, as something may have changed."""
+        self._held = held
+        waited = connection.exchange
+        assert waited is not None, "it was held until now"
+        if self._check(self):
+            self._begin(connection, request, route, record, waited)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from app.access import refusals
-from app.access.credentials import from_headers, from_query
+from app.access.credentials import MAX_TOKEN_BYTES, from_headers, from_query
 from app.access.entry import Entry
 from app.access.expiry import Expiries
 from app.access.grants import Rejected
@@ -77,7 +77,7 @@ class AccessGate:
         """Whether a request may begin now. If not, it was refused, or waits and will be begun by ``begin``."""
         if route.op is None or route.error:
             return True  # to be told what is wrong with it
-        return self._check_token(Entry(connection, request, route, record, begin))
+        return self._check_token(Entry(connection, request, route, record, begin, self._check_token))
 
     def left(self, connection: Connection) -> None:
         """A connection is closed."""
@@ -120,13 +120,19 @@ class AccessGate:
     def _check_webhook(self, entry: Entry) -> bool:
         if self._webhook is None:
             return True
-        question = self._question(entry)
+        # Only where nobody has checked it yet: the service may know what it is.
+        token = None if self._judge is not None else self._token(entry.request)
+        if token is not None and len(token) > MAX_TOKEN_BYTES:
+            return entry.refuse(refusals.rejected("malformed"))
+        question = self._question(entry, token)
         status = self._webhook.known(question)
         if status is not None:
             return self._obey(entry, status)
         if self._webhook.ask(question, lambda status: self._go_on(entry, lambda entry: self._obey(entry, status))):
             entry.wait()
             return False
+        if self._fail_open:
+            return True
         return entry.refuse(refusals.unavailable(Reason.limit("webhook"), entry.connection.plane.jitter))
 
     def _obey(self, entry: Entry, status: int) -> bool:
@@ -145,10 +151,8 @@ class AccessGate:
         token = from_headers(request.headers)
         return from_query(request.target) if token is None and self._token_in_query else token
 
-    def _question(self, entry: Entry) -> bytes:
+    def _question(self, entry: Entry, token: bytes | None) -> bytes:
         """The text of the question. An answer holds for the same text, so that nothing is in it that need not be."""
-        # Only where nobody has checked it yet: the service may know what it is.
-        token = None if self._judge is not None else self._token(entry.request)
         return orjson.dumps(
             {
                 "v": 1,

@@ -62,9 +62,8 @@ class Verifier:
             raise Rejected("early")
         if expires_at <= now:
             raise Rejected("expired")
-        subject = payload.get("sub")
         try:
-            return Grant(subject[:MAX_SUBJECT] if subject else None, Rights.parse(payload[CLAIM]), expires_at)
+            return Grant(_subject(payload.get("sub")), Rights.parse(payload[CLAIM]), expires_at)
         except InvalidClaim:
             raise Rejected("claim") from None
 
@@ -110,6 +109,11 @@ class Verifier:
             raise Rejected("malformed") from None
         except (PyJWTError, ValueError, RecursionError):
             raise Rejected("claim") from None
+
+
+def _subject(value: str | None) -> str | None:
+    """It goes into logs and questions, where half a character pair of JSON has no place."""
+    return value[:MAX_SUBJECT].encode("utf-8", "replace").decode() if value else None
 
 
 def _time(value: object) -> float:

@@ -26,6 +26,9 @@ FAILED: Final = int(Status.UNAVAILABLE)
 MAX_WAITING: Final = 1024
 """Questions that wait for their turn; more are failures at once. Each holds a connection and a JSON object."""
 
+MAX_BODY_BYTES: Final = 4 << 10
+"""Of an answer that is read; a longer one costs its connection."""
+
 MAX_CACHED: Final = 10_000
 MAX_CACHE_S: Final = 3600.0
 """An answer holds no longer than that, whatever it says: rights that are taken away must end some time."""
@@ -164,16 +167,16 @@ class Webhook:
             if left_s <= 0:
                 raise TimeoutError  # those before it took too long
             async with asyncio.timeout(left_s):
-                # The body of an answer is not asked for: it decides nothing, and may be of any length.
                 headers = self._signature(question.body)
                 async with client.stream(
                     "POST", self._url, content=question.body, headers=headers, timeout=self._timeout_s
                 ) as response:
                     status, problem = _decision(response.status_code), f"status {response.status_code}"
                     cache_control = ",".join(response.headers.get_list("Cache-Control"))
+                    await _pass_over(response)
         except TimeoutError:
             pass
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
             problem = str(error) or type(error).__name__
         if status == FAILED:
             self._complain(problem)
@@ -191,6 +194,17 @@ class Webhook:
         if not self._complained:
             self._complained = True
             logger.warning("%s does not decide: %s", self._url, problem)
+
+
+async def _pass_over(response: httpx.Response) -> None:
+    """The body decides nothing. A short one is read, so that the connection can be used again."""
+    size = 0
+    if response.is_stream_consumed:
+        return  # a transport that had all of it
+    async for chunk in response.aiter_raw():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            return
 
 
 def sign(secret: Secret, at: int, body: bytes) -> str:

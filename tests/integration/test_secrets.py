@@ -25,7 +25,7 @@ def arguments(folder: Path, hook: str) -> list[str]:
     return [
         "--jwt-secret-file", str(folder / "jwt"), "--control-token-file", str(folder / "control"),
         "--webhook-url", hook, "--webhook-secret-file", str(folder / "hook"), "--token-in-query",
-        "--shutdown-drain-s", "0.1",
+        "--shutdown-drain-s", "0.1", "--storm-guard", "off",
     ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     """A server that wants tokens, also in the query."""
     secret = tmp_path_factory.mktemp("secret") / "secret"
     secret.write_bytes(SECRET + b"\n")
-    with local_server(jwt_secret_file=secret, jwt_leeway_s=0, token_in_query=True) as running:
+    with local_server(jwt_secret_file=secret, jwt_leeway_s=0, token_in_query=True, storm_guard="off") as running:
         yield running
 
 
@@ -286,6 +286,18 @@ def test_the_control_plane_takes_tokens_with_manage(target: Target) -> None:
     assert target.ask("GET", "/metrics", manager).status == 403
     assert target.ask("GET", "/metrics", bearer(token())).status == 200
     assert target.ask("GET", "/healthz").status == 200
+
+
+def test_who_is_refused_again_and_again_is_answered_later(tmp_path: Path) -> None:
+    """By the storm guard, as for every refusal; the log says by how much."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    with local_server(jwt_secret_file=tmp_path / "secret") as server, server.client() as target:
+        for method in ("GET", "POST"):
+            body = b"body" if method == "POST" else None
+            while not [record for record in list(server.records) if record.method == method and record.guard_ms]:
+                assert target.ask(method, f"{target.base}/{method}/0", {}, body).status == 401
+        held = [record for record in server.records if record.guard_ms]
+        assert {(record.status, record.reason) for record in held} == {(401, "token:missing")}
 
 
 def test_a_secret_file_that_will_not_do(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_subject_is_cut_and_need_not_be() -> None:
     assert verifier().verify(signed(sub="x" * 1000), NOW).subject == "x" * 256
     assert verifier().verify(signed(sub=None), NOW).subject is None
     assert verifier().verify(signed(sub=""), NOW).subject is None
+    assert verifier().verify(signed(sub="half \ud83d of a pair"), NOW).subject == "half ? of a pair"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ def server(hook: Service, folder: Path) -> Iterator[LocalServer]:
         webhook_url=f"{hook.url}/may",
         webhook_secret_file=folder / "hook",
         webhook_timeout_s=10,
+        storm_guard="off",
         control_token_file=folder / "control",
     ) as running:
         yield running
@@ -175,6 +176,14 @@ def test_the_same_question_is_asked_once_at_a_time(target: Target, hook: Service
     assert {reader.response().status for reader in readers} == {404}
     assert len(hook.asked) <= 5
     assert len({body for body, _ in hook.asked}) == 1
+
+
+def test_a_token_that_is_too_long_is_not_passed_on(target: Target, hook: Service) -> None:
+    """At 8 KiB it is, beyond it nobody is asked."""
+    for size, status in ((8 << 10, 404), ((8 << 10) + 1, 401)):
+        hook.asked.clear()
+        response = target.ask("GET", f"{target.base}/long/next", {"Authorization": f"Bearer {'x' * size}"})
+        assert (response.status, len(hook.asked)) == (status, int(status == 404))
 
 
 def test_an_answer_holds_for_a_while(target: Target, hook: Service) -> None:
@@ -324,6 +333,22 @@ def test_no_answer_is_not_remembered() -> None:
     """The next one asks again."""
     _, hook = ask_all(lambda request: httpx.Response(500), b"x")
     assert hook.known(b"x") is None
+
+
+def test_the_body_of_an_answer_decides_nothing() -> None:
+    """Nor does one that breaks, or never ends."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"x" * 5000
+        raise AssertionError("more was read than need be")
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"x"
+        raise httpx.ReadError("gone")
+
+    contents: dict[bytes, Any] = {b"1": b"no", b"2": body(), b"3": broken()}
+    decisions, _ = ask_all(lambda request: httpx.Response(200, content=contents[request.content]), *contents)
+    assert decisions == [200, 200, 200]
 
 
 def test_complaints_come_once(caplog: pytest.LogCaptureFixture) -> None:
