@@ -80,12 +80,14 @@ def too_many_channels_are_503(target: Target) -> None:
 
 @REFUSALS.case(profiles=_FULL, alone=True)
 def channel_beyond_the_limit_does_not_exist(target: Target) -> None:
-    """A channel that was refused is not there, and a place that becomes free is given to the next."""
+    """A channel that was refused is not there, and is let in when others have made room."""
     channels = [target.channel() for _ in range(target.settings.max_channels + 1)]
     made = [channel for channel in channels if target.ask("POST", channel.path, body=b"").status == 200]
     refused = channels[-1]
     expect.status(refused.get("next"), 404)
-    made[0].end()
+    # One that ends need not do: a server may keep a reserve for those that are there already.
+    for channel in made:
+        channel.end()
     expect.status(target.ask("POST", refused.path, body=b""), 200)
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.gate import UNLIMITED, Gate
+from app.core.gate import UNLIMITED, Gate, Gates
+from app.core.limits import Limits
 
 
 def filled(limit: int | None, used: int) -> Gate:
@@ -59,6 +60,12 @@ def test_without_a_limit_everybody_comes_in() -> None:
     gate = filled(None, 1000)
     assert gate.admits(join=True)
     assert gate.limit == UNLIMITED
+
+
+def test_there_is_a_gate_for_every_limit_that_all_share() -> None:
+    """As wide as the limit of its name."""
+    gates = Gates.of(Limits(readers=1, publishers=2, channels=3, connections=None))
+    assert [gate.limit for gate in gates] == [1, 2, 3, UNLIMITED]
 
 
 def test_it_shows_how_full_it_is() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.core.gate import Gate
 from app.core.segment import Segment
 from app.core.writer import Outcome, Verdict, Writer
 from tests.app.core.support import Bench, Told
@@ -31,6 +32,18 @@ def test_settling_tells_nobody() -> None:
     writer.settle(Verdict.SUPERSEDED)
     assert isinstance(writer.owner, Told)
     assert writer.owner.outcomes == []
+
+
+def test_a_writer_that_is_counted_counts_until_it_is_settled() -> None:
+    """It takes its place among the publishers, and gives it back; the server's own writers take none."""
+    publishers, writer = Gate(5), make()
+    assert not writer.counted
+    writer.settle(Verdict.COMPLETE)
+    writer = make()
+    writer.count(publishers)
+    assert (writer.counted, publishers.used) == (True, 1)
+    writer.settle(Verdict.COMPLETE)
+    assert publishers.used == 0
 
 
 def test_a_token_shows_what_it_is() -> None:
