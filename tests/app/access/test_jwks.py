@@ -123,6 +123,25 @@ def test_an_outage_locks_nobody_out(answer: Any, caplog: pytest.LogCaptureFixtur
     assert [record.message.startswith("no keys from https://keys/: ") for record in caplog.records] == [True]
 
 
+def test_keys_are_fetched_again_when_they_are_old() -> None:
+    """Without being asked, also after a fetch that failed."""
+
+    async def main() -> int:
+        answers = iter([httpx.Response(200, content=key_set(0)), httpx.Response(500)])
+        transport = httpx.MockTransport(lambda request: next(answers, httpx.Response(200, content=key_set(1))))
+        keys = KeyServer(
+            "https://keys/", refetch_s=0.001, max_age_s=0.001, changed=lambda: None, transport=transport
+        )  # fmt: skip
+        task = asyncio.create_task(keys.run())
+        async with asyncio.timeout(20):
+            await until(lambda: [key.kid for key in keys.keys] == ["k1"])
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return keys.failures
+
+    assert asyncio.run(main()) == 1
+
+
 def test_only_so_many_wait() -> None:
     """At the limit one may, beyond it not."""
 

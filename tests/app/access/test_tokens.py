@@ -8,6 +8,8 @@ from typing import Any
 
 import jwt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.access.grants import Grant, Rejected
 from app.access.keys import Key, pem_key, secret_key
@@ -37,6 +39,9 @@ def why(text: str, *keys: Key, now: float = NOW, **options: Any) -> str:
 
 def signed(**more: Any) -> str:
     return token(**{"exp": NOW + 100, **more})
+
+
+GENUINE = signed()
 
 
 def test_a_token_is_what_it_says() -> None:
@@ -171,6 +176,36 @@ def test_critical_extensions_are_refused() -> None:
     """A header that must be understood is not passed over (RFC 7515, section 4.1.11)."""
     text = jwt.encode(claims(exp=NOW + 100), SECRET, "HS256", headers={"crit": ["x"], "x": 1})
     assert why(text) != ""
+
+
+@given(st.text(max_size=60) | st.text("eyJh.IX0_-=", max_size=200))
+def test_any_text_is_rejected(text: str) -> None:
+    """And nothing but that happens."""
+    assert why(text) != ""
+
+
+@given(st.integers(0, 10_000), st.characters(codec="ascii"))
+def test_a_token_that_was_changed_is_rejected(place: int, other: str) -> None:
+    """Wherever, and to whatever; the last character of a part may hold bits that do not count."""
+    genuine = GENUINE
+    place %= len(genuine)
+    changed = genuine[:place] + other + genuine[place + 1 :]
+    is_last = place + 1 == len(genuine) or genuine[place + 1] == "."
+    assert changed == genuine or is_last or why(changed) != ""
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["exp", "nbf", "aud", "iss", "sub", "iat", "jti", "trickle"]), JSON))
+def test_whatever_a_signed_token_says(payload: dict[str, Any]) -> None:
+    """It is taken, or rejected for one of the reasons."""
+    text = jwt.api_jws.PyJWS().encode(json.dumps(payload).encode(), SECRET, "HS256")
+    assert why(text) in ("", "malformed", "claim", "audience", "issuer", "early", "expired")
 
 
 def named(kid: str | None, number: int) -> Key:

@@ -238,6 +238,20 @@ def test_without_an_answer(folder: Path, fail_open: bool, status: int) -> None:
         assert target.ask("POST", f"{target.base}/channel", {}, b"").status == status
 
 
+@pytest.mark.parametrize(("fail_open", "status"), [(False, 503), (True, 200)])
+def test_when_too_many_wait(folder: Path, monkeypatch: pytest.MonkeyPatch, fail_open: bool, status: int) -> None:
+    """One more is not asked about, which is no answer either."""
+    monkeypatch.setattr("app.access.webhooks.MAX_WAITING", 0)
+    with (
+        local_server(
+            webhook_url="http://127.0.0.1:1/", control_token_file=folder / "control", webhook_fail_open=fail_open
+        ) as running,
+        running.client() as target,
+    ):
+        assert target.ask("POST", f"{target.base}/channel", {}, b"").status == status
+        assert running.record(channel="channel").reason == ("complete" if fail_open else "limit:webhook")
+
+
 # The webhook by itself, on a clock of the test's.
 
 
