@@ -1,0 +1,112 @@
+"""Attack a server, or the functions that read what strangers write, for as long as you like: `scripts/fuzz --help`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.app.hostile.support import Watched, watched
+from tests.app.hostile.test_requests import send
+from tests.fuzz.functions import TARGETS
+from tests.fuzz.own import CORPUS, corpus, inputs
+from tests.fuzz.requests import Requests
+
+ROUND_S = 2.0
+"""How long one seed lasts: a finding is seen again after that at most."""
+
+
+def main() -> int:
+    """The command; 1 if something was found."""
+    parser = argparse.ArgumentParser(prog="scripts/fuzz", description=__doc__)
+    parser.add_argument("target", choices=["server", *TARGETS], nargs="?", default="server")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long (1)")
+    parser.add_argument("--seed", type=int, help="begin with this one, as a finding names it; random if not given")
+    parser.add_argument("--atheris", action="store_true", help="guided by coverage; for functions, not for the server")
+    arguments = parser.parse_args()
+    if arguments.atheris:
+        return guided(arguments.target, arguments.minutes)
+    seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
+    return rounds(arguments.target, seed, time.monotonic() + 60 * arguments.minutes)
+
+
+def rounds(target: str, seed: int, until: float) -> int:
+    """One seed after the other."""
+    count = 0
+    while time.monotonic() < until:
+        print(f"{target}: seed {seed}, {count} inputs so far", flush=True)
+        try:
+            count += attack(seed) if target == "server" else call(TARGETS[target], target, seed)
+        except Exception:
+            print(f"found by: scripts/fuzz {target} --seed {seed}", file=sys.stderr, flush=True)
+            raise
+        seed += 1
+    print(f"{target}: nothing found in {count} inputs")
+    return 0
+
+
+def attack(seed: int) -> int:
+    """A server of its own for each seed; how many requests it was sent."""
+    count = 0
+    with watched(max_channels=64, max_total_bytes=1 << 20, max_segment_bytes=1 << 16, channel_drain_s=0) as server:
+        stop = time.monotonic() + ROUND_S
+        rng = random.Random(seed)
+        requests = Requests(rng)
+        while time.monotonic() < stop:
+            count += _connections(server, requests, rng)
+            server.check()
+    return count
+
+
+def _connections(server: Watched, requests: Requests, rng: random.Random) -> int:
+    count = 0
+    for _ in range(50):
+        good = rng.choice((0, 0, 1, 5, 30))
+        data = b"".join([*(requests.valid() for _ in range(good)), requests.any()])
+        answers = send(server.server, requests.packets(data), rng.choice(("half close", "close", "reset")))
+        assert b"HTTP/1.1 500 " not in answers, f"an error of the server's, after {data!r}"
+        count += good + 1
+    return count
+
+
+def call(function: Callable[[bytes], None], name: str, seed: int) -> int:
+    """A function with inputs of its own; how many."""
+    make = inputs(random.Random(seed), corpus(name))
+    stop = time.monotonic() + ROUND_S
+    count = 0
+    while time.monotonic() < stop:
+        data = make()
+        try:
+            function(data)
+        except Exception:
+            print(f"found with: {data!r}", file=sys.stderr)
+            raise
+        count += 1
+    return count
+
+
+def guided(target: str, minutes: float) -> int:
+    """Let atheris look for inputs that reach more of the code; what it finds worth keeping goes to the corpus."""
+    try:
+        atheris: Any = importlib.import_module("atheris")
+    except ImportError:
+        print("atheris is not installed here: pip install 'atheris>=3', or leave --atheris out", file=sys.stderr)
+        return 2
+    if target == "server":
+        print("--atheris is for functions: " + ", ".join(TARGETS), file=sys.stderr)
+        return 2
+    atheris.instrument_all()
+    folder = CORPUS / target
+    folder.mkdir(parents=True, exist_ok=True)
+    options = [f"-max_total_time={60 * minutes:.0f}", "-max_len=4096"]
+    atheris.Setup([sys.argv[0], str(folder), *options], TARGETS[target])
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

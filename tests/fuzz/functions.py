@@ -1,0 +1,86 @@
+"""Functions that read what strangers have written: any bytes give a value or the error that they document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import orjson
+
+from analytics.logs.lines import parsed, readable
+from app.data_plane.head import content_length, expects_continue, objection
+from app.data_plane.request import Request
+from app.data_plane.routes import Route, Router, parse_route
+from trickle.errors import InvalidInput
+from trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
+from trickle.records import FIELD_NAMES
+
+_ROUTERS: Final = (Router("/trickle"), Router(""), Router("/a/b"))
+
+
+def channel(data: bytes) -> None:
+    """A channel's name survives its URL."""
+    with suppress(InvalidInput):
+        name = parse_channel(data.decode("utf-8", "surrogateescape"))
+        assert 0 < len(name.encode()) <= MAX_NAME_BYTES
+        assert ChannelURL.parse(str(ChannelURL("http://x", "/trickle", name))).channel == name
+
+
+def seq(data: bytes) -> None:
+    """A seq is a number of at most 15 digits."""
+    with suppress(InvalidInput):
+        assert abs(parse_seq(data.decode("latin-1"))) < 10**15
+
+
+def url(data: bytes) -> None:
+    """A channel's URL, taken apart and put together again, is the same."""
+    with suppress(InvalidInput):
+        found = ChannelURL.parse(data.decode("utf-8", "replace"))
+        assert ChannelURL.parse(str(found)) == found
+
+
+def route(data: bytes) -> None:
+    """Every target is somebody's; one of ours names an operation or what is wrong with it."""
+    method, _, target = data.partition(b" ")
+    for router in _ROUTERS:
+        parts = router.match(target)
+        if parts is not None:
+            found = parse_route(method, parts[:3])
+            assert found.op or found.error or found.allow
+
+
+def head(data: bytes) -> None:
+    """Any header fields can be judged, and put into the access log."""
+    lines = (line.partition(b":") for line in data.split(b"\n"))
+    fields = [(name.strip().lower(), value.strip()) for name, _, value in lines]
+    headers = dict(fields)
+    for version in ("1.1", "1.0", "0.9"):
+        objection(version, fields, headers)
+    assert (content_length(headers) or 0) >= 0
+    expects_continue(headers)
+    request = Request(b"GET", data, (), headers, http10=False, keep_alive=True)
+    record = request.record(Route(None), ts_us=1, node="n", ip="192.0.2.1", conn=1).as_dict()
+    assert json.loads(orjson.dumps(record)) == record
+
+
+def log(data: bytes) -> None:
+    """Any line of a log is a record or none, and a record can be shown."""
+    record = parsed(data)
+    if record is not None:
+        readable(data, colour=True)
+
+
+def record(data: bytes) -> None:
+    """A record whose fields hold anything at all can be shown, too."""
+    text = data.decode("utf-8", "replace")
+    values = [*text.split("\x1f"), *data[:8], None, True, -1.5, 10**30, [], {}]
+    named = {name: values[(at * 7 + len(data)) % len(values)] for at, name in enumerate(FIELD_NAMES)}
+    readable(json.dumps(named).encode(), colour=bool(len(data) % 2))
+
+
+TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
+    function.__name__: function for function in (channel, seq, url, route, head, log, record)
+}
+"""By name; each has a folder of that name in the corpus."""
