@@ -126,7 +126,7 @@ class Segment:
         cursors: who reads it, in order of arrival (a dict for its order and its O(1) removal).
         writer: the token that may write, or ``None``.
         deadline: when the present state ends by itself (``skip_grace``, ``publisher_grace``, first byte), or ``None``.
-        opened_at, closed_at: when it got its first byte, and closed; counted from then for the window's age.
+        opened_at, closed_at: when it got its first byte (0 before), and closed; counted from then for the window's age.
         key: the ``Idempotency-Key`` of the body that is being written, or was written last, if it has one.
         body_at: how many bytes of earlier bodies lie before that body.
         former_keys: the keys of those earlier bodies.
@@ -159,7 +159,7 @@ class Segment:
         self.cursors: dict[Cursor, None] = {}
         self.writer: Writer | None = None
         self.deadline: float | None = None
-        self.opened_at: float | None = None
+        self.opened_at = 0.0
         self.closed_at: float | None = None
         self.key: str | None = None
         self.body_at = 0

@@ -23,11 +23,6 @@ class Latencies:
         self.first_byte = Histogram()
         self.delivery = Histogram()
 
-    def ended(self, record: AccessRecord) -> None:
-        """An exchange ended, one way or another; one that was never answered counts nowhere."""
-        if (wait_us := record.wait_us) is not None:
-            self.waits[record.op or "none"].add(wait_us)
-
     def relayed(self, segment: Segment, record: AccessRecord, arrived: float) -> None:
         """A reader has all of a segment, which has bytes and is closed.
 
@@ -37,12 +32,14 @@ class Latencies:
             record: of its exchange, which has ended.
             arrived: when its request came, in seconds of the clock that the segment's times are from.
         """
-        opened_at, closed_at, wait_us, dur_us = segment.opened_at, segment.closed_at, record.wait_us, record.dur_us
-        assert opened_at is not None, "it has bytes"
-        assert closed_at is not None, "it is closed"
-        assert wait_us is not None, "it was answered"
-        assert dur_us is not None, "it has ended"
-        if arrived < opened_at:
-            self.first_byte.add(wait_us - int((opened_at - arrived) * 1_000_000))
-        if arrived < closed_at:
-            self.delivery.add(dur_us - int((closed_at - arrived) * 1_000_000))
+        before = segment.opened_at - arrived
+        if before > 0:
+            self.first_byte.add((record.wait_us or 0) - int(before * 1_000_000))
+        before = (segment.closed_at or 0) - arrived
+        if before > 0:
+            self.delivery.add((record.dur_us or 0) - int(before * 1_000_000))
+
+    def settle(self) -> None:
+        """Count what was noted since the last time."""
+        for histogram in (*self.waits.values(), self.first_byte, self.delivery):
+            histogram.settle()

@@ -158,8 +158,10 @@ class DataPlane:
 
     def ended(self, record: AccessRecord) -> None:
         """An exchange ended: count it, and log it."""
-        self.exchanges[record.op or "none", record.status or 0, record.reason or ""] += 1
-        self.latencies.ended(record)
+        op = record.op or "none"
+        self.exchanges[op, record.status or 0, record.reason or ""] += 1
+        if (wait_us := record.wait_us) is not None:
+            self.latencies.waits[op].add(wait_us)
         self.bytes_in += record.bytes_in or 0
         self.bytes_out += record.bytes_out or 0
         if self.sink is not None:
@@ -168,6 +170,7 @@ class DataPlane:
     def tick(self, now: float) -> None:
         """Do what is due. Called by the sweeper a few times a second."""
         self.registry.expire(now)
+        self.latencies.settle()
         self._send_interim(now)
         cut_off_stalled(self, self._timelines, now)
         self._close_resting(now)

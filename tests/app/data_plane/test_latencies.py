@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from app.core.limits import Limits
+from app.core.registry import Registry
 from app.core.segment import Segment
 from app.data_plane.histogram import Histogram
 from app.data_plane.latencies import Latencies
+from app.data_plane.plane import DataPlane, Options
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from trickle.records import AccessRecord, Op
@@ -24,13 +27,27 @@ def segment(opened_at: float, closed_at: float) -> Segment:
 
 def test_waits_are_kept_by_operation() -> None:
     """Each in its own; a request that was never answered is not counted."""
-    latencies = Latencies()
-    latencies.ended(AccessRecord(0, op=Op.READ, wait_us=10))
-    latencies.ended(AccessRecord(0, op=Op.READ))
-    latencies.ended(AccessRecord(0, op=None, wait_us=7))
-    assert values(latencies.waits[Op.READ]) == (1, 10)
-    assert values(latencies.waits["none"]) == (1, 7)
-    assert values(latencies.waits[Op.PUBLISH]) == (0, 0)
+    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    plane.ended(AccessRecord(0, op=Op.READ, wait_us=10))
+    plane.ended(AccessRecord(0, op=Op.READ))
+    plane.ended(AccessRecord(0, op=None, wait_us=7))
+    waits = plane.latencies.waits
+    assert values(waits[Op.READ]) == (1, 10)
+    assert values(waits["none"]) == (1, 7)
+    assert values(waits[Op.PUBLISH]) == (0, 0)
+
+
+def test_what_was_noted_does_not_pile_up() -> None:
+    """The sweeper has it counted, whether anybody scrapes or not."""
+    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    for _ in range(100):
+        plane.ended(AccessRecord(0, op=Op.READ, wait_us=10))
+    plane.latencies.first_byte.add(1)
+    plane.latencies.delivery.add(1)
+    plane.tick(1.0)
+    histograms = (plane.latencies.waits[Op.READ], plane.latencies.first_byte, plane.latencies.delivery)
+    assert [histogram._new for histogram in histograms] == [[], [], []]
+    assert values(histograms[0]) == (100, 1000)
 
 
 def test_a_reader_that_waited_counts_from_the_publishers_bytes() -> None:
