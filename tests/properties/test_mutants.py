@@ -20,6 +20,7 @@ from app.core.budget import Budget
 from app.core.channel import Channel
 from app.core.deadlines import Deadlines
 from app.core.facts import Journal
+from app.core.gate import Gate
 from app.core.registry import Registry
 from app.core.segment import Segment
 from app.core.window import Window
@@ -96,7 +97,7 @@ MUTANTS: Final = (
     ),
     Mutant("latecomer-resurrects", Registry, "reserve", "channel.ended and seq != 0 and not reset", "False"),
     Mutant("new-epoch-keeps-the-number", Registry, "_create", "last + 1", "max(last, 1)"),
-    Mutant("predecessor-is-not-let-go", Registry, "_create", "before.forget()", "pass"),
+    Mutant("predecessor-is-not-let-go", Registry, "_create", "self._forget(before)", "pass"),
     # Readers.
     Mutant("append-does-not-wake", Channel, "append", "writer.segment.wake()", "pass"),
     Mutant(
@@ -157,9 +158,15 @@ MUTANTS: Final = (
         "refused-post-sets-the-content-type",
         Registry,
         "reserve",
-        '"" if self.live(name) else content_type',
+        '"" if live else content_type',
         "content_type",
     ),
+    # Limits.
+    Mutant("joins-never-stop", Gate, "take", ">= self._joins_stop", "> self.limit"),
+    Mutant("joins-return-at-once", Gate, "give_back", "self._joins_return", "self._joins_stop"),
+    Mutant("channel-has-no-limit", Registry, "resolve", "not channel.reading.admits(join=join)", "False"),
+    Mutant("reader-of-a-channel-counts-for-ever", Channel, "detach", "self.reading.give_back()", "pass"),
+    Mutant("publisher-counts-for-ever", Writer, "settle", "self._counted.give_back()", "pass"),
     Mutant("journal-has-gaps", Journal, "_next", "self.index += 1", "self.index += 2"),
     Mutant("idle-counts-from-the-beginning", Registry, "_idle_at", "channel.active_at", "channel.created_at"),
     Mutant(
