@@ -1,0 +1,34 @@
+"""The composition root: signals that come before the server is ready for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from app.access_log import AccessLog
+from app.server import serve
+from app.settings import Settings
+from tests.support.logs import read_log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_start_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A supervisor that changes its mind at once need not kill: the server starts, and ends in order."""
+    check = AccessLog.check
+
+    async def interrupted(log: AccessLog) -> None:
+        os.kill(os.getpid(), number)
+        await check(log)
+
+    monkeypatch.setattr(AccessLog, "check", interrupted)
+    handler = signal.getsignal(number)
+    path = tmp_path / "access.jsonl"
+    serve(Settings(port=0, access_log=path), lambda _: None)
+    events = [record["event"] for record in read_log(path) if record.get("channel") is None]
+    assert events == ["server_start", "config", "server_ready", "drain", "server_stop"]
+    assert signal.getsignal(number) is handler
