@@ -28,7 +28,7 @@ def test_a_signal_during_the_start_is_not_forgotten(
     monkeypatch.setattr(AccessLog, "check", interrupted)
     handler = signal.getsignal(number)
     path = tmp_path / "access.jsonl"
-    serve(Settings(port=0, access_log=path), lambda _: None)
+    serve(Settings.model_validate({"port": 0, "access_log": path}), lambda _: None)
     events = [record["event"] for record in read_log(path) if record.get("channel") is None]
     assert events == ["server_start", "config", "server_ready", "drain", "server_stop"]
     assert signal.getsignal(number) is handler

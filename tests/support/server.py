@@ -15,6 +15,9 @@ from typing import IO
 
 from app.conformance.target import Address, Target
 
+QUICK_END = ("--shutdown-drain-s", "0.1")
+"""What a test's server has unless it is given another one: connections that tests leave open would keep it for 5 s."""
+
 STOP_S = 30
 """More than a server may take to stop on the slowest machine; only a hang reaches it."""
 
@@ -71,7 +74,7 @@ def serve(
         scheme: `https` if the arguments switch TLS on.
         stderr: a file that gets the server's standard error instead of the test run's.
     """
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "app", "serve", "--port", "0", *QUICK_END, *arguments]
     if access_log is not None:
         command += ["--access-log", str(access_log)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
