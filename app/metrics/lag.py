@@ -1,9 +1,9 @@
-"""How far readers are behind, at the moment of the scrape, from those whose connection is full: no other is behind."""
+"""How far readers are behind, at the moment of the scrape: of those whose connection is full or who catch up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from prometheus_client.metrics_core import Metric
@@ -27,9 +27,10 @@ class ReaderLag(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """As of now."""
-        lags = [connection.lag() for connection in islice(self._plane.stalled, MOST)]
+        behind = chain(self._plane.stalled, self._plane.catching_up)
+        lags = [who.lag() for who in islice(behind, MOST)]
         yield gauge(
             "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
         )
-        behind = {str(step): float(sum(lag > step for lag in lags)) for step in STEPS}
-        yield gauges("readers_behind", "Readers that are further behind than so many body bytes.", "bytes", behind)
+        counts = {str(step): float(sum(lag > step for lag in lags)) for step in STEPS}
+        yield gauges("readers_behind", "Readers that are further behind than so many body bytes.", "bytes", counts)

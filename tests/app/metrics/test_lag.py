@@ -23,9 +23,10 @@ class Connection:
         return self._behind
 
 
-def lag_of(*behind: int) -> Samples:
-    """A scrape while connections are so far behind."""
-    plane: Any = SimpleNamespace(stalled={Connection(lag): None for lag in behind})
+def lag_of(*behind: int, catching_up: tuple[int, ...] = ()) -> Samples:
+    """A scrape while connections are so far behind, and readers that catch up."""
+    stalled = {Connection(lag): None for lag in behind}
+    plane: Any = SimpleNamespace(stalled=stalled, catching_up=[Connection(lag) for lag in catching_up])
     return scrape(ReaderLag(cast(DataPlane, plane)))
 
 
@@ -41,6 +42,11 @@ def test_readers_are_counted_by_how_far_they_are_behind() -> None:
     found = lag_of(1, STEPS[0], STEPS[0] + 1, STEPS[2] + 1)
     assert found["tricklecast_reader_lag_max_bytes", ()] == STEPS[2] + 1
     assert list(labelled(found, "tricklecast_readers_behind", "bytes").values()) == [2, 1, 1, 0, 0]
+
+
+def test_readers_that_catch_up_are_behind_too() -> None:
+    """Their connection takes more, and they wait for their turn."""
+    assert lag_of(1, catching_up=(70_000,))["tricklecast_reader_lag_max_bytes", ()] == 70_000
 
 
 def test_the_work_is_bounded() -> None:
