@@ -151,13 +151,12 @@ class Registry:
         channel = self.channels.get(name)
         if channel is None:
             return self._missing(name)
-        join = seq < 0
-        if not self.gates.readers.admits(join=join):
-            return Refusal(Why.LIMIT, channel, limit=Limit.READERS)
-        if not channel.reading.admits(join=join):
-            return Refusal(Why.LIMIT, channel, limit=Limit.CHANNEL_READERS)
-        if join and not self.gates.connections.joinable:
-            return Refusal(Why.LIMIT, channel, limit=Limit.CONNECTIONS)
+        readers, reading = self.gates.readers, channel.reading
+        # Asked first what is true of all but a few requests: every GET comes this way.
+        if seq < 0 or readers.used >= readers.limit or reading.used >= reading.limit:
+            limit = self._limit_of_readers(channel, join=seq < 0)
+            if limit is not None:
+                return Refusal(Why.LIMIT, channel, limit=limit)
         resolution = channel.resolve(seq)
         if self.shutting_down and isinstance(resolution, Wait):
             channel.release(resolution.segment)
@@ -271,6 +270,14 @@ class Registry:
         return {why: n + sum(window.evicted[why] for window in windows) for why, n in self._evicted.items()}
 
     # Mechanics.
+
+    def _limit_of_readers(self, channel: Channel, *, join: bool) -> Limit | None:
+        """The limit that one more reader would exceed."""
+        if not self.gates.readers.admits(join=join):
+            return Limit.READERS
+        if not channel.reading.admits(join=join):
+            return Limit.CHANNEL_READERS
+        return Limit.CONNECTIONS if join and not self.gates.connections.joinable else None
 
     def _is_written(self, channel: Channel | None, seq: int) -> bool:
         """Whether somebody writes the segment, so that who takes it over is not one more."""

@@ -164,7 +164,7 @@ MUTANTS: Final = (
     # Limits.
     Mutant("joins-never-stop", Gate, "take", ">= self._joins_stop", "> self.limit"),
     Mutant("joins-return-at-once", Gate, "give_back", "self._joins_return", "self._joins_stop"),
-    Mutant("channel-has-no-limit", Registry, "resolve", "not channel.reading.admits(join=join)", "False"),
+    Mutant("channel-has-no-limit", Registry, "_limit_of_readers", "not channel.reading.admits(join=join)", "False"),
     Mutant("reader-of-a-channel-counts-for-ever", Channel, "detach", "self.reading.give_back()", "pass"),
     Mutant("publisher-counts-for-ever", Writer, "settle", "self._counted.give_back()", "pass"),
     Mutant("journal-has-gaps", Journal, "_next", "self.index += 1", "self.index += 2"),
