@@ -9,7 +9,9 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from app.data_plane.connection import Connection
 from app.data_plane.plane import DataPlane
+from app.data_plane.reader import Reader
 from app.metrics.families import gauge, gauges
 
 MOST: Final = 5_000
@@ -27,7 +29,7 @@ class ReaderLag(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """As of now."""
-        behind = chain(self._plane.stalled, self._plane.catching_up)
+        behind: Iterator[Connection | Reader] = chain(self._plane.stalled, self._plane.catching_up)
         lags = [who.lag() for who in islice(behind, MOST)]
         yield gauge(
             "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
