@@ -8,7 +8,7 @@ import pytest
 
 from app.conformance.http1 import Response
 from app.conformance.stream import Cut
-from app.conformance.target import Target
+from app.conformance.target import Address, Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 
@@ -126,6 +126,20 @@ def test_what_does_not_finish_is_broken_off_at_the_deadline() -> None:
             reader.rest()
         assert server.record(op="read", reason="shutdown").bytes_out == 4
         assert server.record(op="publish", reason="shutdown").bytes_in == 4
+        eventually(server.over)
+
+
+def test_the_control_planes_own_address_answers_to_the_end() -> None:
+    """Probes and scrapes go on there while the channels' address refuses."""
+    with local_server(**LONG, control_port=0) as server, server.client() as target:
+        control = Target(Address("127.0.0.1", server.control_port))
+        upload, _ = target.channel("c").started(0, b"body")
+        drain(server)
+        assert not ready(control)
+        assert b"tricklecast_draining 1.0" in control.ask("GET", "/metrics").body
+        assert told_to_leave(target.channel("c").get(1))
+        upload.end()
+        assert upload.answer().status == 200
         eventually(server.over)
 
 
