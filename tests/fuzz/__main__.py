@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from tests.app.hostile.support import Watched, watched
 from tests.app.hostile.test_requests import send
 from tests.fuzz.functions import TARGETS
-from tests.fuzz.own import CORPUS, corpus, inputs
+from tests.fuzz.own import corpus, inputs
 from tests.fuzz.requests import Requests
 
 ROUND_S = 2.0
@@ -29,7 +28,9 @@ def main() -> int:
     parser.add_argument("--atheris", action="store_true", help="guided by coverage; for functions, not for the server")
     arguments = parser.parse_args()
     if arguments.atheris:
-        return guided(arguments.target, arguments.minutes)
+        # Another process: atheris must be there before what it watches is imported.
+        command = [sys.executable, "-m", "tests.fuzz.guided", arguments.target, str(arguments.minutes)]
+        return subprocess.run(command, check=False).returncode
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
     return rounds(arguments.target, seed, time.monotonic() + 60 * arguments.minutes)
 
@@ -87,25 +88,6 @@ def call(function: Callable[[bytes], None], name: str, seed: int) -> int:
             raise
         count += 1
     return count
-
-
-def guided(target: str, minutes: float) -> int:
-    """Let atheris look for inputs that reach more of the code; what it finds worth keeping goes to the corpus."""
-    try:
-        atheris: Any = importlib.import_module("atheris")
-    except ImportError:
-        print("atheris is not installed here: pip install 'atheris>=3', or leave --atheris out", file=sys.stderr)
-        return 2
-    if target == "server":
-        print("--atheris is for functions: " + ", ".join(TARGETS), file=sys.stderr)
-        return 2
-    atheris.instrument_all()
-    folder = CORPUS / target
-    folder.mkdir(parents=True, exist_ok=True)
-    options = [f"-max_total_time={60 * minutes:.0f}", "-max_len=4096"]
-    atheris.Setup([sys.argv[0], str(folder), *options], TARGETS[target])
-    atheris.Fuzz()
-    return 0
 
 
 if __name__ == "__main__":
