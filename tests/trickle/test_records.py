@@ -64,6 +64,11 @@ def test_the_reason_of_a_limit_names_it() -> None:
     assert Reason.limit("readers") == "limit:readers"
 
 
+def test_the_reasons_of_access_control_say_more() -> None:
+    """Why a token was refused, and what the webhook did."""
+    assert (Reason.token("missing"), Reason.webhook("failed")) == ("token:missing", "webhook:failed")
+
+
 @pytest.mark.parametrize("enum", [Kind, Op, Reason, Event])
 def test_enumerated_values_are_plain_snake_case_strings(enum: type[Kind | Op | Reason | Event]) -> None:
     """Values go into the JSON as they are, so each is its own lower-case name."""
