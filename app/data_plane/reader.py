@@ -143,7 +143,8 @@ class Reader(Exchange):
         if buffers:
             self.connection.send_many(buffers)
         if finished:
-            self.finish(REASON_OF_STATE[segment.state], close=not self.keep_alive)
+            done = self.finish if self.connection.write_paused else self.conclude
+            done(REASON_OF_STATE[segment.state], close=not self.keep_alive)
         elif not caught_up and not self.connection.write_paused:
             self.plane.catching_up.add(self)
         return size
@@ -152,9 +153,10 @@ class Reader(Exchange):
         """The peer has taken all."""
         if not self.done:
             self.withdraw()
-        super().conclude(reason, close=close)
+        self.end(reason)
         if self.segment.size:
             self.plane.latencies.relayed(self.segment, self.record, self.arrived)
+        self.connection.complete(close=close)
 
     def broken(self, reason: str) -> None:
         """The connection broke when all of the answer was handed over, and not all of it taken."""
