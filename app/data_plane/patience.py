@@ -112,5 +112,9 @@ class Patience(Connection):
 
     def failed(self, error: Exception) -> None:
         """Something of ours went wrong while a request was being parsed: that is no fault of the client's."""
-        self.loop.call_exception_handler({"message": "a request could not be served", "exception": error})
+        self.loop.call_exception_handler(
+            {"message": "a request could not be served", "exception": error.__context__ or error}
+        )
+        if self.exchange is None:
+            self.without_route().end(Reason.ERROR)
         self.abort(Reason.ERROR)
