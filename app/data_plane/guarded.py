@@ -51,7 +51,7 @@ class Guarded(Exchange):
         again: Again,
     ) -> None:
         super().__init__(connection, request, record)
-        request.shrink()
+        request.shrink(credentials=self.plane.access is not None)
         self.request = request
         self.route = route
         self._since = self.plane.clock()

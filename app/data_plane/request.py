@@ -20,9 +20,13 @@ RESET: Final = wire.RESET.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
 _TRACEPARENT: Final = wire.TRACEPARENT.encode()
+_AUTHORIZATION: Final = b"authorization"
+_CREDENTIALS_BYTES: Final = 9 << 10
+"""More than a token may have (8 KiB)."""
+
 _NEEDED: Final = (
-    b"origin", b"user-agent", b"expect", b"content-length", CONTENT_TYPE, EXPECT_CONTENT, TRUNCATED, RESET,
-    IDEMPOTENCY_KEY, _ATTEMPT, CLIENT,
+    b"origin", b"user-agent", b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
+    TRUNCATED, RESET, IDEMPOTENCY_KEY, _ATTEMPT, CLIENT,
 )  # fmt: skip
 """Header fields that a POST is asked for once its record has begun; of any other request it is the origin only."""
 
@@ -108,15 +112,22 @@ class Request:
         """Which attempt at the same request this is, as the client counts: 1 for the first."""
         return _attempt(self.headers.get(_ATTEMPT))
 
-    def shrink(self) -> None:
+    def shrink(self, *, credentials: bool) -> None:
         """Keep only what it takes to begin the exchange once more, where many requests may have to wait for that.
 
         Values that are too long by far stay too long: whoever checks them comes to the same.
+
+        Args:
+            credentials: whether somebody will ask for a token again: in a header, or in the query.
         """
-        self.target, self.parts = b"", ()
         headers = self.headers
         needed = _NEEDED if self.method == b"POST" else (b"origin",)
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
+        self.parts = ()
+        if not credentials:
+            self.target = b""
+        elif (value := headers.get(_AUTHORIZATION)) is not None:
+            self.headers[_AUTHORIZATION] = value[:_CREDENTIALS_BYTES]
 
     def record(self, route: Route, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
         """Begin the access record of this request, for a server that writes an access log."""

@@ -300,6 +300,21 @@ def test_who_is_refused_again_and_again_is_answered_later(tmp_path: Path) -> Non
         assert {(record.status, record.reason) for record in held} == {(401, "token:missing")}
 
 
+@pytest.mark.parametrize("in_query", [False, True])
+def test_a_token_outlives_a_hold(tmp_path: Path, in_query: bool) -> None:
+    """Who was held is judged by the token that it showed, not as one that has none."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    with (
+        local_server(jwt_secret_file=tmp_path / "secret", token_in_query=True) as server,
+        server.client() as target,
+    ):
+        headers = bearer(token(trickle={"subscribe": ["cam-*"]}))
+        query = f"?token={headers.pop('Authorization').removeprefix('Bearer ')}" if in_query else ""
+        for channel, status in (("cam-1", 404), ("other", 403)):
+            while not [record for record in list(server.records) if record.channel == channel and record.guard_ms]:
+                assert target.ask("GET", f"{target.base}/{channel}/0{query}", headers).status == status
+
+
 def test_a_secret_file_that_will_not_do(tmp_path: Path) -> None:
     """One byte too few."""
     from app.access.access import Access
