@@ -69,6 +69,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         number: signal.signal(number, lambda number, _: early.append(number))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     try:
         uvloop.run(_serve(settings, listener, control, announce, early))
     except* TrickleError as group:

@@ -1,4 +1,4 @@
-"""The composition root: signals that come before the server is ready for them."""
+"""The composition root: signals that come before the server is ready for them, or have nothing else to do."""
 
 from __future__ import annotations
 
@@ -32,3 +32,17 @@ def test_a_signal_during_the_start_is_not_forgotten(
     events = [record["event"] for record in read_log(path) if record.get("channel") is None]
     assert events == ["server_start", "config", "server_ready", "drain", "server_stop"]
     assert signal.getsignal(number) is handler
+
+
+def test_sighup_without_a_log_drains() -> None:
+    """A terminal that closes ends its server in order."""
+    announced: list[str] = []
+    handler = signal.getsignal(signal.SIGHUP)
+
+    def hang_up(address: str) -> None:
+        announced.append(address)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    serve(Settings.model_validate({"port": 0}), hang_up)
+    assert announced
+    assert signal.getsignal(signal.SIGHUP) is handler

@@ -111,9 +111,3 @@ def test_sighup_reopens_the_log_under_load(tmp_path: Path) -> None:
         assert server.stop() == 0
     lines = [*renamed.read_bytes().splitlines(), *log.read_bytes().splitlines()]
     assert published([json.loads(line) for line in lines]) == answered
-
-
-def test_sighup_without_a_log_drains() -> None:
-    """A terminal that closes ends its server in order."""
-    with serve() as server:
-        assert server.stop(signal.SIGHUP) == 0
