@@ -40,8 +40,9 @@ def rounds(target: str, seed: int, until: float) -> int:
     count = 0
     while time.monotonic() < until:
         print(f"{target}: seed {seed}, {count} inputs so far", flush=True)
+        stop = min(until, time.monotonic() + ROUND_S)
         try:
-            count += attack(seed) if target == "server" else call(TARGETS[target], target, seed)
+            count += attack(seed, stop) if target == "server" else call(TARGETS[target], target, seed, stop)
         except Exception:
             print(f"found by: scripts/fuzz {target} --seed {seed}", file=sys.stderr, flush=True)
             raise
@@ -50,11 +51,10 @@ def rounds(target: str, seed: int, until: float) -> int:
     return 0
 
 
-def attack(seed: int) -> int:
+def attack(seed: int, stop: float) -> int:
     """A server of its own for each seed; how many requests it was sent."""
     count = 0
     with watched(max_channels=64, max_total_bytes=1 << 20, max_segment_bytes=1 << 16, channel_drain_s=0) as server:
-        stop = time.monotonic() + ROUND_S
         rng = random.Random(seed)
         requests = Requests(rng)
         while time.monotonic() < stop:
@@ -74,10 +74,9 @@ def _connections(server: Watched, requests: Requests, rng: random.Random) -> int
     return count
 
 
-def call(function: Callable[[bytes], None], name: str, seed: int) -> int:
+def call(function: Callable[[bytes], None], name: str, seed: int, stop: float) -> int:
     """A function with inputs of its own; how many."""
     make = inputs(random.Random(seed), corpus(name))
-    stop = time.monotonic() + ROUND_S
     count = 0
     while time.monotonic() < stop:
         data = make()
