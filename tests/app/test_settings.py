@@ -81,6 +81,12 @@ def test_sizes_take_units(config: Path) -> None:
     assert (settings.window_bytes, settings.max_segment_bytes, settings.max_total_bytes) == (1 << 20, 2000, 5)
 
 
+@pytest.mark.parametrize(("given", "on"), [("on", True), ("off", False)])
+def test_the_storm_guard_is_on_or_off(given: str, on: bool) -> None:
+    """In words, as on the command line."""
+    assert load({"storm_guard": given}).settings.options().storm_guard is on
+
+
 @pytest.mark.parametrize(("given", "path"), [("/", ""), ("", ""), ("a/b/", "/a/b"), ("//x", "/x")])
 def test_base_paths_are_normalized(given: str, path: str) -> None:
     """However it is written, the base path has one form."""
@@ -118,6 +124,7 @@ def test_settings_are_frozen() -> None:
         ({"tls_cert": "x"}, "tls_cert and tls_key go together"),
         ({"tls_key": "x"}, "tls_cert and tls_key go together"),
         ({"node": "n" * 65}, "node: String should have at most 64 characters (command line)"),
+        ({"storm_guard": "maybe"}, "storm_guard: Input should be 'on' or 'off' (command line)"),
         ({"colour": "red"}, "colour: Extra inputs are not permitted (command line)"),
         ({"shutdown_drain_s": "inf"}, "shutdown_drain_s: Input should be a finite number (command line)"),
         ({"per_ip_requests_per_s": "inf"}, "per_ip_requests_per_s: Input should be a finite number (command line)"),
