@@ -30,6 +30,14 @@ def test_headers_are_counted_with_a_price_for_each(server: LocalServer, target: 
             assert connection.response().status == status, (count, excess)
 
 
+@pytest.mark.parametrize(("excess", "status"), [(-1, 200), (0, 200), (1, 414)])
+def test_a_url_is_bounded(server: LocalServer, target: Target, excess: int, status: int) -> None:
+    """8 KiB, with its query; one byte more is 414."""
+    path = f"{NEXT}?"
+    url = path + "q" * (server.plane.options.url_bytes - len(path) + excess)
+    assert target.ask("GET", url).status == status
+
+
 def test_a_head_that_never_ends_is_refused(target: Target) -> None:
     """Field after field, in packets of their own."""
     connection = target.open()
@@ -206,6 +214,15 @@ def test_control_plane_requests_without_end(target: Target, server: LocalServer)
     connection.try_send(connection.render("GET", "/healthz") * 5000)
     connection.half_close()
     eventually(lambda: "limit:pipelined_requests" in {record.reason for record in list(server.records)})
+
+
+@pytest.mark.parametrize(("count", "paused"), [(QUEUE_REQUESTS - 1, 0), (QUEUE_REQUESTS, 0), (QUEUE_REQUESTS + 1, 1)])
+def test_reading_pauses_at_the_limit(channel: Channel, server: LocalServer, count: int, paused: int) -> None:
+    """64 requests may wait behind another one; while there are more, nothing is read."""
+    channel.create()
+    pipelined(channel, count)
+    channel.target.settle()
+    assert server.inside(lambda: len(server.plane.paused)) == paused
 
 
 def test_a_client_that_leaves_a_full_pipeline_is_noticed(channel: Channel, server: LocalServer) -> None:
