@@ -1,7 +1,7 @@
 """The crowd: publishers and readers that come, go, stall and reset, and are replaced at once by others.
 
 ``python -m benchmarks.endurance.crowd``: a job as a line of JSON in, then ``{"rate": chunks/s}`` lines; once a second
-what has happened so far as a line of JSON out. It ends with its input.
+what has happened so far, and how late the process is, as a line of JSON out. It ends with its input.
 """
 
 from __future__ import annotations
@@ -227,8 +227,9 @@ async def _main() -> None:
 
 async def _report(crowd: Crowd) -> None:
     while True:
+        due = time.monotonic() + 1.0
         await asyncio.sleep(1.0)
-        sys.stdout.write(json.dumps(crowd.seen) + "\n")
+        sys.stdout.write(json.dumps({"late_s": time.monotonic() - due, "seen": crowd.seen}) + "\n")
         sys.stdout.flush()
 
 

@@ -31,8 +31,11 @@ STEERED_S = 40.0
 """For so long, at most half of the first life, the crowd's pace is adjusted; then it stays, so that what the server
 holds is always about the same."""
 
-SLACK = 1.5
-"""The pace asked for is at most so many times the one that the crowd manages."""
+DELIVERIES = 60_000
+"""Chunks a second, over all readers, beyond which no pace is asked for: more than a core can deliver one by one."""
+
+LATE_S = 0.1
+"""If the crowd's process is so late it has too much to do, and the pace is lowered instead."""
 
 END_S = 30.0
 """How long the witnesses have to read what is left."""
@@ -69,13 +72,15 @@ class Outcome:
 
     Attributes:
         subject: the server, with its lives. accounts: of the witnesses. log: what its access log says.
-        crowd: what the crowd has seen, counted. rates: the crowd's chunks per second while they were adjusted.
+        crowd: what the crowd has seen, counted. late_s: how late its process woke up at last.
+        rates: the crowd's chunks per second while they were adjusted.
     """
 
     subject: Subject
     accounts: list[Account]
     log: LogAccount
     crowd: Counter[str]
+    late_s: float = 0.0
     rates: list[float] = field(default_factory=list)
 
 
@@ -152,15 +157,15 @@ async def _steer(plan: Plan, subject: Subject, crowd: Process, outcome: Outcome,
     """Once a second: sample the server; at first, set the crowd's pace by how busy the server is."""
     rate = plan.rate
     begun = told = time.monotonic()
-    chunks = 0
+    fastest = DELIVERIES * plan.publishers / plan.readers
     while True:
         await asyncio.sleep(1.0)
-        chunks, managed = outcome.crowd["chunks"], outcome.crowd["chunks"] - chunks
         if (life := subject.sample()) is None:
             continue
         busy = life.busy[-1]
         if time.monotonic() - begun < min(STEERED_S, plan.seconds * TERM_AT / 2):
-            rate = min(rate * min(max(plan.busy / max(busy, 0.01), 1 / STEP), STEP), SLACK * managed + plan.rate)
+            factor = 1 / STEP if outcome.late_s > LATE_S else min(max(plan.busy / max(busy, 0.01), 1 / STEP), STEP)
+            rate = min(rate * factor, fastest)
             outcome.rates.append(rate)
             assert crowd.stdin is not None
             crowd.stdin.write(rate_line(rate))
@@ -173,7 +178,8 @@ async def _steer(plan: Plan, subject: Subject, crowd: Process, outcome: Outcome,
 async def _listen(crowd: Process, outcome: Outcome) -> None:
     assert crowd.stdout is not None
     async for line in crowd.stdout:
-        outcome.crowd = Counter(json.loads(line))
+        report = json.loads(line)
+        outcome.crowd, outcome.late_s = Counter(report["seen"]), report["late_s"]
 
 
 async def _provoke(plan: Plan, subject: Subject, say: Callable[[str], None]) -> None:
