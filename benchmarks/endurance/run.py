@@ -34,7 +34,7 @@ holds is always about the same."""
 DELIVERIES = 60_000
 """Chunks a second, over all readers, beyond which no pace is asked for: more than a core can deliver one by one."""
 
-LATE_S = 0.1
+LATE_S = 0.5
 """If the crowd's process is so late it has too much to do, and the pace is lowered instead."""
 
 END_S = 30.0
