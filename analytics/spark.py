@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
+from analytics import java
 from analytics.errors import SparkFailed, SparkUnavailable
 from analytics.signals import deferred
 
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local[*]"
 DRIVER_MEMORY: Final = "1g"
-JAVA_VERSION: Final = 17
-"""The oldest Java that Spark 4 runs on."""
-
 CONNECT_S: Final = 5.0
 """How long a standalone master may take to accept a connection, seconds."""
 
@@ -44,26 +39,7 @@ CLUSTER_PARTITIONS: Final = 32
 """Parts of a shuffle on a cluster where nobody has chosen another number. Spark's default is made for shuffles of raw
 rows; those of a roll-up are small, and a report has a dozen of them."""
 
-HUGE_METHOD: Final = 8000
-"""Bytes of code from which on Java runs a method as it is, at a third of the speed, unless it is told to compile that,
-too (HotSpot's ``-XX:-DontCompileHugeMethods``). The loop over the lines is about as large, as Spark generates it."""
-
-_ALL_COMPILED: Final = "-XX:-DontCompileHugeMethods"
-
-_FAST_JAVA: Final = f"{_ALL_COMPILED} -XX:+UseParallelGC"
-"""Nobody waits for a single pause of a report: the collector with the least work takes a sixth off a scan."""
-
-_QUICK_JAVA: Final = f"{_ALL_COMPILED} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=192m"
-"""Room for compiled code is only reserved, so that it costs nothing. Without the optimising compiler Java would reserve
-48 MB, which are enough for a report, but not for a session that goes on: once they are full nothing is compiled any
-more, all is several times slower, and Java itself may end."""
-
 _INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-
-_INSTALL_JAVA: Final = (
-    f"Spark needs Java {JAVA_VERSION} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; "
-    "Fedora: dnf install java-21-openjdk-headless; macOS: brew install openjdk@17) or set JAVA_HOME"
-)
 
 
 def settings(
@@ -96,10 +72,10 @@ def settings(
             _PARTITIONS: str(_cores()),
             "spark.sql.adaptive.enabled": "false",
         }
-        chosen["spark.driver.extraJavaOptions"] = _QUICK_JAVA if small else _FAST_JAVA
+        chosen["spark.driver.extraJavaOptions"] = java.QUICK if small else java.FAST
     else:
         # Whose Java is not for us to choose: rather no loop in one piece than one that is not compiled.
-        chosen["spark.sql.codegen.hugeMethodLimit"] = str(HUGE_METHOD)
+        chosen["spark.sql.codegen.hugeMethodLimit"] = str(java.HUGE_METHOD)
     return chosen | dict(conf or {})
 
 
@@ -181,8 +157,8 @@ def check_installed() -> type[SparkSession]:
 
 def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose: bool) -> SparkSession:
     # Under spark-submit, Java runs already.
-    if find_java() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        raise SparkUnavailable(_INSTALL_JAVA)
+    if java.find_java() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        raise SparkUnavailable(java.INSTALL)
     # Where Spark runs Python on this machine, it is to be this one, which has these packages.
     if str(chosen.get("spark.master", "")).startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -202,29 +178,10 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
             raise SparkUnavailable(_why_not_started(noise, error)) from error
 
 
-def find_java() -> str | None:
-    """The Java that Spark would run: that of ``JAVA_HOME``, else the one on the path."""
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
-
-
-def java_version() -> int | None:
-    """The major version of :func:`find_java`'s Java; ``None`` if it does not say."""
-    java = find_java()
-    if java is None:
-        return None
-    try:
-        said = subprocess.run([java, "-version"], capture_output=True, timeout=20, check=False).stderr
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(rb'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
-
-
 def _why_not_started(noise: IO[bytes], error: Exception) -> str:
-    version = java_version()
-    if version is None or version < JAVA_VERSION:
-        return _INSTALL_JAVA + (f" (found version {version})" if version else "")
+    version = java.java_version()
+    if version is None or version < java.JAVA_VERSION:
+        return java.INSTALL + (f" (found version {version})" if version else "")
     noise.seek(0)
     said = noise.read()[-100_000:].decode(errors="replace").splitlines()
     telling = [line for line in said if re.search(r"Error|Exception", line) and not line.startswith("\tat ")]

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 
-from analytics import spark as module
+from analytics import java
 from analytics.errors import SparkFailed, SparkUnavailable
-from analytics.spark import check_master, failures_as_one_line, java_version, one_line, settings, spark_session
+from analytics.java import java_version
+from analytics.spark import check_master, failures_as_one_line, one_line, settings, spark_session
 
 EVENT = '{"ts_us":1760000000000000,"kind":"event","event":"server_start"}\n'
 """A log in which nothing happens."""
@@ -203,9 +204,9 @@ def test_java_version(said: str, version: int | None, tmp_path: Path, monkeypatc
 
 def test_java_version_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Java has no version, and one that cannot be run neither."""
-    monkeypatch.setattr(module, "find_java", lambda: None)
+    monkeypatch.setattr(java, "find_java", lambda: None)
     assert java_version() is None
-    monkeypatch.setattr(module, "find_java", lambda: "/nonexistent/java")
+    monkeypatch.setattr(java, "find_java", lambda: "/nonexistent/java")
     assert java_version() is None
 
 
