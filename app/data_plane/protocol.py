@@ -104,22 +104,24 @@ class TrickleProtocol(Delegating):
             if self._head_bytes > 2 * self.plane.options.header_bytes:
                 self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if self._chunked:
-            self._count_excess(len(data))
+            # What of it was payload is subtracted already.
+            self._excess += len(data)
+            if self._excess < 0:
+                self._excess = 0
+            elif self._excess > EXCESS_BYTES:
+                self._reject_excess()
         if (request := self._request) is not None and request.chunks:
             self.deliver(request)
-        if self.exchange is None:
+        if self.exchange is None and (self.mid_message or self not in self.plane.resting):
             self.expect_rest()
 
-    def _count_excess(self, size: int) -> None:
-        """So many bytes more have come of a chunked body; what of them was payload is subtracted already."""
-        excess = self._excess + size
-        self._excess = max(excess, 0)
-        if excess > EXCESS_BYTES:
-            self._deliver_rest()
-            if self._head_packets == NO_HEAD:
-                self.reject(Status.BAD_REQUEST, "Too much around the chunks")
-            else:
-                self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+    def _reject_excess(self) -> None:
+        """Too much of a chunked body is no payload."""
+        self._deliver_rest()
+        if self._head_packets == NO_HEAD:
+            self.reject(Status.BAD_REQUEST, "Too much around the chunks")
+        else:
+            self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 
     def on_message_begin(self) -> None:
         self.url = b""
