@@ -92,14 +92,14 @@ def test_a_sweep_over_seqs_is_held(answer: Answer) -> None:
     assert [guard.hold(1, "c", seq, answer, 0.0) > 0 for seq in range(FREE + 2)] == [False] * FREE + [True] * 2
 
 
-@pytest.mark.parametrize("answer", STEPS)
+@pytest.mark.parametrize("answer", sorted(STEPS, key=str))
 def test_walking_on_is_not_held(answer: Answer) -> None:
     """Through a run of empty segments, of ones that are gone, or behind the head, at any speed."""
     guard = Guard()
     assert not any(guard.hold(1, "c", seq, answer, 0.0) for seq in range(500))
 
 
-@pytest.mark.parametrize("answer", STEPS)
+@pytest.mark.parametrize("answer", sorted(STEPS, key=str))
 @pytest.mark.parametrize(("seqs", "held"), [(1, True), (RECENT, True), (RECENT + 1, False)])
 def test_a_loop_over_a_few_seqs_in_turn_is_held(answer: Answer, seqs: int, held: bool) -> None:
     """As many as are remembered; with one more in turn each looks like a step."""
@@ -107,7 +107,7 @@ def test_a_loop_over_a_few_seqs_in_turn_is_held(answer: Answer, seqs: int, held:
     assert any(guard.hold(1, "c", turn % seqs, answer, 0.0) for turn in range(20 * seqs)) is held
 
 
-@pytest.mark.parametrize("answer", STEPS)
+@pytest.mark.parametrize("answer", sorted(STEPS, key=str))
 def test_a_step_pays_everything_back(answer: Answer) -> None:
     """Whoever asks for another seq at last begins anew."""
     guard = Guard()
