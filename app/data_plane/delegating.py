@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from app.data_plane.head import content_length, expects_continue
-from app.data_plane.plane import DataPlane
 from app.data_plane.replies import CONTINUE
 from app.data_plane.turns import MAX_QUEUED, Turns
 from trickle.records import Reason
@@ -25,15 +21,8 @@ class Delegating(Turns):
 
     __slots__ = ("_body",)
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(plane, config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._body: bytearray | None = None
 
     def await_body(self, version: str, headers: dict[bytes, bytes]) -> None:

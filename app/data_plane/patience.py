@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from app.core.limits import Limit
 from app.data_plane.answers import limit_reply
 from app.data_plane.connection import Connection
 from app.data_plane.door import arrive, leave
-from app.data_plane.plane import DataPlane
 from app.data_plane.replies import Reply
 from trickle.records import Reason
 from trickle.wire import Status
@@ -28,15 +24,8 @@ class Patience(Connection):
 
     __slots__ = ("owing",)
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(plane, config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.owing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

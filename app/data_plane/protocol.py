@@ -6,17 +6,13 @@ whole: what cannot be framed, is too large or comes too slowly never gets there.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from app.data_plane.delegating import Delegating
 from app.data_plane.dispatch import begin
 from app.data_plane.head import objection
-from app.data_plane.plane import DataPlane
 from app.data_plane.request import Request
 from trickle.records import Reason
 from trickle.wire import Status
@@ -56,15 +52,8 @@ class TrickleProtocol(Delegating):
         "_upgrade",
     )
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(plane, config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._request: Request | None = None
         self._excess = 0
         self._head_bytes = 0

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import Any, Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from app.data_plane.dispatch import begin
 from app.data_plane.patience import Patience
-from app.data_plane.plane import DataPlane
 from app.data_plane.request import Request
 from trickle.records import Reason
 from trickle.wire import Status
@@ -34,15 +29,8 @@ class Turns(Patience):
 
     __slots__ = ("_queued_bytes", "queue")
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(plane, config, server_state, app_state, _loop)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.queue: deque[Request] | None = None
         self._queued_bytes = 0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.load.http import Connection
 from benchmarks.load.loop import Loop, address
 from benchmarks.load.meter import Meter
-from benchmarks.load.stream import CHANNEL, SETTLE_S, STUCK_S, create, turn_until
+from benchmarks.load.stream import CHANNEL, SETTLE_S, STUCK_S, ask, create, turn_until
 from benchmarks.scenarios import Ask, Repeat
 
 PATHS = {Ask.MISSING: "/trickle/missing/5", Ask.AHEAD: f"{CHANNEL}/500", Ask.ENDED: f"{CHANNEL}/1"}
@@ -108,17 +108,6 @@ def _prepare(loop: Loop, scenario: Repeat) -> None:
         turn_until(loop, time.monotonic() + SETTLE_S)
     elif scenario.ask is not Ask.AHEAD:
         size = 0 if scenario.ask is Ask.EMPTY else scenario.body_bytes
-        _do(loop, "POST", f"{CHANNEL}/0", f"Content-Length: {size}\r\n", bytes(size))
+        ask(loop, "POST", f"{CHANNEL}/0", f"Content-Length: {size}\r\n", bytes(size))
     if scenario.ask is Ask.ENDED:
-        _do(loop, "DELETE", CHANNEL)
-
-
-def _do(loop: Loop, method: str, path: str, fields: str = "", body: bytes = b"") -> None:
-    connection = Connection(loop, 0)
-    connection.request(method, path, fields, body)
-    deadline = time.monotonic() + STUCK_S
-    while connection.busy:
-        if time.monotonic() > deadline:
-            raise TimeoutError("the server does not answer")
-        loop.turn(deadline)
-    connection.close()
+        ask(loop, "DELETE", CHANNEL)

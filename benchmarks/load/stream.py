@@ -177,8 +177,17 @@ class RequestPublisher:
 
 def create(loop: Loop, path: str) -> None:
     """Create a channel, and wait until it is there."""
+    ask(loop, "POST", path, "Expect-Content: video/mp2t\r\nContent-Length: 0\r\n")
+
+
+def ask(loop: Loop, method: str, path: str, fields: str = "", body: bytes = b"") -> None:
+    """Make one request on a connection of its own, and wait for the answer.
+
+    Raises:
+        TimeoutError: there is none for :data:`STUCK_S`.
+    """
     connection = Connection(loop, 0)
-    connection.request("POST", path, "Expect-Content: video/mp2t\r\nContent-Length: 0\r\n")
+    connection.request(method, path, fields, body)
     deadline = time.monotonic() + STUCK_S
     while connection.busy:
         if time.monotonic() > deadline:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.conformance.target import Channel, Target
-from tests.app.data_plane.conftest import server, target
+from tests.app.conftest import target
+from tests.app.data_plane.conftest import server
 
 __all__ = ["channel", "server", "target"]
 

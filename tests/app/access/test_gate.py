@@ -27,12 +27,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.fixture
-def target(server: LocalServer) -> Iterator[Target]:
-    with server.client() as client:
-        yield client
-
-
 def may(*names: str, **rights: list[str]) -> dict[str, str]:
     """The header of somebody who has these rights, for these channels."""
     return bearer(token(trickle={name: ["cam-*"] for name in names} | rights))

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -226,15 +227,18 @@ def test_who_waits_when_the_server_goes(hook: Service, folder: Path) -> None:
     hook.gate.set()
 
 
+@contextmanager
+def unanswered(folder: Path, fail_open: bool) -> Iterator[tuple[LocalServer, Target]]:
+    """A server whose webhook nobody answers, and a client of it."""
+    settings = {"webhook_url": "http://127.0.0.1:1/", "control_token_file": folder / "control"}
+    with local_server(**settings, webhook_fail_open=fail_open) as running, running.client() as target:
+        yield running, target
+
+
 @pytest.mark.parametrize(("fail_open", "status"), [(False, 503), (True, 200)])
 def test_without_an_answer(folder: Path, fail_open: bool, status: int) -> None:
     """Nobody is let in, unless the operator wants everybody to be."""
-    with (
-        local_server(
-            webhook_url="http://127.0.0.1:1/", control_token_file=folder / "control", webhook_fail_open=fail_open
-        ) as running,
-        running.client() as target,
-    ):
+    with unanswered(folder, fail_open) as (_, target):
         assert target.ask("POST", f"{target.base}/channel", {}, b"").status == status
 
 
@@ -242,12 +246,7 @@ def test_without_an_answer(folder: Path, fail_open: bool, status: int) -> None:
 def test_when_too_many_wait(folder: Path, monkeypatch: pytest.MonkeyPatch, fail_open: bool, status: int) -> None:
     """One more is not asked about, which is no answer either."""
     monkeypatch.setattr("app.access.webhooks.MAX_WAITING", 0)
-    with (
-        local_server(
-            webhook_url="http://127.0.0.1:1/", control_token_file=folder / "control", webhook_fail_open=fail_open
-        ) as running,
-        running.client() as target,
-    ):
+    with unanswered(folder, fail_open) as (running, target):
         assert target.ask("POST", f"{target.base}/channel", {}, b"").status == status
         assert running.record(channel="channel").reason == ("complete" if fail_open else "limit:webhook")
 

@@ -25,12 +25,6 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.fixture
-def target(server: LocalServer) -> Iterator[Target]:
-    with server.client() as client:
-        yield client
-
-
 def create(target: Target, name: object, **more: object) -> Response:
     body = json.dumps({"name": name, **more}).encode()
     return target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, body)

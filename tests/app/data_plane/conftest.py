@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.conformance.target import Channel, Target
 from tests.support.local import LocalServer, local_server
 
 
@@ -15,16 +14,3 @@ def server() -> Iterator[LocalServer]:
     """A server with default settings."""
     with local_server() as running:
         yield running
-
-
-@pytest.fixture
-def target(server: LocalServer) -> Iterator[Target]:
-    """A client of that server; it closes its connections and ends its channels after the test."""
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture
-def channel(target: Target) -> Channel:
-    """A channel that nobody else uses; it is not created yet."""
-    return target.channel()

@@ -143,9 +143,11 @@ def slow_reader(server: LocalServer, channel: Channel, publish: object, chunks: 
     assert callable(publish)
     peer = SlowPeer(server.port, get(channel))
     eventually(lambda: server.plane.registry.readers == 1)
+    size = stored(server, channel) + chunks * CHUNK
     try:
         for _ in range(chunks):
             publish(pattern(CHUNK))
+        eventually(lambda: stored(server, channel) == size, what="all is published")
         eventually(lambda: server.plane.stalled, what="the reader is stuck")
         yield peer
     finally:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.conformance.target import Channel, Target
 from tests.app.hostile.support import Watched, watched
 from tests.support.local import LocalServer
 
@@ -23,16 +22,3 @@ def server(attacked: Watched) -> Iterator[LocalServer]:
     """That server; after the test it must be unharmed."""
     yield attacked.server
     attacked.check()
-
-
-@pytest.fixture
-def target(server: LocalServer) -> Iterator[Target]:
-    """A client of it; it closes its connections and ends its channels after the test."""
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture
-def channel(target: Target) -> Channel:
-    """A channel that nobody else uses; it is not created yet."""
-    return target.channel()

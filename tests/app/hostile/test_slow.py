@@ -53,13 +53,6 @@ def clock(server: LocalServer) -> Clock:
     return clock_of(server)
 
 
-@pytest.fixture
-def target(server: LocalServer) -> Iterator[Target]:
-    """A client of the server."""
-    with server.client() as client:
-        yield client
-
-
 def advance(server: LocalServer, clock: Clock, seconds: float) -> None:
     """Move the clock in the server's thread."""
     server.inside(lambda: clock.advance(seconds))
