@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import fields
 
 import anyio
+import httpx
 from anyio.abc import TaskStatus
 
 from publisher.client import Publisher, Segment
-from trickle.errors import TrickleError
+from trickle import wire
+from trickle.errors import ConnectionLost, TrickleError, error_for
 from trickle.load import CONTENT_TYPE, Load
 from trickle.stress import Desk, Left, Orders, Seat, Sent
 
@@ -23,15 +25,17 @@ from trickle.stress import Desk, Left, Orders, Seat, Sent
 async def work(orders: Orders, desk: Desk) -> None:
     """Publish on every seat's channel, and end the channels when the run does.
 
-    Their preconnects are on their way when ``desk.ready()`` is called, so the channels exist soon after.
+    The channels exist when ``desk.ready()`` is called: a subscriber that waits for its channel would take one that
+    ends before anything is published for the past of one that is still to begin.
     """
     block = orders.load.block()
     start = _Start()
     verify = ssl.create_default_context(cafile=orders.ca_file) if orders.ca_file else True
     seats = [_Seat(seat, orders.load, block, desk, start) for seat in orders.seats]
     async with anyio.create_task_group() as tasks:
-        for seat in seats:
-            await tasks.start(seat.run, verify)
+        async with httpx.AsyncClient(verify=verify) as client:
+            for seat in seats:
+                await tasks.start(seat.run, verify, client)
         start.at(await desk.ready())
         for seat in seats:
             await seat.finished.wait()
@@ -68,13 +72,16 @@ class _Seat:
         self._desk = desk
         self._start = start
 
-    async def run(self, verify: ssl.SSLContext | bool, *, task_status: TaskStatus[None]) -> None:
+    async def run(
+        self, verify: ssl.SSLContext | bool, client: httpx.AsyncClient, *, task_status: TaskStatus[None]
+    ) -> None:
         error, entered = "", False
         # Not start=0: who has asked for its position knows that there is a server, and then always ends its channel.
         publisher = Publisher(
             self._seat.url, content_type=CONTENT_TYPE, start="resume", when_full="wait", verify=verify
         )
         try:
+            await _create(client, self._seat.url)
             async with publisher:
                 task_status.started()
                 entered = True
@@ -141,6 +148,21 @@ class _Seat:
                 return min(due_ns, self._desk.now())
             self._desk.woke(self._desk.now() - due_ns)
         return due_ns
+
+
+async def _create(client: httpx.AsyncClient, url: str) -> None:
+    """Have the server create a channel.
+
+    Raises:
+        ConnectionLost: it does not answer.
+        TrickleError: it says no.
+    """
+    try:
+        answer = await client.post(url, headers={wire.EXPECT_CONTENT: CONTENT_TYPE})
+    except httpx.HTTPError as error:
+        raise ConnectionLost(detail=f"the channel cannot be created: {error or type(error).__name__}") from None
+    if not answer.is_success:
+        raise error_for(answer.status_code, answer.headers, detail=answer.text.partition("\n")[0])
 
 
 def _counts(publisher: Publisher) -> dict[str, int]:

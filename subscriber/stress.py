@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import ssl
 from dataclasses import fields
-from typing import Final
 
 import anyio
 from anyio.abc import TaskStatus
@@ -17,9 +16,6 @@ from trickle.errors import TrickleError
 from trickle.load import MARKER_BYTES, Marker
 from trickle.stress import Desk, Left, Orders, Received, Seat
 
-WAIT_FOR_CHANNEL_S: Final = 20.0
-"""The channels are there before the subscribers are told to begin; this is for a server that is slow to create them."""
-
 
 async def work(orders: Orders, desk: Desk) -> None:
     """Read every seat's channel to its end.
@@ -30,9 +26,7 @@ async def work(orders: Orders, desk: Desk) -> None:
     async with anyio.create_task_group() as tasks:
         for seat in orders.seats:
             transport = TrailerTransport(context)
-            subscriber = Subscriber(
-                seat.url, start=orders.start, wait_for_channel_s=WAIT_FOR_CHANNEL_S, transport=transport
-            )
+            subscriber = Subscriber(seat.url, start=orders.start, transport=transport)
             await tasks.start(_Seat(seat, subscriber, desk).run)
         await desk.ready()
 

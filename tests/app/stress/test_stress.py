@@ -218,6 +218,7 @@ def test_cancelled_it_leaves_nothing() -> None:
             lambda _: True,
             lambda run: run.workers and run.workers[0].spawned.is_set(),
             lambda run: run.publishers and run.publishers[0].ready.is_set(),
+            lambda run: run.phase == "publishing",  # and nothing is due yet
             lambda run: run.ledger.received.segments,
         ):
             result = run(main(when))
