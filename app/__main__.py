@@ -8,6 +8,9 @@ import sys
 def main() -> None:
     """Run the command line. A Ctrl-C that comes while modules are still being loaded ends it, too, without a trace."""
     try:
+        from app.standard_streams import fill_standard_streams
+
+        fill_standard_streams()
         from app.cli import main as run
 
         run()

@@ -283,6 +283,9 @@ def _log_fact(log: AccessLog, fact: Fact) -> None:
 
 
 def announce_on_stdout(address: str) -> None:
-    """Say on standard output that the server listens: one line, at once."""
-    sys.stdout.write(f"tricklecast is listening on {address}\n")
-    sys.stdout.flush()
+    """Say on standard output that the server listens: one line, at once. It serves, too, if nobody reads that."""
+    try:
+        sys.stdout.write(f"tricklecast is listening on {address}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None  # or the interpreter tries again at its end

@@ -43,7 +43,7 @@ class Status:
         """One line that stays. A standard error that nobody reads any more is no reason to stop publishing."""
         if self._console.is_terminal:
             self._console.print(message, markup=False)
-        elif sys.stderr is not None:  # not through rich, which ends the process at a broken pipe
+        else:  # not through rich, which ends the process at a broken pipe
             with suppress(OSError):
                 sys.stderr.write(f"{message}\n")
                 sys.stderr.flush()

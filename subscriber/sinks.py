@@ -83,7 +83,7 @@ def standard_stream(name: str) -> int:
         InvalidInput: the process was started with that closed.
     """
     stream = getattr(sys, name)
-    if stream is None:
+    if stream is None or getattr(sys, f"__{name}__") is None:  # the command puts /dev/null there
         raise InvalidInput(f"{name} is closed")
     return int(stream.fileno())
 

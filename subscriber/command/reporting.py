@@ -86,8 +86,6 @@ class People:
             yield
 
     def _say(self, text: str) -> None:
-        if self._console.stderr and sys.stderr is None:
-            return  # closed when the process began
         if self._console.is_terminal or not self._console.stderr:
             # Not markup: a server's words are shown, never interpreted.
             self._console.print(text, markup=False)

@@ -110,9 +110,3 @@ def test_nobody_listening_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) 
     status = Status("http://h/c")
     status.say("one")
     status.say("two")
-
-
-def test_without_a_standard_error_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Services may be started without one."""
-    monkeypatch.setattr(sys, "stderr", None)
-    Status("http://h/c").say("one")

@@ -146,19 +146,6 @@ class TestPeople:
         assert first.startswith("received 1 segment, 4 B in ")
         assert second == "to go on without loss: --start 1@3"
 
-    def test_nobody_is_told_where_standard_error_is_closed(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """As in ``2>&-``: the run is the same."""
-        monkeypatch.setattr("sys.stderr", None)
-
-        async def main() -> None:
-            async with fake(faulty) as server:
-                await run_job(Request(server.url, str(tmp_path / "out"), start="0"))
-
-        run(main)
-        assert (tmp_path / "out").stat().st_size
-
     def test_what_fails_again_and_again_is_told_once(self) -> None:
         """Until a segment has come in between."""
         said = io.StringIO()
