@@ -1,8 +1,8 @@
 """The storm guard: how much later a client is answered that repeats what gets it nowhere.
 
 The rule and its reasons: docs/explanation/storm-guard.md. In short: each answer that brings nothing new counts one,
-each second pays one back, and what a client could not have before pays back all of it. Up to :data:`FREE` nothing
-happens; beyond it every further one doubles the hold, up to :data:`LONGEST_HOLD_S`. Nobody is ever refused.
+each second pays one back. Up to a limit nothing happens; beyond it every further one doubles the hold, up to
+:data:`LONGEST_HOLD_S`. Nobody is ever refused.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections import OrderedDict
 from enum import Enum, auto
 from math import exp2
 from typing import Final
+
+from app.core.crowd import CROWD, Crowd
 
 FREE: Final = 8
 """So many fruitless answers are free. A storm is a storm from 8 on (docs/reference/storm-classes.md), and clients in
@@ -21,15 +23,15 @@ LONGEST_HOLD_S: Final = 1.0
 """The first hold, which doubles with each further answer, and the longest: with it a loop makes one request a second,
 which costs a server nothing, and a request that would now succeed is late by no more than that."""
 
-FULL: Final = FREE + 7
-"""No more is counted than it takes to reach the longest hold (20 ms doubled six times), so that it is paid back soon
-after the fault is over."""
+DOUBLED: Final = 7
+"""No more is counted beyond a limit than it takes to reach the longest hold (20 ms doubled six times), so that it is
+paid back soon after the fault is over."""
 
 PAID_BACK_PER_S: Final = 1.0
 """A client that asks once a second, or as seldom as the least ``Retry-After`` (1 s) says, never owes anything."""
 
-RECENT: Final = 4
-"""So many seqs are remembered of a client that is given them: a loop over a few segments in turn is one, too."""
+FORGOTTEN_S: Final = (CROWD + DOUBLED) / PAID_BACK_PER_S
+"""After so many seconds of silence everything is paid back."""
 
 CLIENTS: Final = 65_536
 """So many clients and channels are known at a time, 0.5 kB each; of more the longest silent one is forgotten. More than
@@ -43,8 +45,6 @@ class Answer(Enum):
     """404: there is no such channel."""
     AHEAD = auto()
     """470: beyond the head. Rising seqs lead further away from it: they are no progress."""
-    ENDED = auto()
-    """200: the channel is over."""
     REFUSED = auto()
     """Any other refusal: a limit (429, 503), or a request that cannot be right."""
     GONE = auto()
@@ -55,10 +55,16 @@ class Answer(Enum):
     """200 without a byte: the segment closed empty."""
     SAME = auto()
     """200 with all bytes of a closed segment, which this client may have had before."""
+    ENDED = auto()
+    """200: the channel is over. It is about the head, whatever the seq: rising ones come to nothing."""
+    KNOWN = auto()
+    """200: where the head is, or that a channel is there, which this client may have been told before. It is about the
+    head, or the channel's life."""
 
 
-STEPS: Final = frozenset({Answer.GONE, Answer.CLOSED, Answer.EMPTY, Answer.SAME})
-"""After these a client goes on by asking for another seq: they count only for one that it was told of lately."""
+FRUITLESS: Final = frozenset({Answer.MISSING, Answer.AHEAD, Answer.REFUSED})
+"""These count always. The others are right once for each reader, and the next step is another seq: they count only if
+nobody stood shortly before it (:mod:`app.core.crowd`)."""
 
 
 class _Account:
@@ -66,15 +72,16 @@ class _Account:
 
     Attributes:
         owed: fruitless answers that were not paid back, as of ``at`` (seconds).
-        seqs: the seqs that it was given last, of the answers in :data:`STEPS`.
+        more: readers that have come without having stood before, or come again, likewise.
+        crowd: where they stand; ``None`` before there was one.
     """
 
-    __slots__ = ("at", "owed", "seqs")
+    __slots__ = ("at", "crowd", "more", "owed")
 
     def __init__(self, now: float) -> None:
         self.at = now
-        self.owed = 0.0
-        self.seqs: tuple[int, ...] = ()
+        self.owed = self.more = 0.0
+        self.crowd: Crowd | None = None
 
 
 class Guard:
@@ -93,7 +100,7 @@ class Guard:
         return len(self._accounts)
 
     def hold(self, client: int, channel: str, seq: int, answer: Answer, now: float) -> float:
-        """A client is about to be given an answer that brings it nothing new; count it.
+        """A client is about to be given an answer that may bring it nothing new; count it.
 
         Args:
             client: who asks, as a number that is the same each time.
@@ -106,26 +113,41 @@ class Guard:
             How many seconds later it is to be told so: 0 for at once, at most :data:`LONGEST_HOLD_S`.
         """
         account = self._account((client, channel), now)
-        account.owed = max(0.0, account.owed - (now - account.at) * PAID_BACK_PER_S)
+        paid_back = (now - account.at) * PAID_BACK_PER_S
         account.at = now
-        if answer in STEPS and seq not in account.seqs:
-            account.seqs = (seq, *account.seqs[: RECENT - 1])
-            account.owed = 0.0
+        account.owed = max(0.0, account.owed - paid_back)
+        account.more = max(0.0, account.more - paid_back)
+        if answer in FRUITLESS:
+            account.owed = min(account.owed + 1.0, FREE + DOUBLED)
+            return _hold_s(account.owed - FREE)
+        account.crowd = account.crowd or Crowd()
+        if account.crowd.step(seq):
             return 0.0
-        account.owed = min(account.owed + 1.0, FULL)
-        if account.owed <= FREE:
-            return 0.0
-        return min(FIRST_HOLD_S * exp2(account.owed - FREE - 1.0), LONGEST_HOLD_S)
+        # A channel has one publisher, and may have any number of readers.
+        free = FREE if answer is Answer.CLOSED else CROWD
+        account.more = min(account.more + 1.0, free + DOUBLED)
+        return _hold_s(account.more - free)
 
-    def served(self, client: int, channel: str) -> None:
-        """A client got what it asked for, or waits for it: nothing is held against it any more."""
-        self._accounts.pop((client, channel), None)
+    def served(self, client: int, channel: str, *, fewer: bool = False) -> None:
+        """A client got what it asked for, or waits for it: what it was told in vain is not held against it any more.
+
+        Args:
+            fewer: it has read before without having stood anywhere, and is seen now to go on: it was no repetition.
+        """
+        account = self._accounts.get((client, channel))
+        if account is None:
+            return
+        account.owed = 0.0
+        if fewer:
+            account.more = max(0.0, account.more - 1.0)
+        if account.crowd is None:
+            del self._accounts[client, channel]
 
     def expire(self, now: float) -> None:
         """Forget the accounts that were paid back by waiting."""
         while self._accounts:
             key, account = next(iter(self._accounts.items()))
-            if now - account.at < FULL / PAID_BACK_PER_S:
+            if now - account.at < FORGOTTEN_S:
                 return
             del self._accounts[key]
 
@@ -138,3 +160,8 @@ class Guard:
         else:
             self._accounts.move_to_end(key)
         return account
+
+
+def _hold_s(beyond: float) -> float:
+    """How long an answer is held that is so far beyond what is free."""
+    return min(FIRST_HOLD_S * exp2(beyond - 1.0), LONGEST_HOLD_S) if beyond > 0.0 else 0.0

@@ -46,22 +46,24 @@ class Connection(HttpToolsProtocol):
         deaf: whatever still comes in is ignored: the connection is about to close.
         mid_message: the peer has not finished the request that it is sending.
         watched: the storm guard may know of this client: it is to hear when it gets on.
-        recent: which closed segments were read over it last, as hashes.
+        last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
+        came: all that was read over it is one segment, and the guard has heard of that.
     """
 
     # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
     __slots__ = (
         "asking",
+        "came",
         "client_here",
         "deaf",
         "exchange",
         "fd",
+        "last_read",
         "mid_message",
         "number",
         "peer",
         "plane",
         "proxied",
-        "recent",
         "surplus",
         "watched",
         "write_paused",
@@ -86,7 +88,8 @@ class Connection(HttpToolsProtocol):
         self.deaf = False
         self.mid_message = False
         self.watched = plane.guard is not None
-        self.recent: tuple[int, ...] = ()
+        self.last_read: tuple[int, int] | None = None
+        self.came = False
         self.peer: str | None = None
         self.proxied = False
         self.client_here: Client | None = None

@@ -21,7 +21,7 @@ from app.data_plane.answers import (
 )
 from app.data_plane.door import ask
 from app.data_plane.exchange import Exchange
-from app.data_plane.guarded import fruitless, gets_on, held_back, reads_again
+from app.data_plane.guarded import done_in_vain, fruitless, gets_on, held_back, reads_again
 from app.data_plane.head import expects_continue
 from app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
 from app.data_plane.overtaken import MAX_HELD, Held
@@ -136,12 +136,13 @@ def _read(connection: Connection, request: Request, route: Route, record: Access
             return
         answer.channel.release(answer.segment)
         answer, first = head_reply(answer), False
+    about = None
     match resolution:
         case Serve() | Wait():
             record.rseq = resolution.segment.seq
         case Ended():
-            record.rseq = resolution.seq
-    if first and held_back(connection, request, route, record, fruitless(answer), _read):
+            record.rseq, about = resolution.seq, resolution.head
+    if first and held_back(connection, request, route, record, fruitless(answer), _read, about):
         return
     exchange = Exchange(connection, request, record)
     connection.exchange = exchange
@@ -207,8 +208,7 @@ def _do(connection: Connection, request: Request, route: Route, record: AccessRe
     connection.exchange = exchange
     reply = PREFLIGHT if request.method == b"OPTIONS" else path_reply(route)
     reply = reply or _manage(connection.plane.registry, exchange, request, route)
-    refused = not held and reply.status >= Status.BAD_REQUEST
-    if not (refused and held_back(connection, request, route, record, fruitless(reply), _do)):
+    if held or not done_in_vain(exchange, request, route, reply, _do):
         exchange.answer(reply)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.core.guard import RECENT, Answer
+from app.core.guard import Answer
 from app.core.resolution import Serve, Wait
 from app.data_plane.exchange import Exchange
 from app.data_plane.identity import guarded_client
@@ -97,11 +97,13 @@ def held_back(
     record: AccessRecord,
     answer: Answer,
     again: Again,
+    seq: int | None = None,
 ) -> bool:
-    """Tell the guard of an answer that brings its client nothing new.
+    """Tell the guard of an answer that may bring its client nothing new.
 
     Args:
         again: see :class:`Guarded`.
+        seq: what the answer is about; otherwise the seq that was asked for, as it was resolved.
 
     Returns:
         Whether the exchange is held now; otherwise it is to be answered at once.
@@ -110,8 +112,9 @@ def held_back(
     if plane.guard is None or plane.registry.shutting_down:
         return False
     connection.watched = True
-    seq = record.rseq if record.rseq is not None else route.seq or 0
-    client = guarded_client(request.method, request.headers, request.ip)
+    if seq is None:
+        seq = record.rseq if record.rseq is not None else route.seq or 0
+    client = guarded_client(route.op, request.headers, request.ip)
     hold_s = plane.guard.hold(client, route.channel, seq, answer, plane.clock())
     if not hold_s:
         return False
@@ -133,32 +136,51 @@ def reads_again(
     """Tell the guard of a segment that is about to be served, as far as it must know.
 
     It need not know of readers that get on, request after request: only of the first one of a connection, of one after
-    a fruitless answer, and of a closed segment that this connection had lately. (Whoever reads one that is still being
-    written is paced by it.)
+    a fruitless answer, and of a closed segment that does not follow what this connection read last. (Whoever reads one
+    that is still being written is paced by it.)
 
     Returns:
         Whether the exchange is held now; otherwise the segment is to be served.
     """
     segment = found.segment
     if segment.closed:
-        mark = hash((route.channel, found.channel.epoch, segment.seq))
-        recent = connection.recent
-        if not recent or mark in recent:
-            connection.recent = recent or (mark,)
-            record.rseq = segment.seq
+        seq = segment.seq
+        where = hash((route.channel, found.channel.epoch))
+        last = connection.last_read
+        connection.last_read = (where, seq)
+        if last is None or last[0] != where or last[1] >= seq:
+            connection.came = last is None
+            record.rseq = seq
             return held_back(connection, request, route, record, Answer.SAME, again)
-        connection.recent = (mark, *recent[: RECENT - 1])
     if connection.watched:
         gets_on(connection, request, route)
     return False
+
+
+def done_in_vain(exchange: Exchange, request: Request, route: Route, reply: Reply, again: Again) -> bool:
+    """Tell the guard of the answer to what is done at once, as far as it may bring its client nothing new.
+
+    Returns:
+        Whether the exchange is held now; otherwise it is to be answered at once.
+    """
+    record = exchange.record
+    if reply.status >= Status.BAD_REQUEST:
+        answer, about = fruitless(reply), None
+    elif route.op is Op.NEXT:
+        answer, about = Answer.KNOWN, record.next_seq
+    elif route.op is Op.CREATE:
+        answer, about = Answer.KNOWN, record.epoch
+    else:
+        return False
+    return held_back(exchange.connection, request, route, record, answer, again, about)
 
 
 def gets_on(connection: Connection, request: Request, route: Route) -> None:
     """A client of which the guard may know gets what it asks for."""
     guard = connection.plane.guard
     assert guard is not None, "nobody is watched without a guard"
-    connection.watched = False
-    guard.served(guarded_client(request.method, request.headers, request.ip), route.channel)
+    guard.served(guarded_client(route.op, request.headers, request.ip), route.channel, fewer=connection.came)
+    connection.watched = connection.came = False
 
 
 def fruitless(reply: Reply) -> Answer:

@@ -9,6 +9,7 @@ from typing import Final
 
 from app.core.proxies import TrustedProxies, plain
 from trickle import wire
+from trickle.records import Op
 
 FORWARDED_FOR: Final = b"x-forwarded-for"
 
@@ -47,11 +48,11 @@ def client_key(ip: str, ua: str | None) -> str:
     return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()
 
 
-def guarded_client(method: bytes, headers: dict[bytes, bytes], ip: str | None) -> int:
+def guarded_client(op: Op | None, headers: dict[bytes, bytes], ip: str | None) -> int:
     """Who a client is for the storm guard: its address, and its own name or else its user agent.
 
-    A number, so that remembering it costs the same however long a name a client makes up. Publishers and readers count
-    for themselves, or a publisher that gets on would be taken for a reader behind the same address that does.
+    A number, so that remembering it costs the same however long a name a client makes up. What is asked for counts for
+    itself, or a publisher that gets on would be taken for a reader behind the same address that does.
     """
     name = headers.get(CLIENT) or headers.get(b"user-agent", b"")
-    return hash((ip, method, name[:MAX_TEXT]))
+    return hash((ip, op, name[:MAX_TEXT]))

@@ -10,7 +10,8 @@ import pytest
 
 from app.conformance.connection import Connection
 from app.conformance.target import Channel, Target
-from app.core.guard import FREE, LONGEST_HOLD_S, Answer, Guard
+from app.core.crowd import CROWD
+from app.core.guard import FORGOTTEN_S, FREE, Answer, Guard
 from app.data_plane import guarded
 from app.data_plane.guarded import Guarded
 from tests.support.local import LocalServer, local_server
@@ -28,14 +29,14 @@ class Script(Guard):
         super().__init__()
         self.hold_s = 0.0
         self.told: list[tuple[int, Answer]] = []
-        self.got_on = 0
+        self.got_on: list[bool] = []
 
     def hold(self, client: int, channel: str, seq: int, answer: Answer, now: float) -> float:
         self.told.append((seq, answer))
         return self.hold_s
 
-    def served(self, client: int, channel: str) -> None:
-        self.got_on += 1
+    def served(self, client: int, channel: str, *, fewer: bool = False) -> None:
+        self.got_on.append(fewer)
 
 
 @contextmanager
@@ -112,11 +113,11 @@ def test_the_same_segment_with_its_bytes_again_and_again(channel: Channel, serve
     """It is served each time, whole, and later each time."""
     channel.publish(0, b"the same", b"another")
     connection = channel.target.open()
-    for _ in range(FREE + 2):
+    for _ in range(CROWD + 1):
         connection.request("GET", channel.at(0))
         assert connection.response().body == b"the same"
-    records = reads(server, channel, FREE + 2)
-    assert [record.guard_ms is not None for record in records] == [False] * (FREE + 1) + [True]
+    records = reads(server, channel, CROWD + 1)
+    assert [record.guard_ms is not None for record in records] == [False] * CROWD + [True]
     connection.request("GET", channel.at(1))
     assert connection.response().body == b"another"
     assert server.record(channel=channel.name, op="read", seq=1).guard_ms is None
@@ -152,7 +153,7 @@ def test_what_a_client_is_told_in_vain_is_counted() -> None:
             status = target.ask(method, path, headers or {}, body).status
             return status, *script.told
 
-        missing = target.channel()
+        missing, epoch = target.channel(), int(live.get("next").get("Lp-Trickle-Epoch") or 0)
         for method in ("GET", "HEAD"):
             assert told(method, missing.at(3)) == (404, (3, Answer.MISSING))
             assert told(method, live.at(9)) == (470, (9, Answer.AHEAD))
@@ -163,7 +164,8 @@ def test_what_a_client_is_told_in_vain_is_counted() -> None:
             assert told(method, live.at(-2)) == (200, (4, Answer.EMPTY))
         assert told("HEAD", live.at(5)) == (200,)
         assert told("GET", missing.at("next")) == (404, (0, Answer.MISSING))
-        assert told("GET", live.at("next")) == (200,)
+        assert told("GET", live.at("next")) == (200, (5, Answer.KNOWN))
+        assert told("POST", live.path) == (200, (epoch, Answer.KNOWN))
         assert told("POST", live.at(3), b"again") == (409, (3, Answer.CLOSED))
         assert told("POST", live.at(900), b"ahead") == (470, (900, Answer.AHEAD))
         assert told("POST", over.at(5), b"late") == (404, (5, Answer.MISSING))
@@ -187,17 +189,18 @@ def test_empty_segments_are_counted_once_they_are_read_again() -> None:
 
 
 def test_readers_that_get_on_cost_the_guard_nothing() -> None:
-    """It hears of the first request of a connection, and of no other: neither of live readers nor of ones behind."""
+    """It hears of a connection's first request and of its first step: of no other, live or behind."""
     with scripted() as (_, target, script):
         channel = target.channel()
         channel.publish(0, *[b"%d" % seq for seq in range(50)])
+        before = len(script.got_on)
         behind = target.open()
         for seq in range(50):
             behind.request("GET", channel.at(seq))
             assert behind.response().body == b"%d" % seq
-        assert (script.told, script.got_on) == ([(0, Answer.SAME)], 2 + 49)
+        assert (script.told, script.got_on[before:]) == ([(0, Answer.SAME)], [True])
         waiting = channel.read(50)
-        eventually(lambda: script.got_on == 52)
+        eventually(lambda: script.got_on[before:] == [True, False])
         channel.publish(50, b"live")
         assert waiting.response().body == b"live"
         waiting.request("GET", channel.at(51))
@@ -212,15 +215,89 @@ def test_a_client_that_is_served_is_reported_once() -> None:
         channel = target.channel()
         channel.publish(0, b"x")
         connection = target.open()
-        before = script.got_on
+        before = len(script.got_on)
         for seq in (9, 1, 9, 9):
             if seq == 1:
                 connection.request("POST", channel.at(1), body=b"y")
             else:
                 connection.request("GET", channel.at(seq))
             connection.response()
-        assert script.got_on == before + 1
+        assert script.got_on[before:] == [False]
         assert script.told == [(9, Answer.AHEAD)] * 3
+
+
+def test_where_a_connection_goes_back_or_elsewhere_is_told() -> None:
+    """The same segment again, one before it, and one of another channel; not the ones that follow."""
+    with scripted() as (_, target, script):
+        one, other = target.channel(), target.channel()
+        for channel in (one, other):
+            channel.publish(0, *[b"%d" % seq for seq in range(9)])
+        connection = target.open()
+        for channel, seq in ((one, 3), (one, 3), (one, 5), (one, 2), (one, 3), (other, 4), (other, 5)):
+            connection.request("GET", channel.at(seq))
+            assert connection.response().body == b"%d" % seq
+        assert [seq for seq, _ in script.told] == [3, 3, 2, 4]
+
+
+# Healthy clients are not held.
+
+
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_readers_without_names_behind_one_address_are_not_held(
+    keep_alive: bool, channel: Channel, server: LocalServer
+) -> None:
+    """As many as fit, all of them at the same segment before one goes on, and with a new connection for each or not."""
+    channel.publish(0, b"0", b"1", b"2")
+    holds = server.plane.holds
+    connections = [channel.target.open() for _ in range(CROWD if keep_alive else 1)]
+    for seq in range(3):
+        for reader in range(CROWD):
+            connection = connections[reader] if keep_alive else channel.target.open()
+            connection.request("GET", channel.at(seq))
+            assert connection.response().body == b"%d" % seq
+            if not keep_alive:
+                connection.close()
+    records = reads(server, channel, 3 * CROWD)
+    assert not any(record.guard_ms for record in records)
+    assert server.plane.holds == holds
+
+
+def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: LocalServer) -> None:
+    """Each on its connection: whoever goes on makes room for others."""
+    channel.publish(0, b"0", b"1")
+    for _ in range(2 * CROWD):
+        connection = channel.target.open()
+        for seq in range(2):
+            connection.request("GET", channel.at(seq))
+            assert connection.response().body == b"%d" % seq
+    assert not any(record.guard_ms for record in reads(server, channel, 4 * CROWD))
+
+
+# Loops of every kind are held.
+
+
+@pytest.mark.parametrize(
+    ("method", "at", "body", "status", "free"),
+    [
+        ("GET", "next", None, 200, CROWD),
+        ("POST", "", None, 200, CROWD),
+        ("POST", "0", b"again", 409, FREE),
+        ("POST", "900", b"far ahead", 470, FREE),
+        ("DELETE", "missing", None, 400, FREE),
+    ],
+)
+def test_loops_of_every_kind_are_held(
+    method: str, at: str, body: bytes | None, status: int, free: int, channel: Channel, server: LocalServer
+) -> None:
+    """Asking for the head, creating what is there, publishing what is rejected, ending what is not there."""
+    channel.publish(0, b"x")
+    path = f"{channel.path}-missing" if at == "missing" else channel.at(at) if at else channel.path
+    holds = []
+    for _ in range(free + 1):
+        before = server.plane.holds
+        assert channel.target.ask(method, path, {"User-Agent": "naive/1"}, body).status == status
+        holds.append(server.plane.holds - before)
+    assert holds == [0] * free + [1]
 
 
 # A hold is an exchange.
@@ -300,6 +377,7 @@ def test_what_is_pipelined_behind_a_hold_waits_for_it() -> None:
             connection.expects("GET")
         (exchange,) = held(server)
         connection.silent()
+        script.hold_s = 0.0
         release(exchange)
         assert connection.response().status == 404
         assert connection.response().body == b"1"
@@ -443,6 +521,6 @@ def test_the_sweeper_empties_the_table() -> None:
         guard = server.plane.guard
         assert guard is not None
         assert len(guard) == 1
-        clock: Callable[[], float] = lambda: time.monotonic() + 60 * LONGEST_HOLD_S  # noqa: E731
+        clock: Callable[[], float] = lambda: time.monotonic() + FORGOTTEN_S  # noqa: E731
         server.plane.clock = clock
         eventually(lambda: len(guard) == 0)
