@@ -24,6 +24,7 @@ from app.changefeed import Changefeed
 from app.control_listener import listen_for_control, nothing_else
 from app.control_plane.api import channels_router
 from app.control_plane.health import health_router
+from app.control_plane.limits import LimitRequests
 from app.control_plane.records import RecordRequests
 from app.core.facts import ChannelCreated, ChannelEnded, Fact
 from app.core.registry import Registry
@@ -202,7 +203,7 @@ def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, 
     """
     if settings.control_port is None:
         return _config(settings, control_plane(plane, log, access), partial(TrickleProtocol, plane))
-    return _config(settings, RecordRequests(nothing_else, plane), partial(TrickleProtocol, plane))
+    return _config(settings, RecordRequests(LimitRequests(nothing_else, plane), plane), partial(TrickleProtocol, plane))
 
 
 def control_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
@@ -250,6 +251,7 @@ def control_plane(plane: DataPlane, log: AccessLog | None, access: Access) -> Fa
     api.include_router(health_router(plane.registry))
     api.include_router(metrics_router(plane, log, access))
     access.guard(api, plane.jitter)
+    api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api
 

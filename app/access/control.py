@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access import refusals
@@ -14,8 +13,8 @@ from app.access.credentials import from_headers
 from app.access.grants import Grant, Rejected
 from app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
 from app.access.rules import ANY, EVERYTHING, Right, Rights
-from app.control_plane.scope import MAY_MANAGE, RECORD
-from trickle import wire
+from app.control_plane.refuse import refuse
+from app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD
 from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from app.data_plane.answers import Jitter
     from app.data_plane.replies import Reply
 
-OPEN: Final = frozenset({"/healthz", "/readyz"})
-"""A load balancer asks these, and they say nothing but that."""
-
-METRICS: Final = "/metrics"
 CHANNELS: Final = "/api/v1/channels"
 
 
@@ -47,7 +42,7 @@ class GuardControlPlane:
         self._app = app
         self._token = token
         self._judge = judge
-        self._open = OPEN | {METRICS} if metrics_open else OPEN
+        self._open = HEALTH | {METRICS} if metrics_open else HEALTH
         self._jitter = jitter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,12 +55,7 @@ class GuardControlPlane:
             scope[MAY_MANAGE] = _manages(outcome)
             await self._app(scope, receive, send)
             return
-        record.reason = outcome.reason
-        headers = {name: str(value) for name, value in outcome.headers}
-        if outcome.retry_after_s is not None:
-            headers[wire.RETRY_AFTER] = str(outcome.retry_after_s)
-            record.retry_after_ms = outcome.retry_after_s * 1000
-        await PlainTextResponse(outcome.body, outcome.status, headers)(scope, receive, send)
+        await refuse(outcome, scope, receive, send)
 
     async def _judge_request(self, scope: Scope, record: AccessRecord) -> Rights | Reply:
         token = from_headers(dict(scope["headers"]))

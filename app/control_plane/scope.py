@@ -10,6 +10,11 @@ from fastapi import Depends, Request
 MAY_MANAGE: Final = "tricklecast.may_manage"
 """Tells of a channel's name whether the caller may know of it and manage it; missing where everybody may."""
 
+HEALTH: Final = frozenset({"/healthz", "/readyz"})
+"""A load balancer asks these, and they say nothing but that."""
+
+METRICS: Final = "/metrics"
+
 RECORD: Final = "tricklecast.record"
 """The access record of the request."""
 
