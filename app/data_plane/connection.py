@@ -11,7 +11,7 @@ import os
 from typing import Any, Final
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app.core.clients import Client
@@ -41,6 +41,8 @@ class Connection(HttpToolsProtocol):
         number: counts the connections of this server.
         peer: the address at its other end. proxied: whether that is a trusted proxy, which says who its clients are.
         client_here: who it belongs to, where clients are told apart and it is not proxied.
+        answering: the request of the control plane whose answer is under way, or was last; those pipelined behind it
+            wait in ``pipeline``, and uvicorn's ``cycle`` is the last of them.
         asking: whose exchange is in progress, where clients are told apart.
         surplus: the limit that it exceeds: it is closed with its first answer, and has none of a segment route.
         deaf: whatever still comes in is ignored: the connection is about to close.
@@ -52,6 +54,7 @@ class Connection(HttpToolsProtocol):
 
     # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
     __slots__ = (
+        "answering",
         "asking",
         "came",
         "client_here",
@@ -93,6 +96,7 @@ class Connection(HttpToolsProtocol):
         self.peer: str | None = None
         self.proxied = False
         self.client_here: Client | None = None
+        self.answering: RequestResponseCycle | None = None
         self.asking: Client | None = None
         self.surplus: Limit | None = None
 
@@ -118,6 +122,7 @@ class Connection(HttpToolsProtocol):
         self.plane.paused.discard(self)
         self.deaf = True
         self.fd = -1
+        self._give_up_answer()
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.lost()
@@ -160,6 +165,7 @@ class Connection(HttpToolsProtocol):
         if exchange is not None:
             exchange.lost(reason)
         self.deaf = True
+        self._give_up_answer()
         self.transport.abort()
 
     def cut_off(self, why: Cut) -> None:
@@ -187,8 +193,16 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """A request of the control plane begins."""
         super().on_headers_complete()
+        if not self.pipeline:
+            self.answering = self.cycle
         if (self.surplus is not None or self.plane.registry.shutting_down) and self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def on_response_complete(self) -> None:
+        """A request of the control plane is answered; the next one begins, if there is one."""
+        if self.pipeline:
+            self.answering = self.pipeline[-1][0]
+        super().on_response_complete()
 
     # Writing.
 
@@ -257,6 +271,11 @@ class Connection(HttpToolsProtocol):
     def _send_away(self, exchange: Exchange) -> None:
         if self.exchange is exchange and exchange.idle:
             exchange.send_away(shutdown_reply(self.plane.jitter, self.plane.registry.come_back_s))
+
+    def _give_up_answer(self) -> None:
+        """Nobody hears what FastAPI still says. uvicorn would tell only the last of several pipelined requests."""
+        if self.answering is not None:
+            self.answering.disconnected = True
 
     def _close(self) -> None:
         """Close when all is written. A peer that may still be sending is read from for a moment longer."""

@@ -217,6 +217,23 @@ def test_a_request_makes_a_cycle_and_its_end_arms_the_keep_alive() -> None:
     asyncio.run(main())
 
 
+def test_pipelined_requests_wait_at_the_right_end() -> None:
+    """`cycle` is the last one that came; `pipeline[-1]` is the one that is begun next; `disconnected` silences one."""
+
+    async def main() -> None:
+        protocol, transport = await connected()
+        protocol.data_received(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        first = protocol.cycle
+        protocol.data_received(b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\nGET /3 HTTP/1.1\r\nHost: x\r\n\r\n")
+        waiting = [cycle.scope["path"] for cycle, _ in protocol.pipeline]
+        assert (first.scope["path"], waiting, protocol.cycle.scope["path"]) == ("/1", ["/3", "/2"], "/3")
+        first.disconnected = True
+        await asyncio.gather(*protocol.server_state.tasks)
+        assert transport.written == b""
+
+    asyncio.run(main())
+
+
 def test_the_end_of_a_response_resumes_reading() -> None:
     """`on_response_complete` resumes what `flow.pause_reading` has paused: the data plane counts on it."""
 
