@@ -14,7 +14,7 @@ from app.access.grants import Grant, Rejected
 from app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
 from app.access.rules import ANY, EVERYTHING, Right, Rights
 from app.control_plane.refuse import refuse
-from app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD
+from app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD, everything
 from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
@@ -99,4 +99,6 @@ def _is_channels(path: str) -> bool:
 
 
 def _manages(rights: Rights) -> Callable[[str], bool]:
+    if ANY in rights.manage:
+        return everything
     return lambda channel: rights.has(Right.MANAGE, channel)

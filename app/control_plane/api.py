@@ -9,7 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Path, Response
 
 from app.control_plane.models import ChannelModel, ChannelsModel, NewChannelModel, ProblemModel, channel_model
-from app.control_plane.scope import MayManage, Visible
+from app.control_plane.page import Page
+from app.control_plane.scope import MayManage, Visible, everything
 from app.core.resolution import Refusal, Why
 from app.core.statistics import channel_statistics
 from app.data_plane.plane import DataPlane
@@ -31,17 +32,26 @@ def channels_router(plane: DataPlane) -> APIRouter:
     def to_wall(at: float) -> float:
         return time.time() - (plane.clock() - at)
 
-    @router.get("", summary="List all channels")
-    async def list_channels(visible: Visible) -> ChannelsModel:
-        statistics = registry.statistics()
-        shown = [channel for channel in statistics.channels if visible(channel.name)]
+    def listed(visible: MayManage) -> bytes:
+        shown = [channel_statistics(channel) for name, channel in registry.channels.items() if visible(name)]
         # Totals of all would tell of the channels that are not shown.
-        is_all = len(shown) == len(statistics.channels)
-        return ChannelsModel(
+        is_all = len(shown) == len(registry.channels)
+        model = ChannelsModel(
             channels=[channel_model(channel, to_wall) for channel in shown],
             readers=sum(channel.readers for channel in shown),
-            bytes_held=statistics.bytes_held if is_all else sum(channel.bytes for channel in shown),
+            bytes_held=registry.budget.used if is_all else sum(channel.bytes for channel in shown),
         )
+        return model.model_dump_json().encode()
+
+    page = Page(lambda: listed(everything))
+
+    @router.get("", summary="List all channels", response_model=ChannelsModel)
+    async def list_channels(visible: Visible) -> Response:
+        """Where there are hundreds, the list may be a moment old: `Age` says how many seconds."""
+        if visible is not everything:
+            return Response(listed(visible), media_type="application/json")
+        text = page.text()
+        return Response(text, headers={"Age": str(int(page.age_s))}, media_type="application/json")
 
     @router.get("/{name}", summary="Describe a channel", responses={404: {"model": ProblemModel}})
     async def describe_channel(name: ChannelName, visible: Visible) -> ChannelModel:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Response
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from app.access.access import Access
 from app.access_log import AccessLog
+from app.control_plane.page import Page
 from app.data_plane.plane import DataPlane
 from app.metrics.access import AccessCollector
 from app.metrics.lag import ReaderLag
 from app.metrics.limits import LimitsCollector
-from app.metrics.page import Page
 from app.metrics.plane import PlaneCollector
 from app.metrics.process import ServerCollector
 from app.metrics.top import TopChannels
@@ -41,7 +43,7 @@ def collectors(plane: DataPlane, log: AccessLog | None, access: Access | None = 
 def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> APIRouter:
     """``/metrics`` in Prometheus' text format."""
     router = APIRouter(tags=["metrics"])
-    page = Page(collectors(plane, log, access))
+    page = Page(partial(generate_latest, collectors(plane, log, access)))
 
     @router.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:

@@ -268,7 +268,9 @@ def test_the_control_plane_takes_tokens_with_manage(target: Target) -> None:
     api, manager = "/api/v1/channels", may("manage")
     assert target.ask("GET", api).status == 401
     assert target.ask("GET", api, may("publish", "subscribe")).status == 403
-    listed = target.ask("GET", api, manager).body
+    answer = target.ask("GET", api, manager)
+    assert answer.get("Age") is None, "made for this caller"
+    listed = answer.body
     assert b'"cam-listed"' in listed
     assert b"hidden" not in listed
     assert target.ask("GET", f"{api}/cam-listed", manager).status == 200

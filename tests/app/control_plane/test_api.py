@@ -92,7 +92,9 @@ def test_creating_is_idempotent(target: Target) -> None:
 def test_the_list_of_channels(target: Target) -> None:
     """All channels, the server's own included, and the totals."""
     create(target, "listed")
-    listed = content(target.ask("GET", "/api/v1/channels"))
+    whole = target.ask("GET", "/api/v1/channels")
+    assert whole.get("Age") == "0"
+    listed = content(whole)
     assert {"_changes", "listed"} <= {channel["name"] for channel in listed["channels"]}
     assert listed["readers"] == 0
     assert listed["bytes_held"] >= 0

@@ -1,18 +1,19 @@
-"""How often a page of metrics is made."""
+"""How often a page is made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.control_plane.page import CHEAP_S, REST, Page
 from app.core.limits import Limits
 from app.core.registry import Registry
 from app.data_plane.plane import DataPlane, Options
 from app.metrics.endpoint import collectors
-from app.metrics.page import CHEAP_S, REST, Page
 
 
 class Costly(Collector):
@@ -34,7 +35,7 @@ def made(cost_s: float, *asked_at: float) -> int:
     costly, now = Costly(cost_s), [0.0]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(costly)
-    page = Page(registry, lambda: now[0], lambda: costly.worked)
+    page = Page(partial(generate_latest, registry), lambda: now[0], lambda: costly.worked)
     for now[0] in asked_at:
         text = page.text().decode()
         assert f"times {costly.times}.0" in text, "the last one that was made is shown"
@@ -50,6 +51,22 @@ def test_a_costly_page_is_shown_again_for_a_while() -> None:
     """Until the loop has had ten times as long for others; then it is new."""
     assert made(0.03, 0, 0.1, REST * 0.03 - 0.001) == 1
     assert made(0.03, 0, REST * 0.03) == 2
+
+
+def test_a_page_tells_its_age() -> None:
+    """Seconds since it was made, not since it was shown."""
+    now, worked = [100.0], [0.0]
+
+    def make() -> bytes:
+        worked[0] += 1.0
+        return b"%d" % worked[0]
+
+    page = Page(make, lambda: now[0], lambda: worked[0])
+    assert (page.text(), page.age_s) == (b"1", 0.0)
+    now[0] += REST - 1.0
+    assert (page.text(), page.age_s) == (b"1", REST - 1.0)
+    now[0] += 1.0
+    assert (page.text(), page.age_s) == (b"2", 0.0)
 
 
 def test_the_page_does_not_grow_with_channels() -> None:
