@@ -14,9 +14,6 @@ from publisher.sockets import SocketStream
 
 MAX_HEADER_BYTES: Final = 65536
 READ_BYTES: Final = 65536
-WRITE_BYTES: Final = 1 << 20
-"""The time limit of a write is granted for each of these, so that a large chunk may take its time on a slow line."""
-
 _HTTP: Final = b"HTTP/"
 """How an answer begins, and nothing that comes from something else than an HTTP server."""
 
@@ -67,9 +64,8 @@ class Connection:
         """
         if data := self.http.send(event):
             self._cut_short = True  # until proven otherwise: h11 already counts the event as sent
-            for start in range(0, len(data), WRITE_BYTES):
-                with anyio.fail_after(timeout_s):
-                    await self.stream.send(data[start : start + WRITE_BYTES])
+            self.tcp.stall_s = timeout_s
+            await self.stream.send(data)
             self._cut_short = self.tcp.peer_stopped_reading
         return not self._cut_short
 

@@ -12,11 +12,9 @@ While :attr:`Plan.uncertain`, no segment is sent: the position is asked for firs
 
 Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 
-- A request that failed is never repeated at once: every retry waits for a random delay of at least
-  :data:`MIN_DELAY_S`, on top of ``Retry-After`` where there is one.
+- A request that failed is never repeated at once (:mod:`publisher.patience`).
 - A status that says no (any 4xx other than 409, 429 and 470) is final.
-- Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet preconnect,
-  and for the first :data:`OUTAGE_S` seconds without a connection, which a server needs to start again.
+- A request that is told to come back later (429, 5xx) speaks for the channel: nothing else is begun before that.
 - A segment is sent again only while all of its bytes are held, and only where they cannot be doubled: the server keeps
   the rule for bodies with a key, or has certainly nothing of it. Otherwise its writer is told, and publishing goes on.
 - Numbering: a server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened. A
@@ -27,9 +25,10 @@ Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from publisher.numbering import Numbering
+from publisher.patience import Patience
 from publisher.verdicts import (
     NUMBER,
     Advance,
@@ -63,23 +62,6 @@ from trickle.errors import (
 
 if TYPE_CHECKING:
     from random import Random
-
-MIN_DELAY_S: Final = 0.05
-"""No retry comes sooner than this, whatever the dice say."""
-
-LONG_S: Final = 10.0
-"""A preconnect that stood this long and then broke was cut for idleness (by a load balancer, say). Replacing it is
-ordinary work, not a retry: as often as the server's own sign of life on an idle preconnect."""
-
-OUTAGE_S: Final = 15.0
-"""So many seconds of waiting for a server that cannot be reached cost nothing: about what a restart takes."""
-
-OUTAGE_DELAY_S: Final = 0.25
-"""The shortest delay in an outage after its first few retries, so that no dice make many requests of those seconds."""
-
-FIRST_RETRIES: Final = 3
-MAX_RETRY_AFTER_S: Final = 300.0
-"""Told to wait longer than this, the publisher gives up: live media would be stale by then."""
 
 Start = int | Literal["resume", "reset"]
 
@@ -130,13 +112,10 @@ class Plan:
         self.keeps_keys: bool | None = None
         self._numbering = Numbering(start if isinstance(start, int) else None)
         self._reset = start == "reset"
-        self._rng = rng
         self._name = name
         self._keys = 0
-        self._backoff = backoff or Backoff()
-        self._budget = budget or RetryBudget()
-        self._failures = 0
-        self._outage_s = 0.0
+        self._patience = Patience(rng, backoff, budget)
+        self._held = False
         self._reached = False
 
     @property
@@ -190,8 +169,12 @@ class Plan:
         return self._numbering.is_last(ticket.seq)
 
     def give_up(self, ticket: Ticket) -> None:
-        """A segment was dropped or cut off here."""
+        """A segment was cut off here."""
         self._numbering.settle(ticket.seq, closed=False)
+
+    def overrun(self) -> None:
+        """Segments come faster than the server answers. Perhaps it does not answer at all: ask it something simple."""
+        self.uncertain = True
 
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
         """What the first ``GET /{channel}/next`` brought; after ``Advance``, ``next_seq`` is known."""
@@ -241,6 +224,7 @@ class Plan:
 
     def before_request(self, ticket: Ticket) -> Ticket | Advance:
         """The time has come to send a segment: with this ticket, unless its bytes could be doubled."""
+        self._held = False
         numbering = self._numbering
         exposed = ticket.exposed and ticket.life == numbering.life
         if exposed and not self.keeps_keys:
@@ -278,7 +262,8 @@ class Plan:
             self.uncertain |= isinstance(outcome, Lost)
             return self._drop(ticket, error)
         self.uncertain |= exposed and self.keeps_keys is None and isinstance(outcome, Answered)
-        verdict = self._retry(outcome, error, lived_s=progress.lived_s, known=self.uncertain)
+        known = self.uncertain if isinstance(outcome, Lost) else self._held
+        verdict = self._retry(outcome, error, lived_s=progress.lived_s, known=known)
         return replace(verdict, exposed=exposed) if isinstance(verdict, RetryAfter) else verdict
 
     def _on_ok(self, ticket: Ticket, answer: Answered, progress: Progress) -> Verdict:
@@ -286,8 +271,7 @@ class Plan:
         self._numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
-            self._failures, self._outage_s = 0, 0.0
-            self._budget.earn()
+            self._patience.published()
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
             return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
         if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):
@@ -304,7 +288,7 @@ class Plan:
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
         if not progress.held:
             return self._drop(ticket, error)
-        if (delay_s := self._pay(error, progress.lived_s)) is None:
+        if (delay_s := self._patience.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
         seq = self._numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s) if seq is None else Resync(delay_s, seq)
@@ -324,7 +308,7 @@ class Plan:
         return self._numbering.judge(head, ticket.confirmed if ticket.life == self._numbering.life else -1)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
-        if (delay_s := self._pay(error, progress.lived_s)) is None:
+        if (delay_s := self._patience.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
         return Resync(delay_s, self._numbering.skip(ticket.seq, to, begun=progress.begun))
 
@@ -333,7 +317,7 @@ class Plan:
         return Advance(error=error, drop=True)
 
     def _note(self, outcome: Outcome) -> None:
-        self._reached |= not isinstance(outcome, Lost) or outcome.connected
+        self._reached |= not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)
 
     def _learn(self, answer: Answered) -> None:
         if answer.status == wire.Status.OK:
@@ -345,44 +329,16 @@ class Plan:
         if error is None:
             assert isinstance(outcome, Answered)
             return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
-        if not isinstance(outcome, Lost):
-            delay_s = self._pay(error, lived_s) if _may_retry(error) else None
         # The very first connection is not worth waiting for: most likely the URL is wrong, and somebody is watching.
-        elif not isinstance(error, ConnectionLost) or not (outcome.connected or self._reached):
-            delay_s = None
+        if not _may_retry(error) or not self._reached:
+            return self._stop(error)
+        if isinstance(outcome, Lost):
+            self.uncertain = True
+            delay_s = self._patience.after_loss(outcome, lived_s, known=known)
         else:
-            delay_s = self._outlast(outcome, lived_s, known=known)
-        return self._stop(error) if delay_s is None else RetryAfter(delay_s)
-
-    def _outlast(self, lost: Lost, lived_s: float, *, known: bool) -> float | None:
-        """How many seconds to wait after a lost connection; ``None`` if there is to be no other.
-
-        Args:
-            known: others were lost before it, at the same time; one of them has paid, and will ask for the position.
-        """
-        self.uncertain = True
-        if lost.connected and lived_s >= LONG_S:
-            self._failures, self._outage_s = 0, 0.0
-        elif not known and self._outage_s >= OUTAGE_S and not self._budget.spend():
-            return None
-        self._failures += not known
-        least_s = MIN_DELAY_S if self._failures <= FIRST_RETRIES else OUTAGE_DELAY_S
-        delay_s = max(least_s, self._backoff.delay(max(1, self._failures), self._rng))
-        if not known:
-            self._outage_s += delay_s + (0.0 if lost.connected else lived_s)
-        return delay_s
-
-    def _pay(self, error: TrickleError, lived_s: float) -> float | None:
-        """How many seconds to wait before another request; ``None`` if there is to be none."""
-        floor_s = getattr(error, "retry_after", None) or 0.0
-        if lived_s >= LONG_S:
-            self._failures = 0
-        elif not self._budget.spend():
-            return None
-        self._failures += 1
-        if floor_s > MAX_RETRY_AFTER_S:
-            return None
-        return max(MIN_DELAY_S, self._backoff.delay(self._failures, self._rng, floor_s=floor_s))
+            self._held = True
+            delay_s = self._patience.after_answer(error, lived_s, known=known)
+        return self._stop(error) if delay_s is None else RetryAfter(delay_s, holds=not isinstance(outcome, Lost))
 
     def _stop(self, error: TrickleError) -> Stop:
         self.error = error

@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 
 from publisher.core import Plan
 from publisher.exchanges import Exchanges
+from publisher.pause import Pause
 from publisher.verdicts import Advance, RetryAfter, Stop
 
 GIVE_UP_S: Final = 5.0
@@ -23,44 +24,34 @@ class Errands:
         plan: decides.
         exchanges: makes the requests.
         tasks: runs them.
+        pause: in which the head is not asked for.
         changed: called when one is done.
 
     Attributes:
         asked: how often the head was asked for; under_way: deletions that are not done.
     """
 
-    def __init__(self, plan: Plan, exchanges: Exchanges, tasks: TaskGroup, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, plan: Plan, exchanges: Exchanges, tasks: TaskGroup, pause: Pause, changed: Callable[[], None]
+    ) -> None:
         self.asked = 0
         self.under_way = 0
         self._plan = plan
         self._exchanges = exchanges
         self._tasks = tasks
+        self._pause = pause
         self._changed = changed
         self._stopped = False
-        self._asking = anyio.Lock()
-        self._ask_at = 0.0
+        self._asking = False
 
-    async def locate(self) -> None:
+    def locate(self) -> None:
         """Ask where the head is until the plan is certain or has given up, by one request at a time.
 
-        If the caller is cancelled, the next one does not ask any earlier.
+        That is nobody's request in particular: segments may come and go meanwhile.
         """
-        async with self._asking:
-            attempt = 0
-            while self._plan.uncertain and self._plan.error is None and not self._stopped:
-                await anyio.sleep_until(self._ask_at)
-                attempt += 1
-                self.asked += 1
-                since, begun_at = self._plan.confirmed, anyio.current_time()
-                outcome = await self._exchanges.next(attempt)
-                verdict = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)
-                match verdict:
-                    case Advance() | Stop():
-                        self._changed()
-                    case RetryAfter(delay_s):
-                        self._ask_at = anyio.current_time() + delay_s
-                    case _:
-                        assert_never(verdict)
+        if not self._asking and not self._stopped:
+            self._asking = True
+            self._tasks.start_soon(self._locate)
 
     def delete(self, seq: int) -> None:
         """Tell the server that a segment was given up."""
@@ -71,6 +62,25 @@ class Errands:
     def stop(self) -> None:
         """Begin no other one."""
         self._stopped = True
+
+    async def _locate(self) -> None:
+        attempt = 0
+        while self._plan.uncertain and self._plan.error is None and not self._stopped:
+            await anyio.sleep_until(self._pause.until)
+            attempt += 1
+            self.asked += 1
+            since, begun_at = self._plan.confirmed, anyio.current_time()
+            outcome = await self._exchanges.next(attempt)
+            verdict = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)
+            match verdict:
+                case Advance() | Stop():
+                    pass
+                case RetryAfter(delay_s):
+                    self._pause.extend(delay_s)
+                case _:
+                    assert_never(verdict)
+        self._asking = False
+        self._changed()
 
     async def _delete(self, seq: int) -> None:
         try:

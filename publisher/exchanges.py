@@ -14,8 +14,14 @@ from trickle.paths import ChannelURL
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
 
-TIMEOUT: Final = httpx.Timeout(connect=10.0, write=30.0, read=30.0, pool=None)
-"""Seconds for a connection, for a write to make progress, and from the end of a body to its answer."""
+CONNECT_S: Final = 5.0
+"""Two lost SYNs are made up for by then."""
+
+SILENCE_S: Final = 10.0
+"""A peer that for so long takes nothing of a body, or owes the answer to one that it has, is given up. A server
+answers a whole body at once; what is longer than this in a live stream's way has lost it its audience."""
+
+TIMEOUT: Final = httpx.Timeout(connect=CONNECT_S, write=SILENCE_S, read=SILENCE_S, pool=None)
 
 _DETAIL_BYTES: Final = 1024
 
@@ -74,6 +80,8 @@ class Exchanges:
             return Lost(ConnectionLost(seq=seq, detail=_reason(error)), connected=False)
         except httpx.RemoteProtocolError as error:
             return Lost(RemoteProtocolError(seq=seq, detail=_reason(error)))
+        except httpx.TimeoutException as error:
+            return Lost(ConnectionLost(seq=seq, detail=_reason(error)), waited_s=SILENCE_S)
         except httpx.TransportError as error:
             return Lost(ConnectionLost(seq=seq, detail=_reason(error)))
         return Answered(response.status_code, response.headers, await _first_line(response))

@@ -30,7 +30,7 @@ class Post:
         scope: cancelling it cuts the request off.
         flight: the segment that it carries; ``None`` while it is a preconnect.
         touched: something of it has been handed to a connection.
-        resting: it has to be sent again, and nothing of that has been handed to a connection yet.
+        resting: it has to be made again, and nothing of that has been handed to a connection yet.
     """
 
     def __init__(self, ticket: Ticket, body: Body) -> None:

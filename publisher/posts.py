@@ -17,8 +17,10 @@ from publisher.core import Plan
 from publisher.errands import Errands
 from publisher.exchanges import Exchanges
 from publisher.flights import Flight, Flights
+from publisher.pause import Pause
 from publisher.post import Options, Post
 from publisher.statistics import Counters
+from publisher.turns import Turns
 from publisher.verdicts import Advance, Progress, Receipt, Resync, RetryAfter, Stop
 from trickle.errors import ClosedHere, ConnectionLost, SegmentDropped, TrickleError
 
@@ -41,9 +43,10 @@ class Posts:
         self._tasks = tasks
         self._options = options
         self._accepting = True
-        self._stopped = False
         self._ahead: list[Post] = []
-        self.errands = Errands(plan, exchanges, tasks, self.flights.notify)
+        self._pause = Pause()
+        self.errands = Errands(plan, exchanges, tasks, self._pause, self.flights.notify)
+        self._turns = Turns(plan, self.flights, self.errands, self._pause)
         self.counters = Counters(self.flights, self.errands)
 
     # For segments.
@@ -92,13 +95,15 @@ class Posts:
 
     def drop(self, flight: Flight) -> None:
         """Give a segment up for a newer one."""
+        if flight.begun_as is not None:
+            self._plan.overrun()
         self.give_up(flight, SegmentDropped(flight.begun_as))
 
     # For the publisher.
 
     def open_ahead(self) -> None:
         """Open the preconnects that are missing and that the server would take now."""
-        while len(self._ahead) < self._options.preconnect and not self._stopped and self._plan.error is None:
+        while len(self._ahead) < self._options.preconnect and not self._turns.stopped and self._plan.error is None:
             seq = self._plan.next_seq
             if not self._accepting or seq is None or not self._plan.may_open(seq):
                 return
@@ -142,7 +147,7 @@ class Posts:
     def stop(self) -> None:
         """No further request is made, neither a new one nor a retry: it could bring an ended channel back to life."""
         self._accepting = False
-        self._stopped = True
+        self._turns.stopped = True
         self.errands.stop()
 
     async def close_ahead(self, limit_s: float) -> None:
@@ -206,14 +211,8 @@ class Posts:
 
     async def _admit(self, post: Post) -> bool:
         """Wait until a request may be made; ``False`` if there is to be none any more."""
-        while not self._may_send(post):
-            if self._stopped or self._plan.error is not None:
-                return False
-            post.body.rest()
-            if self._plan.uncertain:
-                await self.errands.locate()
-            else:
-                await self.flights.changed()
+        if not await self._turns.wait(post):
+            return False
         ticket = self._plan.before_request(post.ticket)
         if isinstance(ticket, Advance):
             self._conclude(post, ticket)
@@ -221,16 +220,6 @@ class Posts:
         post.ticket = ticket
         self.open_ahead()
         return True
-
-    def _may_send(self, post: Post) -> bool:
-        """Whether a request may be made now.
-
-        An older segment that has to be sent again goes first: a channel that begins anew begins at its first byte.
-        """
-        seq, plan = post.ticket.seq, self._plan
-        older = [flight.post for flight in self.flights if flight.post is not None and flight.post.ticket.seq < seq]
-        ready = plan.may_open(seq) and not any(other.resting for other in older)
-        return ready and plan.error is None and not plan.uncertain and not self._stopped
 
     async def _attempt(self, post: Post) -> bool:
         """One request; whether another one is to follow."""
@@ -250,15 +239,18 @@ class Posts:
                     self._settle(post.flight, error)
                 self.cut_ahead()  # what else is under way gets its own answer
                 return False
-            case RetryAfter(delay_s, exposed):
+            case RetryAfter(delay_s, exposed, holds):
                 post.ticket = ticket.again(exposed=exposed)
+                if holds:
+                    self._pause.extend(delay_s)
+                    delay_s = 0.0  # which is waited for there
             case Resync(delay_s, seq):
                 post.ticket = ticket.again(seq)
                 self._void_ahead(post)
             case _:
                 assert_never(verdict)
         self.counters.retries += 1
-        post.resting = body.handed > 0 or body.over
+        post.resting = True
         body.rest()
         await anyio.sleep(delay_s)
         return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from typing import Final
 
 import anyio
@@ -19,6 +20,20 @@ from anyio.abc import ByteStream
 STAGGER_S: Final = 0.25
 """How long one address may stay silent before the next one is tried beside it (RFC 8305, section 5)."""
 
+PEER_TIMEOUT_S: Final = 10
+"""A peer that acknowledges nothing for so long has vanished: bytes on their way to it, or the probes of a quiet
+connection, which begin after the same time. TCP itself would go on for a quarter of an hour, or for ever."""
+
+_OPTIONS: Final = {
+    # A chunk is a frame of live media or a small message: it leaves now, not when the last one is acknowledged.
+    "TCP_NODELAY": 1,
+    "TCP_KEEPIDLE": PEER_TIMEOUT_S,
+    "TCP_KEEPINTVL": 2,
+    "TCP_KEEPCNT": PEER_TIMEOUT_S // 2,
+    "TCP_USER_TIMEOUT": PEER_TIMEOUT_S * 1000,
+}
+"""What a system does not know is left out."""
+
 _IN_PROGRESS: Final = {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN}
 
 
@@ -27,17 +42,22 @@ class SocketStream(ByteStream):
 
     Attributes:
         peer_stopped_reading: a write was rejected. Later writes are dropped, and reading still works.
+        stall_s: how long a peer that has received nothing is written to, in seconds; ``None``: without end.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._sending = anyio.Lock()
         self.peer_stopped_reading = False
+        self.stall_s: float | None = None
 
     async def send(self, item: bytes) -> None:
         """Write all of ``item``; one call of ``send(2)`` when the kernel has room for it.
 
         A peer that no longer reads is not an error here, since its answer may be waiting to be read.
+
+        Raises:
+            TimeoutError: the peer has received nothing for ``stall_s`` seconds.
         """
         async with self._sending:
             view = memoryview(item)
@@ -46,9 +66,33 @@ class SocketStream(ByteStream):
                     try:
                         view = view[self._socket.send(view) :]
                     except BlockingIOError:
-                        await anyio.wait_writable(self._socket)
+                        await self._room()
+            except TimeoutError:
+                raise
             except (OSError, anyio.ClosedResourceError):
                 self.peer_stopped_reading = True
+
+    @property
+    def unacknowledged(self) -> int:
+        """Bytes written that the peer has not received yet; 0 where the system does not tell."""
+        if sys.platform == "win32":
+            return 0
+        from fcntl import ioctl
+        from termios import TIOCOUTQ
+
+        try:
+            return int.from_bytes(ioctl(self._socket, TIOCOUTQ, bytes(4)), sys.byteorder)
+        except (OSError, ValueError):  # ValueError: it is closed
+            return 0
+
+    async def _room(self) -> None:
+        """Wait until something can be written, for as long as the peer receives what was."""
+        while True:
+            before = self.unacknowledged
+            with anyio.move_on_after(self.stall_s):
+                return await anyio.wait_writable(self._socket)
+            if self.unacknowledged >= before:
+                raise TimeoutError
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Read what is there, waiting for at least one byte.
@@ -143,8 +187,10 @@ async def _connect(family: int, address: tuple[str | int, ...]) -> socket.socket
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        # A chunk is a frame of live media or a small message: it leaves now, not when the last one is acknowledged.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _OPTIONS.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
         if (code := sock.connect_ex(address)) in _IN_PROGRESS:
             await anyio.wait_writable(sock)
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

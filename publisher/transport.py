@@ -6,7 +6,8 @@ written by one task while another one waits for the answer; an early answer stop
 
 - The request's headers leave as soon as there is a connection, before the body's first chunk exists (a preconnect).
 - One chunk of the body is one HTTP chunk and one write to the socket, with Nagle's algorithm off.
-- ``timeout.read`` limits the wait for the answer once the body has ended, never the time for which a body stays open.
+- ``timeout.read`` limits the wait for the answer once the body has ended and arrived, never the time for which a body
+  stays open; ``timeout.write``, how long the peer may take nothing of it.
 - Interim ``1xx`` responses are skipped.
 
 HTTP/1.1 only, TLS as ``verify`` says. It connects directly: proxies from the environment are not used, since a proxy
@@ -140,6 +141,7 @@ class _Exchange:
         self._head_sent = anyio.Event()
         self._body_begun = False
         self._body_over = False
+        self._unacknowledged = 0
         self._waiting = anyio.CancelScope()
 
     async def run(self) -> h11.Response:
@@ -201,10 +203,12 @@ class _Exchange:
         if self._body_over:  # an empty body that ended on the connection before this one
             await self._send(h11.EndOfMessage())
         self._head_sent.set()
-        with anyio.CancelScope() as self._waiting:
-            self._limit_wait()
-            return await self._final_response(connection)
-        raise httpx.ReadTimeout(f"no answer within {self._read_s} s")
+        while True:
+            with anyio.CancelScope() as self._waiting:
+                self._limit_wait()
+                return await self._final_response(connection)
+            if not 0 < connection.tcp.unacknowledged < self._unacknowledged:
+                raise httpx.ReadTimeout(f"no answer within {self._read_s:g} s")
 
     async def _final_response(self, connection: Connection) -> h11.Response:
         try:
@@ -239,8 +243,9 @@ class _Exchange:
             await self._head_sent.wait()
 
     def _limit_wait(self) -> None:
-        """Once the body is over, the answer is due within ``timeout.read``."""
-        if self._body_over and self._read_s is not None:
+        """Once the body is over, the answer is due within ``timeout.read``, or while the peer still receives it."""
+        if self._body_over and self._read_s is not None and self._connection is not None:
+            self._unacknowledged = self._connection.tcp.unacknowledged
             self._waiting.deadline = anyio.current_time() + self._read_s
 
     async def _send(self, event: h11.Event) -> bool:
@@ -248,7 +253,7 @@ class _Exchange:
         try:
             return await self._connection.send(event, self._write_s)
         except TimeoutError as error:
-            raise httpx.WriteTimeout(f"the server has read nothing for {self._write_s} s") from error
+            raise httpx.WriteTimeout(f"the server has read nothing for {self._write_s:g} s") from error
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
 

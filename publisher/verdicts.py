@@ -144,10 +144,12 @@ class Lost:
     Attributes:
         error: why.
         connected: a connection had been made.
+        waited_s: seconds for which nothing came on it that was due, so that it was given up.
     """
 
     error: ConnectionLost | RemoteProtocolError
     connected: bool = True
+    waited_s: float = 0.0
 
 
 Outcome = Answered | Lost
@@ -181,10 +183,12 @@ class RetryAfter:
 
     Attributes:
         exposed: the server may have a part of what was sent.
+        holds: it is the server's wish: nothing else is begun on the channel before that, either.
     """
 
     delay_s: float
     exposed: bool = False
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,8 @@ from random import Random
 import httpx
 import pytest
 
-from publisher.core import (
-    LONG_S,
-    MAX_RETRY_AFTER_S,
-    MIN_DELAY_S,
-    OUTAGE_DELAY_S,
-    OUTAGE_S,
-    Plan,
-    parse_start,
-)
+from publisher.core import Plan, parse_start
+from publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S
 from publisher.verdicts import (
     Advance,
     Answered,
@@ -153,7 +146,7 @@ def test_a_ticket_needs_a_position() -> None:
 def test_the_position_is_asked_for_again_after_a_wait() -> None:
     """A server that is busy, or a connection that broke, is not the end."""
     plan = Plan("resume", rng=TopRandom())
-    assert plan.on_next(Answered(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25)
+    assert plan.on_next(Answered(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25, holds=True)
     assert plan.on_next(lost()) == RetryAfter(0.5)
     assert plan.on_next(answer(200, Latest=2)) == Advance()
     assert not plan.uncertain
@@ -432,10 +425,21 @@ def test_nonsense_is_final() -> None:
 def test_a_refusal_for_the_moment_is_retried_with_growing_delays(outcome: Outcome, progress: Progress) -> None:
     """What may pass is waited for: capped exponential, full jitter; no byte is lost by it."""
     plan, ticket = started()
-    delays = [plan.on_post(ticket, outcome, progress) for _ in range(8)]
-    assert delays == [RetryAfter(delay, progress.exposed) for delay in (0.25, 0.5, 1, 2, 4, 8, 10, 10)]
+    for delay_s in (0.25, 0.5, 1, 2, 4, 8, 10, 10):
+        assert isinstance(now := plan.before_request(ticket), Ticket)
+        assert plan.on_post(now, outcome, progress) == RetryAfter(delay_s, progress.exposed, holds=True)
     assert plan.on_post(ticket, answer(200, Size=10), WHOLE) == Advance(Receipt(6, 10, 10, Closed.COMPLETE))
-    assert plan.on_post(plan.take(), outcome, IDLE) == RetryAfter(0.25)
+    assert plan.on_post(opened(plan), outcome, IDLE) == RetryAfter(0.25, holds=True)
+
+
+def test_what_all_are_told_at_once_is_paid_for_once() -> None:
+    """Requests that were under way together are refused together: that is one refusal, until one is made again."""
+    plan, ticket = started(budget=RetryBudget(reserve=2))
+    ahead = opened(plan)
+    for _ in range(2):
+        assert plan.on_post(ticket, answer(503), IDLE) == plan.on_post(ahead, answer(429), IDLE)
+        plan.before_request(ticket)
+    assert isinstance(plan.on_post(ticket, answer(503), IDLE), Stop)
 
 
 def test_retry_after_is_a_floor() -> None:
@@ -443,7 +447,7 @@ def test_retry_after_is_a_floor() -> None:
     plan = Plan(9, rng=TopRandom())
     ticket = plan.take()
     headers: Mapping[str, str] = httpx.Headers({"Retry-After": "7", wire.LATEST: "1"})
-    assert plan.on_post(ticket, Answered(503, headers), IDLE) == RetryAfter(7.25)
+    assert plan.on_post(ticket, Answered(503, headers), IDLE) == RetryAfter(7.25, holds=True)
     assert plan.on_post(ticket, Answered(470, headers), IDLE) == Resync(7.5, 1)
     too_long = httpx.Headers({"Retry-After": str(int(MAX_RETRY_AFTER_S) + 1)})
     assert isinstance(plan.on_post(ticket, Answered(503, too_long), IDLE), Stop)
@@ -484,6 +488,16 @@ def test_the_position_is_asked_for_after_a_lost_connection() -> None:
     assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
     assert not plan.uncertain
     assert plan.before_request(ticket.again(exposed=True)) == ticket.again(exposed=True)
+
+
+def test_the_position_is_asked_for_when_segments_come_too_fast() -> None:
+    """A server that hangs is told from a slow one by a question that costs it nothing."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    plan.overrun()
+    plan.give_up(ticket)
+    assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
+    assert not plan.uncertain
 
 
 def test_a_server_that_starts_again_is_waited_for() -> None:
@@ -580,7 +594,7 @@ def test_a_server_without_that_question_is_taken_at_its_word() -> None:
 def test_what_a_server_could_double_is_not_sent_again() -> None:
     """A part that it may have makes the segment lost; one that never got a connection is not."""
     plan, ticket = started(keeps_keys=None)
-    assert plan.on_post(ticket, answer(503), HALF) == RetryAfter(0.25, exposed=True)
+    assert plan.on_post(ticket, answer(503), HALF) == RetryAfter(0.25, exposed=True, holds=True)
     assert located(plan, answer(200, Latest=6)) == Advance()
     refused = plan.before_request(ticket.again(exposed=True))
     assert isinstance(refused, Advance)
@@ -662,6 +676,6 @@ def test_a_channel_that_is_gone_is_ended(reply: Answered) -> None:
 def test_ending_is_retried_and_refused_like_anything_else() -> None:
     """A busy server is asked again, a no is final."""
     plan, _ = started()
-    assert plan.on_delete(answer(503)) == RetryAfter(0.25)
+    assert plan.on_delete(answer(503)) == RetryAfter(0.25, holds=True)
     assert plan.on_delete(lost(connected=False)) == RetryAfter(0.5)
     assert isinstance(plan.on_delete(answer(403)), Stop)

@@ -16,7 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from publisher.core import FIRST_RETRIES, LONG_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S, Plan
+from publisher.core import Plan
+from publisher.patience import FIRST_RETRIES, LONG_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_LIMIT_S, OUTAGE_S
 from publisher.verdicts import Advance, Answered, Lost, Outcome, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
 from trickle import errors, wire
 from trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
@@ -30,7 +31,13 @@ headers = st.dictionaries(
     st.sampled_from([wire.LATEST, wire.SIZE, wire.SEQ, wire.CLOSED, wire.RETRY_AFTER, wire.EPOCH]), numbers, max_size=4
 )
 garbage = st.builds(Answered, statuses | st.integers(200, 599), headers, st.text(max_size=5))
-losses = st.sampled_from([Lost(errors.ConnectionLost()), Lost(errors.ConnectionLost(), connected=False)])
+losses = st.sampled_from(
+    [
+        Lost(errors.ConnectionLost()),
+        Lost(errors.ConnectionLost(), connected=False),
+        Lost(errors.ConnectionLost(), waited_s=10.0),
+    ]
+)
 nonsense = st.just(Lost(errors.RemoteProtocolError()))
 lives = st.sampled_from([0.0, 0.0, 1.0, 20.0])
 which = st.integers(0, 5)
@@ -67,6 +74,7 @@ class Publishing(RuleBasedStateMachine):
         self.requests = self.tickets = self.segments = self.fates = self.long = self.lost = self.paid = 0
         self.free = 0
         self.outage_s = 0.0
+        self.held = False
         self.confirmed = -1
         self.keys: set[str] = set()
 
@@ -107,6 +115,9 @@ class Publishing(RuleBasedStateMachine):
     def drop(self, at: int) -> None:
         bound = [request for request in self.live if request.bound]
         request = bound[at % len(bound)]
+        if request.open:
+            self.plan.overrun()
+            self.lost += 1
         self.plan.give_up(request.ticket)
         self._finish(request)
 
@@ -141,6 +152,7 @@ class Publishing(RuleBasedStateMachine):
             if self.plan.error is not None:
                 self._finish(request)
                 continue
+            self.held = False
             ticket = self.plan.before_request(request.ticket)
             if isinstance(ticket, Advance):
                 assert isinstance(ticket.error, TrickleError)
@@ -259,10 +271,10 @@ class Publishing(RuleBasedStateMachine):
     ) -> None:
         progress = Progress(sent, ended, lived_s, request.handed, request.over, held)
         self.long += lived_s >= LONG_S
-        known = self.plan.uncertain and isinstance(outcome, Lost)
+        known = self.plan.uncertain if isinstance(outcome, Lost) else self.held
         verdict = self.plan.on_post(request.ticket, outcome, progress)
         if isinstance(verdict, RetryAfter | Resync):
-            self._wait(verdict.delay_s, outcome, lived_s, known=known)
+            self._wait(verdict.delay_s, outcome, lived_s, known=known and isinstance(verdict, RetryAfter))
         match verdict:
             case Advance(Receipt(seq=seq, sent=size), error):
                 assert error is None
@@ -298,15 +310,18 @@ class Publishing(RuleBasedStateMachine):
 
     def _wait(self, delay_s: float, outcome: Outcome, lived_s: float, *, known: bool = False) -> None:
         assert delay_s >= MIN_DELAY_S, "nothing is repeated at once"
-        connected = not isinstance(outcome, Lost) or outcome.connected
-        if connected and lived_s >= LONG_S:
+        if not isinstance(outcome, Lost):
+            self.held = True
+            self.paid += not known and lived_s < LONG_S
+            return
+        in_vain_s = outcome.waited_s if outcome.connected else lived_s
+        if outcome.connected and not in_vain_s and lived_s >= LONG_S:
             self.outage_s = 0.0
-        elif not isinstance(outcome, Lost) or (not known and self.outage_s >= OUTAGE_S):
-            self.paid += 1
         elif not known:
-            self.free += 1
-        if isinstance(outcome, Lost) and not known:
-            self.outage_s += delay_s + (0.0 if connected else lived_s)
+            assert self.outage_s < OUTAGE_LIMIT_S, "somebody has to know"
+            self.paid += self.outage_s >= OUTAGE_S
+            self.free += self.outage_s < OUTAGE_S
+        self.outage_s += 0.0 if known else delay_s + in_vain_s
 
     def _check_stop(self, verdict: Stop) -> None:
         assert self.plan.error is verdict.error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import anyio
@@ -9,7 +10,7 @@ import anyio.lowlevel
 import pytest
 
 from publisher import sockets
-from publisher.sockets import SocketStream, connect_tcp
+from publisher.sockets import PEER_TIMEOUT_S, SocketStream, connect_tcp
 from tests.publisher.peers import Peer, fake_server, run
 
 
@@ -151,5 +152,57 @@ def test_a_silent_address_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPa
         with theirs:
             async with await connect_tcp("host", 1) as stream:
                 assert isinstance(stream, SocketStream)
+
+    run(main())
+
+
+def test_what_the_peer_has_not_received_is_known() -> None:
+    """All that lies between here and there; nothing once it was read."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            async with stream:
+                stream.stall_s = 0.05
+                with pytest.raises(TimeoutError):
+                    await stream.send(bytes(64 << 20))
+                assert stream.unacknowledged > 0
+                peer.setblocking(False)
+                while stream.unacknowledged:
+                    with contextlib.suppress(BlockingIOError):
+                        peer.recv(1 << 20)
+            assert stream.unacknowledged == 0
+
+    run(main())
+
+
+def test_a_slow_peer_is_not_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write goes on for as long as the peer receives something, however little."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        left = iter([9, 8, 8, 7, 7, 7])
+        monkeypatch.setattr(SocketStream, "unacknowledged", property(lambda _: next(left)))
+        with peer:
+            async with stream:
+                stream.stall_s = 0.02
+                with pytest.raises(TimeoutError):
+                    await stream.send(bytes(64 << 20))
+        assert list(left) == []
+
+    run(main())
+
+
+def test_a_peer_that_vanishes_is_noticed_by_the_kernel() -> None:
+    """By probes of a quiet connection, and by what is not acknowledged of a busy one."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with await connect_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
+                option = stream._socket.getsockopt
+                assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                if hasattr(socket, "TCP_USER_TIMEOUT"):
+                    assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == PEER_TIMEOUT_S * 1000
 
     run(main())

@@ -438,6 +438,32 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(("left", "waits"), [([9, 6, 3, 0], 3), ([9, 6, 6], 2), ([0, 0], 1), ([5, 9], 1)])
+def test_the_answer_is_due_once_the_body_has_arrived(
+    left: list[int], waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What still lies in this host's buffers is not in the server's hands: as long as that gets less, it is waited."""
+    asked: list[int] = []
+
+    def unacknowledged(self: SocketStream) -> int:
+        # Asked once before each wait, and once after it.
+        asked.append(left[min((len(asked) + 1) // 2, len(left) - 1)])
+        return asked[-1]
+
+    monkeypatch.setattr(SocketStream, "unacknowledged", property(unacknowledged))
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.closed()
+
+        async with fake_server(script) as server, client(read=0.02) as http:
+            with pytest.raises(httpx.ReadTimeout, match=r"no answer within 0\.02 s"):
+                await http.get(server.base)
+        assert len(asked) == 2 * waits
+
+    run(main())
+
+
 def test_an_answer_that_stops_half_way_times_out() -> None:
     """The rest of a response is due within the read timeout."""
 
