@@ -109,7 +109,7 @@ class Again:
         """
         cause: TrickleError = error
         floor_s: float | None = None
-        while (verdict := self.cursor.cut(cause, self.runtime.rng, floor_s=floor_s)) is not None:
+        while (verdict := self.cursor.cut(cause, self.runtime.now(), self.runtime.rng, floor_s=floor_s)) is not None:
             await self.runtime.sleep(verdict.delay_s)
             attempt += 1
             self.counters.requested()
@@ -124,6 +124,7 @@ class Again:
                     rest = await _skip(read, response, attempt)
                     if not isinstance(rest, ConnectionLost):
                         if rest is not None:
+                            self.cursor.resumed()
                             self.counters.resumed()
                         return rest
                     cause, floor_s = rest, None

@@ -12,7 +12,8 @@ and obeys the verdict. The rules (docs/reference/protocol.md, sections 4 to 6):
   forward costs a token of the retry budget: an arbitrary server cannot make a cursor hammer it.
 - Going back within the numbering happens only if the server's head is behind what was already read, or if the channel
   has another life than the one that was read and ``on_lag`` is *earliest*: then all of that life is new.
-- A segment whose body was cut is asked for once more, after a pause and for a token (:meth:`Cursor.cut`).
+- A segment whose body was cut is asked for once more, after a pause (:meth:`Cursor.cut`).
+- A server that went away costs one token of the budget however that looks, and a limited time (:class:`Absence`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from random import Random
 from typing import Final
 
 from subscriber import patience
+from subscriber.absence import Absence
 from subscriber.start import AnyStart, Start
 from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
 from trickle import wire
@@ -43,7 +45,7 @@ class Cursor:
         wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds.
         refresh_s: how long a GET waits before it is asked again, in seconds; up to 20 % more is added at random.
         backoff: delays after failures.
-        budget: pays for retries; earned back by segments that arrive whole.
+        budget: pays for retries; earned back by segments that arrive whole, and by waits that last their time.
     """
 
     def __init__(
@@ -62,14 +64,14 @@ class Cursor:
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
         self._failures = self._head = 0
-        self._hold = self._met = self._joined = self._lost = False
+        self._hold = self._met = self._joined = False
+        self._away = Absence()
         self._epoch: int | None = None
         self._stand(start if isinstance(start, Start) else Start.parse(start))
 
     def _stand(self, start: Start) -> None:
         self._asked, self._attempt = start.ask, 1
-        self._below = start.back
-        self._named = start.named
+        self._below, self._named = start.back, start.named
         self._expected = start.ask if start.named else None
         self._before: int | None = None
         # Nobody has named the seq that is asked for: it stands for all that there is.
@@ -78,10 +80,8 @@ class Cursor:
         self._follows = start.position is not None
         if start.position is not None:
             self._epoch = start.position.epoch
-        self._restarted = False
-        self._doubts = 0
-        self._missing_since: float | None = None
-        self._misses = 0
+        self._restarted, self._doubts = False, 0
+        self._away.anew()
 
     def seek(self, start: Start, rng: Random, *, failed: bool = False) -> float:
         """Go elsewhere. What was asked for before must not be reported any more.
@@ -107,9 +107,10 @@ class Cursor:
         return self._refresh_s * (1.0 + rng.uniform(0.0, patience.REFRESH_SPREAD))
 
     def refreshed(self) -> None:
-        """The GET waited for its whole time. It was no failure: make the one that :meth:`ask` names, at once."""
+        """The GET waited for its whole time, as it should: make the one that :meth:`ask` names, at once."""
         self._met = True
-        self._lost = False
+        self._away.over()
+        self._budget.earn()
         if self._asked is not None and self._asked < wire.SEQ_NEXT:
             # All that is relative to the head is answered at once unless nothing was ever written; then it is seq 0.
             self._asked, self._unnamed = 0, True
@@ -124,22 +125,26 @@ class Cursor:
             self._failures = 0
             self._budget.earn()
 
-    def cut(self, error: TrickleError, rng: Random, *, floor_s: float | None = None) -> RetryAfter | None:
+    def cut(self, error: TrickleError, now: float, rng: Random, *, floor_s: float | None = None) -> RetryAfter | None:
         """A segment's body was cut, or the GET that was to bring the rest of it failed.
 
         Args:
             error: what happened.
+            now: seconds on a monotonic clock.
             rng: where jitter comes from.
             floor_s: what ``Retry-After`` said, in seconds.
 
         Returns:
             After what pause to ask for that segment once more; ``None`` if patience or the budget do not allow it.
         """
-        self._lost = True
-        if (floor_s or 0.0) > patience.CUT_PATIENCE_S or not self._budget.spend():
+        if (floor_s or 0.0) > patience.CUT_PATIENCE_S or not self._away.lose(self._budget):
             return None
-        self._failures += 1
-        return RetryAfter(self._delay(floor_s, rng), error)
+        verdict = self._away.wait(error, patience.CUT_PATIENCE_S, now, rng, self._backoff)
+        return RetryAfter(verdict.delay_s + (floor_s or 0.0), error) if isinstance(verdict, RetryAfter) else None
+
+    def resumed(self) -> None:
+        """The rest of a segment that was cut is there. Nothing is to be done."""
+        self._away.over()
 
     def broken(self, error: TrickleError) -> Stop | None:
         """A segment's body was cut, and the rest of it is not to be had. Nothing is to be done, or to obey the verdict.
@@ -151,29 +156,23 @@ class Cursor:
         """
         self._failures += 1
         self._hold = True
-        self._lost = True
-        return None if self._budget.spend() else Stop(error)
+        return None if self._away.lose(self._budget) else Stop(error)
 
     def lost(self, error: TrickleError, now: float, rng: Random) -> Verdict:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
             error: what happened; it becomes the final one when there is nothing left to try. A
-                ``RemoteProtocolError`` is final at once: what is there does not speak the protocol. That nobody is
-                there (``Gone``) costs time and no budget: who is not there cannot be hammered.
+                ``RemoteProtocolError`` is final at once: what is there does not speak the protocol. Where nobody is
+                there (``Gone``), the pauses stay short: who is not there cannot be hammered.
             now: seconds on a monotonic clock.
             rng: where jitter comes from.
         """
         if isinstance(error, RemoteProtocolError):
             return Stop(error)
         if not self._met:
-            return self._wait(error, self._wait_s, now, rng)
-        if isinstance(error, Gone):
-            # A channel that was not there when its server went is waited for no longer than before.
-            self._lost |= self._missing_since is None
-            return self._wait(error, max(self._wait_s, patience.REJOIN_WAIT_S if self._lost else 0.0), now, rng)
-        self._lost = True
-        return self._retry(error, None, rng)
+            return self._wait(error, now, rng)
+        return self._outlast(error, now, rng, short=isinstance(error, Gone))
 
     def answered(self, answer: Answer, now: float, rng: Random) -> Verdict:
         """The GET that :meth:`ask` named was answered.
@@ -199,13 +198,15 @@ class Cursor:
                 return self._without_next_route(rng, error)
             case wire.Status.TOO_MANY_REQUESTS:
                 return self._retry(error, answer.retry_after_s, rng)
+            case status if status >= wire.Status.SERVER_ERROR and answer.retry_after_s is None:
+                return self._outlast(error, now, rng, short=False)
             case status if status >= wire.Status.SERVER_ERROR:
-                self._lost = True  # most likely it is about to be restarted
+                self._away.lost = True  # most likely it is about to be restarted
                 return self._retry(error, answer.retry_after_s, rng)
         return Stop(error)
 
     def _begun(self, answer: Answer, rng: Random) -> Verdict:
-        self._missing_since, self._misses, self._lost = None, 0, False
+        self._away.over()
         if self._asked is None:
             head = answer.natural(wire.LATEST)
             if head is None:
@@ -301,12 +302,10 @@ class Cursor:
         return answer.empty and answer.natural(wire.SEQ) == self._asked < latest - 1
 
     def _missing(self, error: TrickleError, now: float, rng: Random) -> Verdict:
-        if self._lost:
-            return self._wait(error, max(self._wait_s, patience.REJOIN_WAIT_S), now, rng)
-        if self._joined:
+        if self._joined and not self._away.lost:
             return Stop(error)
-        verdict = self._wait(error, self._wait_s, now, rng)
-        if not self._named:
+        verdict = self._wait(error, now, rng)
+        if not self._away.lost and not self._named:
             # The channel did not exist when it was asked for, so all that it will ever hold is new.
             self._asked, self._unnamed, self._expected = 0, True, None
         return verdict
@@ -316,7 +315,7 @@ class Cursor:
         if latest is None or asked is None or latest == asked:
             return self._retry(error, answer.retry_after_s, rng)
         earliest = answer.natural(wire.EARLIEST)
-        if self._lost:
+        if self._away.lost:
             # The server is back: that this took long is no reason to be slow in asking it for another segment.
             self._failures = min(self._failures, 1)
         elif earliest is None and self._follows and latest < asked and self._doubts < patience.DOUBTS:
@@ -375,15 +374,16 @@ class Cursor:
             return retry
         return Resync(self._go_to(wire.SEQ_NEXT - self._below), retry.delay_s, error)
 
-    def _wait(self, error: TrickleError, patience_s: float, now: float, rng: Random) -> RetryAfter | Stop:
-        """Wait for a channel or a server that is not there: bounded by time, not by the budget."""
-        self._missing_since = now if self._missing_since is None else self._missing_since
-        left_s = self._missing_since + patience_s - now
-        if left_s <= 0:
+    def _outlast(self, error: TrickleError, now: float, rng: Random, *, short: bool) -> RetryAfter | Stop:
+        """Wait for a server that was there, and is not. While a channel was waited for, that goes on as before."""
+        if not self._away.is_first and not self._away.lose(self._budget):
             return Stop(error)
-        self._misses += 1
+        return self._wait(error, now, rng, short=short)
+
+    def _wait(self, error: TrickleError, now: float, rng: Random, *, short: bool = True) -> RetryAfter | Stop:
         self._attempt += 1
-        return RetryAfter(patience.JOIN_BACKOFF.delay(self._misses, rng, floor_s=patience.MIN_PAUSE_S), error)
+        limit_s = max(self._wait_s, patience.REJOIN_WAIT_S if self._away.lost else 0.0)
+        return self._away.wait(error, limit_s, now, rng, patience.JOIN_BACKOFF if short else self._backoff)
 
     def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
         if (floor_s or 0.0) > patience.PATIENCE_S or not self._budget.spend():

@@ -405,23 +405,31 @@ class TestSeeking:
 
 class TestCutSegments:
     def test_the_segment_is_asked_for_again_after_a_pause(self) -> None:
-        """For a token, and without moving."""
-        driver = Driver(budget=RetryBudget(0, 2))
+        """For a token, and without moving; again and again for a while, and for another token once it has gone on."""
+        budget = RetryBudget(0, 2)
+        driver = Driver(budget=budget)
         driver.read(0)
-        verdict = driver.cursor.cut(LOST, driver.rng)
-        assert verdict is not None
-        assert verdict.delay_s >= MIN_PAUSE_S
-        assert driver.cursor.ask() == Ask(1)
-        assert driver.cursor.cut(LOST, driver.rng) is not None
-        assert driver.cursor.cut(LOST, driver.rng) is None
+        for _ in range(9):
+            verdict = driver.cursor.cut(LOST, driver.now, driver.rng)
+            assert verdict is not None
+            assert verdict.delay_s >= MIN_PAUSE_S
+            assert driver.cursor.ask() == Ask(1)
+            driver.now += 1
+        assert budget.tokens == 1
+        driver.now += CUT_PATIENCE_S
+        assert driver.cursor.cut(LOST, driver.now, driver.rng) is None
+        driver.cursor.resumed()
+        assert driver.cursor.cut(LOST, driver.now, driver.rng) is not None
+        driver.cursor.resumed()
+        assert driver.cursor.cut(LOST, driver.now, driver.rng) is None
 
     def test_retry_after_is_kept_to_or_too_long(self) -> None:
         """Nobody waits in the middle of a segment until it has left the window."""
         driver = Driver()
-        verdict = driver.cursor.cut(LOST, driver.rng, floor_s=CUT_PATIENCE_S)
+        verdict = driver.cursor.cut(LOST, driver.now, driver.rng, floor_s=CUT_PATIENCE_S)
         assert verdict is not None
         assert verdict.delay_s > CUT_PATIENCE_S
-        assert driver.cursor.cut(LOST, driver.rng, floor_s=CUT_PATIENCE_S + 1) is None
+        assert driver.cursor.cut(LOST, driver.now, driver.rng, floor_s=CUT_PATIENCE_S + 1) is None
 
 
 class TestReading:
@@ -598,7 +606,7 @@ class TestMissing:
     def test_a_hole_that_is_found_late_is_left_too(self) -> None:
         """After other failures it takes a pause, as every step does."""
         driver = Driver(5)
-        retry(driver.answer(503))
+        retry(driver.answer(429))
         verdict = resync(driver.answer(470, latest=900, earliest=1, next=700))
         assert verdict.seq == 700
         assert verdict.delay_s >= MIN_PAUSE_S
@@ -741,8 +749,60 @@ class TestFailing:
         """Full jitter under a growing ceiling, as often as the budget allows."""
         driver = Driver(budget=RetryBudget(0.2, 6), backoff=Backoff(1, 8))
         for ceiling in (1, 2, 4, 8, 8, 8):
-            assert MIN_PAUSE_S <= retry(driver.answer(503)).delay_s <= MIN_PAUSE_S + ceiling
-        assert isinstance(stopped(driver.answer(503)), Refused)
+            assert MIN_PAUSE_S <= retry(driver.answer(429)).delay_s <= MIN_PAUSE_S + ceiling
+        assert isinstance(stopped(driver.answer(429)), Refused)
+
+    @pytest.mark.parametrize("look", [Gone(), LOST, 500, 502, 503, 504], ids=str)
+    def test_an_outage_costs_as_much_however_it_looks(self, look: ConnectionLost | int) -> None:
+        """One token and half a minute, for the GET that waits and for the segment that was being read together."""
+        budget = RetryBudget(0, 2)
+        driver = Driver(budget=budget)
+
+        def fail() -> Verdict:
+            return driver.answer(look) if isinstance(look, int) else driver.lost(look)
+
+        driver.answer(200, seq=0)
+        assert driver.cursor.cut(LOST, driver.now, driver.rng) is not None
+        while driver.cursor.cut(LOST, driver.now, driver.rng) is not None:
+            retry(fail())
+            driver.now += 1
+        assert driver.cursor.broken(LOST) is None
+        while isinstance(verdict := fail(), RetryAfter):
+            assert MIN_PAUSE_S <= verdict.delay_s <= MIN_PAUSE_S + Backoff().cap_s
+            driver.now += 1
+        assert isinstance(stopped(verdict), ConnectionLost | Refused)
+        assert driver.now == 1000 + REJOIN_WAIT_S
+        assert budget.tokens == 1
+
+    @pytest.mark.parametrize("look", [Gone(), LOST, 502], ids=str)
+    def test_outages_are_paid_for(self, look: ConnectionLost | int) -> None:
+        """Each of them: a server that is away again and again is left when the budget is empty."""
+        driver = Driver(budget=RetryBudget(0, 3))
+        for seq in range(3):
+            driver.read(seq)
+            retry(driver.answer(look) if isinstance(look, int) else driver.lost(look))
+        driver.read(3)
+        stopped(driver.answer(look) if isinstance(look, int) else driver.lost(look))
+
+    def test_a_quiet_channel_outlives_any_number_of_restarts(self) -> None:
+        """A wait that lasted its time pays for later ones, and ends the outage before it."""
+        driver = Driver(budget=RetryBudget(0.2, 1))
+        driver.read(0)
+        for _ in range(100):
+            retry(driver.lost(Gone()))
+            for _ in range(5):
+                driver.now += REFRESH_S
+                driver.cursor.refreshed()
+
+    def test_a_channel_that_is_waited_for_is_waited_for_no_longer_by_a_failure(self) -> None:
+        """Whoever gave it 5 s did not mean half a minute, whatever stands between here and there says meanwhile."""
+        driver = Driver(wait_for_channel_s=5)
+        retry(driver.answer(404))
+        for look in (Gone(), LOST):
+            retry(driver.lost(look))
+        retry(driver.answer(502))
+        driver.now += 5
+        assert isinstance(stopped(driver.answer(502)), Refused)
 
     def test_a_lost_connection_is_retried(self) -> None:
         """Once the server has answered, a lost connection is an accident."""
@@ -779,8 +839,8 @@ class TestFailing:
         assert retry(driver.answer(503, retry_after=2)).delay_s >= 2
         retry(driver.answer(404))
 
-    def test_a_server_that_is_gone_is_waited_for_without_a_price(self) -> None:
-        """Refused connections hammer nobody: they cost patience, but neither budget nor ever longer delays."""
+    def test_a_server_that_is_gone_is_asked_for_often(self) -> None:
+        """Refused connections hammer nobody: the delays do not grow ever longer."""
         budget = RetryBudget(0.2, 3)
         driver = Driver(budget=budget)
         driver.read(0)
@@ -860,15 +920,16 @@ class TestFailing:
         for seq in (0, 1):
             driver.answer(200, seq=seq)
             assert driver.cursor.broken(LOST) is None
+        driver.answer(200, seq=2)
         assert stopped(driver.cursor.broken(LOST)) is LOST
 
     def test_whole_segments_earn_retries(self) -> None:
         """The budget is a share of what arrived."""
         budget = RetryBudget(0.5, 2)
         driver = Driver(budget=budget)
-        driver.answer(503)
-        driver.answer(503)
+        driver.answer(429)
+        driver.answer(429)
         driver.read(0)
         driver.read(1)
         assert budget.tokens == 1
-        retry(driver.answer(503))
+        retry(driver.answer(429))

@@ -292,7 +292,7 @@ class TestFolders:
 
     def test_a_folder_goes_on_where_it_was_left(self, tmp_path: Path) -> None:
         """Whatever the user says; the segment under way is read again."""
-        events = heard(endless, tmp_path, start="0", for_s=0.2)
+        events = heard(endless, tmp_path, start="0", for_s=1)
         assert events.of(Ended)[0].resume == "0@4"
         assert read_index(tmp_path) == []
         heard(faulty, tmp_path, start="6")
