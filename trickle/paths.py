@@ -12,7 +12,10 @@ from trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
 MAX_NAME_BYTES: Final = 255
 """Like a file name on every common file system, which an archive needs."""
 
-_SEQ = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+MAX_DIGITS: Final = 15
+"""Of a seq: what every language can hold in a number, floating-point ones included."""
+
+_SEQ = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 

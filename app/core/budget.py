@@ -31,10 +31,12 @@ class Budget:
 
     def take(self, size: int) -> bool:
         """Account for ``size`` more bytes; ``False`` (and nothing accounted for) if there is no room to be made."""
-        self.charge(size)
+        self.used += size
         if self.used > self.limit:
-            self.used -= size
-            return False
+            self._reclaim(self.used - self.limit)
+            if self.used > self.limit:
+                self.used -= size
+                return False
         return True
 
     def charge(self, size: int) -> None:

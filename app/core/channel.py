@@ -20,7 +20,7 @@ from app.core.facts import EndReason, Journal
 from app.core.gate import Gate
 from app.core.limits import Limits
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import Cursor, Event, Segment, State, encode_frame, prefix
+from app.core.segment import FINISH, OPEN, WAITING, Cursor, Event, Segment, encode_frame, prefix
 from app.core.window import Window
 from app.core.writer import Outcome, Verdict, Writer, WriterOwner
 from trickle.wire import SEQ_CURRENT, SEQ_NEXT
@@ -95,7 +95,7 @@ class Channel:
         if seq < 0:
             seq = max(head + seq + 1, self.earliest if seq < SEQ_CURRENT else 0)
         if (segment := self.segments.get(seq)) is not None:
-            return (Wait if segment.state is State.WAITING else Serve)(self, segment, head)
+            return (Wait if segment.state is WAITING else Serve)(self, segment, head)
         if seq < head:
             return Gone(self, seq, head, self.earliest, min((at for at in self.segments if at > seq), default=head))
         if not self.ended and (seq == head or (head == 0 and seq == 1)):
@@ -111,8 +111,7 @@ class Channel:
         """Count a reader out; from within the cursor's wake only if the segment is closed."""
         self.reading.give_back()
         del segment.cursors[cursor]
-        self._budget.settle(segment)
-        self.release(segment)
+        (self._budget.settle if segment.closed else self.release)(segment)
 
     def release(self, segment: Segment) -> None:
         """Forget a waiting segment for which nobody waits any more."""
@@ -156,9 +155,9 @@ class Channel:
                 return Refusal(Why.CLOSED, self, seq)
             if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
                 return Refusal(Why.AHEAD, self, seq, overtaking=seq <= self.next_seq + self._limits.overtaking_segments)
-        elif segment.is_finished_by(key):
-            return AlreadyStored(self, segment)
-        elif segment.closed or not segment.admits(key, attempt):
+        elif segment.closed:
+            return AlreadyStored(self, segment) if segment.is_finished_by(key) else Refusal(Why.CLOSED, self, seq)
+        elif not segment.admits(key, attempt):
             return Refusal(Why.CLOSED, self, seq)
         if reset:
             self._truncate_open(seq, now, orphans_only=False)
@@ -200,7 +199,7 @@ class Channel:
             return self._break_off(writer, Verdict.NOT_THE_SAME, now)
         outcome = writer.settle(Verdict.COMPLETE if segment.size else Verdict.EMPTY)
         self.active_at = now
-        self._close(segment, Event.FINISH, now)
+        self._close(segment, FINISH, now)
         self._notify()
         return outcome
 
@@ -230,7 +229,7 @@ class Channel:
         self.drain_until = now + self._limits.channel_drain_s
         for segment in self.unclosed:
             self._preempt(segment, Verdict.TERMINATED)
-            if segment.state is State.OPEN:
+            if segment.state is OPEN:
                 self._close(segment, Event.TERMINATE, now)
             else:
                 # It never moved the head; neither does its end, and there is nothing to keep.
@@ -249,11 +248,11 @@ class Channel:
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""
         for segment in self._deadlines.due(now):
-            if segment.state is State.WAITING and not segment.is_wanted:
+            if segment.state is WAITING and not segment.is_wanted:
                 self._discard(segment)
                 continue
             self._preempt(segment, Verdict.CLOSED_BY_OTHER)
-            self._close(segment, Event.SKIP if segment.state is State.WAITING else Event.TRUNCATE, now)
+            self._close(segment, Event.SKIP if segment.state is WAITING else Event.TRUNCATE, now)
         self._settle(self.window.evict(now))
         self._notify()
 
@@ -292,7 +291,7 @@ class Channel:
             chunks, size, refused = prefix(chunks, room), room, Verdict.TOO_LARGE
         if size:
             frame = encode_frame(chunks)
-            first = segment.state is State.WAITING
+            first = segment.state is WAITING
             if not self._budget.take(segment.price(frame)):
                 return Verdict.OVER_BUDGET
             self.bytes_in += size
@@ -306,7 +305,7 @@ class Channel:
         """A limit ends the writer's part: what is there is truncated; where nothing is, nothing changes."""
         segment = writer.segment
         outcome = self._withdraw(writer, refused, now)
-        if segment.state is State.OPEN:
+        if segment.state is OPEN:
             self._close(segment, Event.TRUNCATE, now)
         self._notify()
         return outcome
@@ -315,7 +314,7 @@ class Channel:
         """The writer's part ends before its body does: bytes stay for ``publisher_grace``, for it to be sent again."""
         segment = writer.segment
         outcome = self._withdraw(writer, verdict, now)
-        if segment.state is State.OPEN:
+        if segment.state is OPEN:
             if segment.key is None and self.window.completed_after(segment.seq):
                 self._close(segment, Event.TRUNCATE, now)
             else:
@@ -328,7 +327,7 @@ class Channel:
         segment = writer.segment
         segment.writer = None
         self._deadlines.clear(segment)
-        if segment.state is State.WAITING and segment.seq < self.next_seq:
+        if segment.state is WAITING and segment.seq < self.next_seq:
             self._close(segment, Event.SKIP, now)
         self.release(segment)
         return writer.settle(verdict)
@@ -347,8 +346,10 @@ class Channel:
             self.floor = max(self.floor, seq)
         elif seq > self.next_seq and self.next_seq not in self.segments and self._limits.overtaking_grace_s:
             self._create(self.next_seq)
-        self.next_seq = max(self.next_seq, seq + 1)
-        for segment in [segment for segment in self._waiting.values() if segment.seq < self.next_seq]:
+        if seq >= self.next_seq:
+            self.next_seq = seq + 1
+        passed = [segment for segment in self._waiting.values() if segment.seq < self.next_seq] if self._waiting else ()
+        for segment in passed:
             if not (self._deadlines.spare(segment, self.floor, self._limits, now) or segment.closed):
                 self._close(segment, Event.SKIP, now)
 
@@ -363,7 +364,7 @@ class Channel:
         self._advance(segment.seq, now)
         self.window.keep(segment)
         self._settle(self.window.evict(now))
-        if segment.complete:
+        if self._open and segment.complete:
             self._truncate_open(segment.seq, now, orphans_only=True)
 
     def _settle(self, evicted: list[Segment]) -> None:

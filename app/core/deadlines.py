@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from app.core.limits import Limits
-from app.core.segment import Segment, State
+from app.core.segment import WAITING, Segment
 
 
 class Deadlines:
@@ -37,7 +37,7 @@ class Deadlines:
 
     def expect_begin(self, segment: Segment, head: int, limits: Limits, now: float) -> None:
         """A writer has just reserved this segment: set when it must have begun, if it has not."""
-        if segment.state is not State.WAITING:
+        if segment.state is not WAITING:
             self.clear(segment)
         elif segment.seq < head:
             self.set(segment, now + limits.skip_grace_s)
@@ -64,8 +64,9 @@ class Deadlines:
 
     def clear(self, segment: Segment) -> None:
         """Nothing is due for this segment any more."""
-        segment.deadline = None
-        self._segments.pop(segment, None)
+        if segment.deadline is not None:
+            segment.deadline = None
+            del self._segments[segment]
 
     def due(self, now: float) -> list[Segment]:
         """The segments whose time has come."""

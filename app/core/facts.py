@@ -86,21 +86,19 @@ class Journal:
         self.index = 0
 
     def channel_created(self, channel: str, epoch: int, content_type: str) -> None:
-        self._listener(ChannelCreated(self._next(), channel, epoch, content_type))
+        self.index += 1
+        self._listener(ChannelCreated(self.index, channel, epoch, content_type))
 
     def channel_ended(self, channel: str, epoch: int, next_seq: int, reason: EndReason) -> None:
-        self._listener(ChannelEnded(self._next(), channel, epoch, next_seq, reason))
+        self.index += 1
+        self._listener(ChannelEnded(self.index, channel, epoch, next_seq, reason))
 
     def segment_opened(self, channel: str, epoch: int, seq: int) -> None:
-        index = self._next()
+        self.index += 1
         if self._segment_listener is not None:
-            self._segment_listener(SegmentOpened(index, channel, epoch, seq))
+            self._segment_listener(SegmentOpened(self.index, channel, epoch, seq))
 
     def segment_closed(self, channel: str, epoch: int, seq: int, state: State, size: int) -> None:
-        index = self._next()
-        if self._segment_listener is not None:
-            self._segment_listener(SegmentClosed(index, channel, epoch, seq, state, size))
-
-    def _next(self) -> int:
         self.index += 1
-        return self.index
+        if self._segment_listener is not None:
+            self._segment_listener(SegmentClosed(self.index, channel, epoch, seq, state, size))

@@ -6,7 +6,7 @@ state raises :class:`~trickle.errors.LocalProtocolError`, and nothing has change
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,6 +28,10 @@ class State(StrEnum):
     TERMINATED = "terminated"
 
 
+WAITING, OPEN, COMPLETE, EMPTY, TRUNCATED, SKIPPED, TERMINATED = State
+"""The same by names of their own: before Python 3.12 looking a member up in its Enum takes as long as a call."""
+
+
 class Event(IntEnum):
     """What can happen to a segment. (An IntEnum, since it is hashed for every transition.)"""
 
@@ -37,6 +41,8 @@ class Event(IntEnum):
     SKIP = auto()
     TERMINATE = auto()
 
+
+BYTES, FINISH = Event.BYTES, Event.FINISH
 
 TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     (State.WAITING, Event.BYTES): State.OPEN,
@@ -81,12 +87,14 @@ MAX_FORMER_KEYS: Final = 8
 grow without bound. Real publishers take a segment over once."""
 
 
-def encode_frame(chunks: Iterable[bytes]) -> bytes:
+def encode_frame(chunks: Sequence[bytes]) -> bytes:
     """Encode chunks for the wire, once for all readers: one HTTP/1.1 chunk each (RFC 9112, section 7.1).
 
     Args:
         chunks: the chunks as published; none of them empty (an empty one would end the message).
     """
+    if len(chunks) == 1:
+        return b"%x\r\n%b\r\n" % (len(chunks[0]), chunks[0])
     return b"".join([b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks])
 
 
@@ -176,11 +184,11 @@ class Segment:
     @property
     def complete(self) -> bool:
         """Whether it closed as its publisher wanted, with bytes."""
-        return self.state is State.COMPLETE
+        return self.state is COMPLETE
 
     def is_finished_by(self, key: str | None) -> bool:
         """Whether a body with this key has come to its end here, so that a retry of it has nothing left to do."""
-        return key is not None and key == self.key and self.state in (State.COMPLETE, State.EMPTY)
+        return key is not None and key == self.key and self.state in (COMPLETE, EMPTY)
 
     def admits(self, key: str | None, attempt: int) -> bool:
         """Whether a POST with this key may take the segment over, which is not closed.
@@ -218,8 +226,8 @@ class Segment:
         Raises:
             LocalProtocolError: the segment is closed.
         """
-        if self.state is not State.OPEN:
-            self.state = self._after(Event.BYTES)
+        if self.state is not OPEN:
+            self.state = self._after(BYTES)
         self.frames.append(frame)
         self.size += size
         self.cost += len(frame) + FRAME_COST
@@ -231,13 +239,12 @@ class Segment:
             LocalProtocolError: the segment is closed, or the event does not close it from this state.
         """
         state = self._after(event)
-        if state is State.OPEN:
+        if state is OPEN:
             raise LocalProtocolError(f"{event.name} does not close a segment")
         self.state = state
         self.closed = True
         self.closed_at = now
         self.writer = None
-        self.deadline = None
         self.former_keys = ()
 
     def wake(self) -> None:
