@@ -9,7 +9,8 @@ from app.access.waiting import Asking
 from app.core.guard import Answer
 from app.data_plane.exchange import Exchange
 from app.data_plane.guarded import held_back
-from trickle.records import AccessRecord, Op
+from app.data_plane.tally import Record
+from trickle.records import Op
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -49,7 +50,7 @@ class Entry:
         connection: Connection,
         request: Request,
         route: Route,
-        record: AccessRecord,
+        record: Record,
         begin: Begin,
         check: Callable[[Entry], bool],
     ) -> None:
@@ -99,7 +100,7 @@ class Entry:
             exchange.answer(reply)
         return False
 
-    def _again(self, connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool) -> None:
+    def _again(self, connection: Connection, request: Request, route: Route, record: Record, held: bool) -> None:
         """The storm guard has held it back; it is decided anew, as something may have changed."""
         self._held = held
         waited = connection.exchange

@@ -15,7 +15,8 @@ from app.access.expiry import Expiries
 from app.access.grants import Rejected
 from app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
 from app.data_plane.publish import Publish
-from trickle.records import AccessRecord, Op, Reason
+from app.data_plane.tally import Record
+from trickle.records import Op, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ class AccessGate:
         self._expiries: Expiries[Connection] = Expiries()
         self.expired = 0
 
-    def admits(
-        self, connection: Connection, request: Request, route: Route, record: AccessRecord, begin: Begin
-    ) -> bool:
+    def admits(self, connection: Connection, request: Request, route: Route, record: Record, begin: Begin) -> bool:
         """Whether a request may begin now. If not, it was refused, or waits and will be begun by ``begin``."""
         if route.op is None or route.error:
             return True  # to be told what is wrong with it

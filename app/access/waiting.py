@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.data_plane.exchange import Exchange
-from trickle.records import AccessRecord
+from app.data_plane.head import content_length
+from app.data_plane.tally import Record
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -21,14 +22,14 @@ class Asking(Exchange):
 
     __slots__ = ("_paused", "over", "request")
 
-    def __init__(self, connection: Connection, request: Request, record: AccessRecord) -> None:
+    def __init__(self, connection: Connection, request: Request, record: Record) -> None:
         super().__init__(connection, request, record)
         self.request = request
         self.over = False
         request.held = True
         # No more of a body than came with its head is held. Without one reading goes on, so that a client that leaves
         # is noticed.
-        self._paused = b"transfer-encoding" in request.headers or bool(request.content_length())
+        self._paused = b"transfer-encoding" in request.headers or bool(content_length(request.headers))
         if self._paused:
             connection.flow.pause_reading()
         connection.exchange = self

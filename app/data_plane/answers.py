@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from app.core.channel import Channel
 from app.core.limits import SERVER_WIDE, Limit
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
-from app.core.segment import Segment, State
+from app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
 from app.core.writer import Outcome, Verdict
 from app.data_plane.replies import Reply
 from app.data_plane.routes import Route
@@ -25,12 +25,14 @@ ENDS_CONNECTION: Final = frozenset({Limit.CONNECTIONS, Limit.CLIENT_CONNECTIONS}
 """Where connections are short, who is refused does not keep one."""
 
 REASON_OF_STATE: Final = {
-    State.COMPLETE: Reason.COMPLETE,
-    State.EMPTY: Reason.EMPTY,
-    State.TRUNCATED: Reason.TRUNCATED,
-    State.SKIPPED: Reason.SKIPPED,
-    State.TERMINATED: Reason.TERMINATED,
+    COMPLETE: Reason.COMPLETE,
+    EMPTY: Reason.EMPTY,
+    TRUNCATED: Reason.TRUNCATED,
+    SKIPPED: Reason.SKIPPED,
+    TERMINATED: Reason.TERMINATED,
 }
+
+_OK, _COMPLETE = Status.OK, Reason.COMPLETE
 
 Jitter = Callable[[int, int], int]
 """Draws a whole number between two bounds, both included."""
@@ -43,8 +45,9 @@ def content_type_of(channel: Channel) -> str:
 
 def truncation_of(segment: Segment) -> str:
     """Why a segment is not whole, as ``Lp-Trickle-Truncated`` says it; ``""`` if it is, or still grows."""
-    cut = segment.state is State.TRUNCATED or (segment.state is State.TERMINATED and segment.size > 0)
-    return str(segment.state) if cut else ""
+    state = segment.state
+    cut = state is TRUNCATED or (state is TERMINATED and segment.size > 0)
+    return str(state) if cut else ""
 
 
 def read_reply(resolution: Resolution, route: Route, jitter: Jitter) -> Reply | Serve | Wait:
@@ -115,7 +118,7 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
     headers: tuple[tuple[str, str | int], ...] = ((wire.SEQ, seq), (wire.SIZE, outcome.size))
     match outcome.verdict:
         case Verdict.COMPLETE:
-            return Reply(Status.OK, Reason.COMPLETE, headers)
+            return Reply(_OK, _COMPLETE, headers)
         case Verdict.EMPTY:
             return Reply(Status.OK, Reason.EMPTY, headers, close=True)
         case Verdict.CLOSED_BY_OTHER:

@@ -262,10 +262,8 @@ class Connection(HttpToolsProtocol):
 
     def without_route(self) -> Exchange:
         """An exchange for a request of which it is not known what it is."""
-        request = Request(b"-", self.url, (), {}, http10=False, keep_alive=False)
-        record = request.record(
-            Route(None), ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number
-        )
+        request = Request(b"-", self.url, Route(None), {}, http10=False, keep_alive=False)
+        record = request.record(ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number)
         return Exchange(self, request, record)
 
     def _send_away(self, exchange: Exchange) -> None:

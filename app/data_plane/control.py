@@ -10,5 +10,4 @@ class ControlProtocol(TrickleProtocol):
 
     __slots__ = ()
 
-    def match(self) -> None:
-        """Nothing is ours."""
+    has_routes = False

@@ -22,45 +22,45 @@ from app.data_plane.answers import (
 from app.data_plane.door import ask
 from app.data_plane.exchange import Exchange
 from app.data_plane.guarded import done_in_vain, fruitless, gets_on, held_back, reads_again
-from app.data_plane.head import expects_continue
+from app.data_plane.head import content_length, expects_continue
 from app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
 from app.data_plane.overtaken import MAX_HELD, Held
 from app.data_plane.publish import Publish
 from app.data_plane.reader import Reader
 from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
 from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, TRUNCATED, Request
-from app.data_plane.routes import Route, parse_route
+from app.data_plane.routes import Route
+from app.data_plane.tally import Record, Tally
 from trickle import wire
-from trickle.records import AccessRecord, Op, Reason
+from trickle.records import Op, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
 
+_READ, _CHANGES, _PUBLISH = Op.READ, Op.CHANGES, Op.PUBLISH
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 
 
 def begin(connection: Connection, request: Request) -> None:
     """Begin the exchange of a request whose head has arrived; its body may follow."""
     plane = connection.plane
-    # What is deeper than a segment is not found, however deep: parse_route's cache need not know the rest.
-    route = parse_route(request.method, request.parts[:3])
+    route = request.route
     ip = connection.peer
     if connection.proxied and ip is not None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     request.ip = ip
     if plane.sink is None:
-        record = AccessRecord(0, op=route.op, ip=ip)
+        record: Record = Tally(route.op)
     else:
-        conn = connection.number
-        record = request.record(route, ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=conn)
+        record = request.record(ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=connection.number)
     if connection.surplus is not None or plane.admission.clients is not None:
         _ask(connection, request, route, record)
     elif plane.access is None or plane.access.admits(connection, request, route, record, _begin_late):
         _begin(connection, request, route, record)
 
 
-def _ask(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+def _ask(connection: Connection, request: Request, route: Route, record: Record, held: bool = False) -> None:
     """Begin an exchange if there is room for one more of this client.
 
     Args:
@@ -81,17 +81,19 @@ def _ask(connection: Connection, request: Request, route: Route, record: AccessR
         exchange.answer(reply)
 
 
-def _begin(connection: Connection, request: Request, route: Route, record: AccessRecord) -> None:
+def _begin(connection: Connection, request: Request, route: Route, record: Record) -> None:
     """Begin an exchange that may be."""
-    if route.op in (Op.READ, Op.CHANGES) and not route.error:
+    if route.error:
+        _do(connection, request, route, record)
+    elif route.op is _READ or route.op is _CHANGES:
         _read(connection, request, route, record)
-    elif route.op is Op.PUBLISH and not route.error:
+    elif route.op is _PUBLISH:
         _publish(connection, request, route, record)
     else:
         _do(connection, request, route, record)
 
 
-def _begin_late(connection: Connection, request: Request, route: Route, record: AccessRecord, waited: Exchange) -> None:
+def _begin_late(connection: Connection, request: Request, route: Route, record: Record, waited: Exchange) -> None:
     """Begin an exchange that had to wait; its body, or a part of it, may be there."""
     request.arrived = waited.arrived
     _begin(connection, request, route, record)
@@ -115,7 +117,7 @@ def _deliver(publish: Publish, request: Request) -> None:
         publish.data(request.take())
 
 
-def _read(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+def _read(connection: Connection, request: Request, route: Route, record: Record, held: bool = False) -> None:
     """Serve a segment, or say why not.
 
     Args:
@@ -127,7 +129,8 @@ def _read(connection: Connection, request: Request, route: Route, record: Access
     answer = read_reply(resolution, route, plane.jitter)
     first = not held and plane.guard is not None
     if isinstance(answer, Serve | Wait):
-        if first and reads_again(connection, request, route, record, answer, _read):
+        watched = first and (answer.segment.closed or connection.watched)
+        if watched and reads_again(connection, request, route, record, answer, _read):
             return
         if request.method != b"HEAD":
             reader = Reader(connection, request, record, answer)
@@ -150,7 +153,7 @@ def _read(connection: Connection, request: Request, route: Route, record: Access
     exchange.answer(answer)
 
 
-def _publish(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+def _publish(connection: Connection, request: Request, route: Route, record: Record, held: bool = False) -> None:
     """Take a segment in, or say why not.
 
     Args:
@@ -198,7 +201,7 @@ def _refuse(publish: Publish, request: Request, route: Route, reply: Reply, held
     publish.answer(reply)
 
 
-def _do(connection: Connection, request: Request, route: Route, record: AccessRecord, held: bool = False) -> None:
+def _do(connection: Connection, request: Request, route: Route, record: Record, held: bool = False) -> None:
     """Whatever is done at once and has no segment's body.
 
     Args:
@@ -222,7 +225,7 @@ def _reserve(publish: Publish, request: Request, route: Route) -> Writer | Alrea
         publish,
         plane.clock(),
         content_type=request.text(CONTENT_TYPE),
-        reset=bool(request.text(RESET)),
+        reset=RESET in request.headers and bool(request.text(RESET)),
         key=key,
         attempt=1 if key is None else request.attempt(),
     )
@@ -252,7 +255,7 @@ def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply |
         if name in request.headers and not _is_plain(request.headers[name]):
             return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
     assert route.seq is not None, "a publish names a seq"
-    size = request.content_length()
+    size = content_length(request.headers)
     if size is not None and size > registry.limits.segment_bytes:
         headers = ((wire.SEQ, registry.would_write(route.channel, route.seq)),)
         return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)

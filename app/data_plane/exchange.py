@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from app.data_plane.door import asked
 from app.data_plane.replies import Reply, encoded
-from trickle.records import AccessRecord, Reason
+from app.data_plane.tally import Record
+from trickle.records import Reason
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -25,14 +26,15 @@ class Exchange:
 
     __slots__ = ("arrived", "connection", "cors", "head_only", "http10", "keep_alive", "plane", "record")
 
-    def __init__(self, connection: Connection, request: Request, record: AccessRecord) -> None:
+    def __init__(self, connection: Connection, request: Request, record: Record) -> None:
+        plane: DataPlane = connection.plane
         self.connection = connection
-        self.plane: DataPlane = connection.plane
+        self.plane = plane
         self.record = record
-        self.arrived = request.arrived or self.plane.clock()
-        self.keep_alive = request.keep_alive and not self.plane.registry.shutting_down
+        self.arrived = request.arrived or plane.clock()
+        self.keep_alive = request.keep_alive and not plane.registry.shutting_down
         self.http10 = request.http10
-        self.cors = request.cors
+        self.cors = b"origin" in request.headers
         self.head_only = request.method == b"HEAD"
 
     @property
@@ -91,7 +93,7 @@ class Exchange:
         """Finish the access record: the exchange is over, one way or another."""
         record = self.record
         record.reason = reason
-        record.dur_us = self.elapsed_us()
+        record.dur_us = int((self.plane.clock() - self.arrived) * 1_000_000)
         if self.connection.asking is not None:
             asked(self.connection)
         self.plane.ended(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from trickle.records import AccessRecord
+from app.data_plane.tally import Record
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -13,16 +13,14 @@ if TYPE_CHECKING:
     from app.data_plane.request import Request
     from app.data_plane.routes import Route
 
-    Begin = Callable[[Connection, Request, Route, AccessRecord, Exchange], None]
+    Begin = Callable[[Connection, Request, Route, Record, Exchange], None]
     """Begins what had to wait; the last argument is the exchange that stood for it."""
 
 
 class Gate(Protocol):
     """Decides who may begin what."""
 
-    def admits(
-        self, connection: Connection, request: Request, route: Route, record: AccessRecord, begin: Begin
-    ) -> bool:
+    def admits(self, connection: Connection, request: Request, route: Route, record: Record, begin: Begin) -> bool:
         """Whether a request may begin now. If not, it was refused, or waits and will be begun by ``begin``."""
 
     def left(self, connection: Connection) -> None:

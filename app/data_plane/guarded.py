@@ -15,7 +15,8 @@ from app.data_plane.exchange import Exchange
 from app.data_plane.identity import guarded_client
 from app.data_plane.replies import Reply
 from app.data_plane.routes import Route
-from trickle.records import AccessRecord, Op, Reason
+from app.data_plane.tally import Record
+from trickle.records import Op, Reason
 from trickle.wire import Status
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ MAX_GUARDED: Final = 20_000
 requests in the second that the longest hold takes, so that a loop cannot get there by asking."""
 
 
-Again = Callable[["Connection", "Request", Route, AccessRecord, bool], None]
+Again = Callable[["Connection", "Request", Route, Record, bool], None]
 """Asks the core once more, and answers; the last argument says that it was held."""
 
 
@@ -46,7 +47,7 @@ class Guarded(Exchange):
         connection: Connection,
         request: Request,
         route: Route,
-        record: AccessRecord,
+        record: Record,
         hold_s: float,
         again: Again,
     ) -> None:
@@ -94,7 +95,7 @@ def held_back(
     connection: Connection,
     request: Request,
     route: Route,
-    record: AccessRecord,
+    record: Record,
     answer: Answer,
     again: Again,
     seq: int | None = None,
@@ -129,7 +130,7 @@ def reads_again(
     connection: Connection,
     request: Request,
     route: Route,
-    record: AccessRecord,
+    record: Record,
     found: Serve | Wait,
     again: Again,
 ) -> bool:

@@ -37,9 +37,6 @@ def objection(version: str, fields: Sequence[tuple[bytes, bytes]], headers: Mapp
         fields: all header fields, their names in lower case.
         headers: the same by name.
     """
-    # The first test is the one that all but strange requests pass: it is made for each of them.
-    if version == "1.1" and len(headers) == len(fields) and b"host" in headers:
-        return None if headers.get(b"transfer-encoding", _CHUNKED) == _CHUNKED else _coding(fields)
     if version not in ("1.1", "1.0"):
         return _VERSION
     hosts = sum(name == b"host" for name, _ in fields)
@@ -64,9 +61,9 @@ def content_length(headers: Mapping[bytes, bytes]) -> int | None:
     if value is None or not value.isdigit():
         return None
     # Python refuses to read numbers of more than some thousand digits, zeros included.
-    return int(value.lstrip(b"0")[:_DIGITS] or b"0")
+    return int(value if len(value) <= _DIGITS else value.lstrip(b"0")[:_DIGITS] or b"0")
 
 
 def expects_continue(headers: Mapping[bytes, bytes]) -> bool:
     """Whether the client holds its body back until it is told to go on."""
-    return headers.get(b"expect", b"").lower() == b"100-continue"
+    return b"expect" in headers and headers[b"expect"].lower() == b"100-continue"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from app.core.segment import Segment
 from app.data_plane.histogram import Histogram
-from trickle.records import AccessRecord, Op
+from app.data_plane.tally import Record
+from trickle.records import Op
 
 
 class Latencies:
@@ -23,7 +24,7 @@ class Latencies:
         self.first_byte = Histogram()
         self.delivery = Histogram()
 
-    def relayed(self, segment: Segment, record: AccessRecord, arrived: float) -> None:
+    def relayed(self, segment: Segment, record: Record, arrived: float) -> None:
         """A reader has all of a segment, which has bytes and is closed.
 
         The record's times are rounded down, and so are those taken from them here: no latency is negative.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from app.data_plane.exchange import Exchange
-from trickle.records import AccessRecord
+from app.data_plane.tally import Record
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -33,9 +33,7 @@ class Held(Exchange):
 
     __slots__ = ("_again", "_look", "_timer", "request")
 
-    def __init__(
-        self, connection: Connection, request: Request, record: AccessRecord, again: Callable[[Held], None]
-    ) -> None:
+    def __init__(self, connection: Connection, request: Request, record: Record, again: Callable[[Held], None]) -> None:
         super().__init__(connection, request, record)
         self.request = request
         self._again = again

@@ -22,6 +22,7 @@ from app.data_plane.paused import gone
 from app.data_plane.replies import CONTINUE
 from app.data_plane.routes import Router
 from app.data_plane.stalled import cut_off_stalled
+from app.data_plane.tally import Record
 from trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class DataPlane:
             self._common = (default_headers, lines)
         return lines
 
-    def ended(self, record: AccessRecord) -> None:
+    def ended(self, record: Record) -> None:
         """An exchange ended: count it, and log it."""
         op = record.op or "none"
         self.exchanges[op, record.status or 0, record.reason or ""] += 1
@@ -165,6 +166,7 @@ class DataPlane:
         self.bytes_in += record.bytes_in or 0
         self.bytes_out += record.bytes_out or 0
         if self.sink is not None:
+            assert isinstance(record, AccessRecord), "where there is a log, records are begun for it"
             self.sink(record)
 
     def tick(self, now: float) -> None:

@@ -6,7 +6,7 @@ whole: what cannot be framed, is too large or comes too slowly never gets there.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import httptools
 
@@ -38,13 +38,19 @@ _HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
 
 
 class TrickleProtocol(Delegating):
-    """Parses what comes in, and begins exchanges."""
+    """Parses what comes in, and begins exchanges.
+
+    Attributes:
+        has_routes: whether there are segment routes at all, or everything is for the control plane.
+    """
+
+    has_routes: ClassVar[bool] = True
 
     __slots__ = (
         "_chunked",
         "_excess",
-        "_head_bytes",
         "_head_packets",
+        "_head_room",
         "_ours",
         "_partial",
         "_partial_size",
@@ -56,7 +62,7 @@ class TrickleProtocol(Delegating):
         super().__init__(*args, **kwargs)
         self._request: Request | None = None
         self._excess = 0
-        self._head_bytes = 0
+        self._head_room = 0
         self._head_packets = NO_HEAD
         self._partial: list[bytes] | None = None
         self._partial_size = 0
@@ -72,7 +78,8 @@ class TrickleProtocol(Delegating):
     def data_received(self, data: bytes) -> None:
         if self.deaf:
             return
-        self.stay()
+        if self.exchange is None:
+            self.stay()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -88,9 +95,9 @@ class TrickleProtocol(Delegating):
         if self._head_packets != NO_HEAD:
             # The parser keeps a header to itself until it is whole: one that never ends shows only here. The packet
             # in which the fields began may hold the end of a body before them, and is not counted.
-            self._head_bytes += len(data) if self._head_packets else 0
+            self._head_room -= len(data) if self._head_packets else 0
             self._head_packets += 1
-            if self._head_bytes > 2 * self.plane.options.header_bytes:
+            if self._head_room < -self.plane.options.header_bytes:
                 self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         if self._chunked:
             # What of it was payload is subtracted already.
@@ -115,7 +122,7 @@ class TrickleProtocol(Delegating):
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self._head_bytes = 0
+        self._head_room = self.plane.options.header_bytes
         self._ours = False
         self._chunked = False
         self._excess = _FIRST_PACKET
@@ -128,8 +135,8 @@ class TrickleProtocol(Delegating):
             self.reject(Status.URI_TOO_LONG, "URL too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + FIELD_BYTES
-        if self._head_bytes > self.plane.options.header_bytes:
+        self._head_room = room = self._head_room - len(name) - len(value) - FIELD_BYTES
+        if room < 0:
             self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
         elif not self._chunked:
             # Behind a chunked body come trailer fields: nobody asks for them, and they are not the head's.
@@ -142,12 +149,16 @@ class TrickleProtocol(Delegating):
         if self.owing:
             self.owe_nothing()
         parser = self.parser
-        headers = dict(self.headers)
+        fields = self.headers
+        headers = dict(fields)
         version = parser.get_http_version()
-        if (wrong := objection(version, self.headers, headers)) is not None:
+        chunked = b"transfer-encoding" in headers
+        # Nothing can be wrong with most heads, and this is asked for each of them.
+        strange = chunked or version != "1.1" or b"host" not in headers or len(headers) != len(fields)
+        if strange and (wrong := objection(version, fields, headers)) is not None:
             self.reject(wrong.status, wrong.text)
             return
-        self._chunked = b"transfer-encoding" in headers
+        self._chunked = chunked
         if parser.should_upgrade():
             # The parser takes all that follows for another protocol: see _upgraded().
             self._ours = True
@@ -157,16 +168,17 @@ class TrickleProtocol(Delegating):
             self._upgrade = [b"%b %b HTTP/%b" % (parser.get_method(), self.url, version.encode())]
             self._upgrade += [b"%b: %b" % header for header in self.headers if header[0] not in _HOP_BY_HOP]
             return
-        parts = self.match()
-        if parts is None:
+        method = parser.get_method()
+        route = self.plane.router.find(method, self.url) if self.has_routes else None
+        if route is None:
             self.await_body(version, headers)
             return
         self._ours = True
         http10 = version == "1.0"
         request = Request(
-            parser.get_method(),
+            method,
             self.url,
-            parts,
+            route,
             self.with_origin(headers) if self.proxied else headers,
             http10=http10,
             keep_alive=parser.should_keep_alive() and not http10,
@@ -174,8 +186,8 @@ class TrickleProtocol(Delegating):
         self._request = request
         # An exchange may wait for a long time, and needs none of this meanwhile.
         self.url, self.headers = b"", []
-        if self.exchange is not None or self.queue or self.asgi_in_progress():
-            self.enqueue(request, self._head_bytes)
+        if self.exchange is not None or self.queue or (self.cycle is not None and self.asgi_in_progress()):
+            self.enqueue(request, self.plane.options.header_bytes - self._head_room)
         else:
             begin(self, request)
 
@@ -219,8 +231,10 @@ class TrickleProtocol(Delegating):
         request, self._request = self._request, None
         if request is not None and not self.deaf:
             request.complete = True
-            self.deliver(request)
-            self.rest_again()
+            if request.publish is not None or request.chunks:
+                self.deliver(request)
+            if self.exchange is None:
+                self.rest_again()
 
     def too_slow(self) -> None:
         """Reject the request, or close where it has been answered already and the rest of its body is missing."""
@@ -232,10 +246,6 @@ class TrickleProtocol(Delegating):
             self.abort()
 
     # Mechanics.
-
-    def match(self) -> tuple[bytes, ...] | None:
-        """The path segments of the request's URL below the base path; ``None`` if it is not ours."""
-        return self.plane.router.match(self.url)
 
     def _deliver_rest(self) -> None:
         """No more of the body will come: what has arrived counts, half a chunk included."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from app.core.writer import Outcome, Writer
 from app.data_plane.answers import writer_reply
 from app.data_plane.exchange import Exchange
-from trickle.records import AccessRecord
+from app.data_plane.tally import Record
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -24,7 +24,7 @@ class Publish(Exchange):
 
     writer: Writer
 
-    def __init__(self, connection: Connection, request: Request, record: AccessRecord) -> None:
+    def __init__(self, connection: Connection, request: Request, record: Record) -> None:
         super().__init__(connection, request, record)
         self.received = 0
 
@@ -76,7 +76,8 @@ class Publish(Exchange):
         """
         writer = self.writer
         del self.writer
-        self.plane.preconnects.pop(self, None)
+        if not self.received:
+            self.plane.preconnects.pop(self, None)
         self.record.bytes_in = self.received
         self.record.next_seq = writer.channel.next_seq
         return writer

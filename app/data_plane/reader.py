@@ -11,12 +11,14 @@ from app.core.segment import decode_frame
 from app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
 from app.data_plane.exchange import Exchange
 from app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
-from trickle.records import AccessRecord
+from app.data_plane.tally import Record
 from trickle.wire import Status
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
     from app.data_plane.request import Request
+
+_OK: Final = Status.OK
 
 TURN_BYTES: Final = 128 << 10
 TURN_FRAMES: Final = 512
@@ -42,7 +44,7 @@ class Reader(Exchange):
 
     __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "queued", "segment", "sent", "started")
 
-    def __init__(self, connection: Connection, request: Request, record: AccessRecord, found: Serve | Wait) -> None:
+    def __init__(self, connection: Connection, request: Request, record: Record, found: Serve | Wait) -> None:
         super().__init__(connection, request, record)
         self.channel = found.channel
         self.segment = found.segment
@@ -116,7 +118,8 @@ class Reader(Exchange):
 
     def take_turn(self) -> int:
         """Send what was not sent yet, as much as one turn allows; returns how many bytes that were."""
-        if self.done or self.connection.write_paused:
+        connection = self.connection
+        if self.done or connection.write_paused:
             return 0
         segment = self.segment
         frames = segment.frames
@@ -138,14 +141,14 @@ class Reader(Exchange):
         self.at = stop
         finished = caught_up and segment.closed
         if finished and not self.http10:
-            why = truncation_of(segment)
+            why = "" if segment.complete else truncation_of(segment)
             buffers.append(truncated_end(why) if why else LAST_CHUNK)
         if buffers:
-            self.connection.send_many(buffers)
+            connection.send_many(buffers)
         if finished:
-            done = self.finish if self.connection.write_paused else self.conclude
+            done = self.finish if connection.write_paused else self.conclude
             done(REASON_OF_STATE[segment.state], close=not self.keep_alive)
-        elif not caught_up and not self.connection.write_paused:
+        elif not caught_up and not connection.write_paused:
             self.plane.catching_up.add(self)
         return size
 
@@ -171,7 +174,7 @@ class Reader(Exchange):
         self.fast = self.fd >= 0 and not self.http10
         if self.http10:
             self.keep_alive = False
-        record.status = Status.OK
+        record.status = _OK
         record.wait_us = self.elapsed_us()
         return segment_head(
             self.plane.common(self.connection.server_state.default_headers),

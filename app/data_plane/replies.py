@@ -16,15 +16,20 @@ TEXT: Final = "text/plain; charset=utf-8"
 _STATUS_LINES: Final = {
     status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
 }
+_OK: Final = _STATUS_LINES[Status.OK]
+_NO_CONTENT: Final = Status.NO_CONTENT
 _CORS: Final = (
     f"access-control-allow-origin: *\r\naccess-control-expose-headers: {', '.join(wire.EXPOSED_HEADERS)}\r\n"
 ).encode("ascii")
 _NO_STORE: Final = b"cache-control: no-store\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
-_SEQ, _LATEST, _SIZE, _EPOCH, _RETRY_AFTER = (
-    name.encode("ascii") for name in (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
+_RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
+_AT_HEAD, _BEHIND = (
+    "".join([f"{name}: %d\r\n" for name in names]).encode("ascii")
+    for names in ((wire.SEQ, wire.SIZE, wire.EPOCH), (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH))
 )
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 
 
 class Reply(NamedTuple):
@@ -63,8 +68,8 @@ class Reply(NamedTuple):
         if self.eos:
             lines.append(_ENDED)
         if self.retry_after_s is not None:
-            lines.append(b"%b: %d\r\n" % (_RETRY_AFTER, self.retry_after_s))
-        if self.status != Status.NO_CONTENT:
+            lines.append(_RETRY_AFTER % self.retry_after_s)
+        if self.status != _NO_CONTENT:
             if self.body or not head_only:
                 lines.append(b"content-length: %d\r\n" % len(self.body))
             if self.content_type:
@@ -111,16 +116,12 @@ def segment_head(
         truncated: why the segment is not whole, if that is known already.
         http10: the client knows no chunks: the end of the connection is the end of the body.
     """
-    lines = [_STATUS_LINES[Status.OK], common, _NO_STORE, _content_type(content_type)]
-    if latest is None:
-        lines.append(b"%b: %d\r\n%b: %d\r\n%b: %d\r\n" % (_SEQ, seq, _SIZE, size, _EPOCH, epoch))
-    else:
-        pairs = (_SEQ, seq, _LATEST, latest, _SIZE, size, _EPOCH, epoch)
-        lines.append(b"%b: %d\r\n%b: %d\r\n%b: %d\r\n%b: %d\r\n" % pairs)
+    place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
+    lines = [_OK, common, _NO_STORE, _content_type(content_type), place]
     if truncated:
         lines.append(header_lines([(wire.TRUNCATED, truncated)]))
     if not http10:
-        lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(_CHUNKED)
     if http10 or not keep_alive:
         lines.append(_CLOSE)
     if cors:

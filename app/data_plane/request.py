@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from app.data_plane.head import content_length
 from app.data_plane.identity import CLIENT, MAX_TEXT, client_key, user_agent
 from app.data_plane.routes import Route
 from trickle import wire
@@ -36,7 +35,7 @@ class Request:
 
     Attributes:
         method, target: as on the wire.
-        parts: the path segments below the base path, still percent-encoded.
+        route: what it asks for.
         headers: by lower-case name; of a repeated one the last.
         http10: the client speaks HTTP/1.0. keep_alive: it wants the connection to stay.
         chunks: body that has arrived and was not taken yet, as the publisher's chunks.
@@ -59,9 +58,9 @@ class Request:
         "ip",
         "keep_alive",
         "method",
-        "parts",
         "publish",
         "queued",
+        "route",
         "target",
     )
 
@@ -69,7 +68,7 @@ class Request:
         self,
         method: bytes,
         target: bytes,
-        parts: tuple[bytes, ...],
+        route: Route,
         headers: dict[bytes, bytes],
         *,
         http10: bool,
@@ -77,7 +76,7 @@ class Request:
     ) -> None:
         self.method = method
         self.target = target
-        self.parts = parts
+        self.route = route
         self.headers = headers
         self.http10 = http10
         self.keep_alive = keep_alive
@@ -89,11 +88,6 @@ class Request:
         self.held = False
         self.arrived = 0.0
 
-    @property
-    def cors(self) -> bool:
-        """Whether a browser page of another origin asks."""
-        return b"origin" in self.headers
-
     def text(self, name: bytes) -> str:
         """A header's value as text; ``""`` if it is missing."""
         value = self.headers.get(name)
@@ -103,10 +97,6 @@ class Request:
         """The body that has arrived and was not taken yet."""
         chunks, self.chunks = self.chunks, []
         return chunks
-
-    def content_length(self) -> int | None:
-        """The announced size of the body in bytes; ``None`` if it is not announced."""
-        return content_length(self.headers)
 
     def attempt(self) -> int:
         """Which attempt at the same request this is, as the client counts: 1 for the first."""
@@ -123,15 +113,14 @@ class Request:
         headers = self.headers
         needed = _NEEDED if self.method == b"POST" else (b"origin",)
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
-        self.parts = ()
         if not credentials:
             self.target = b""
         elif (value := headers.get(_AUTHORIZATION)) is not None:
             self.headers[_AUTHORIZATION] = value[:_CREDENTIALS_BYTES]
 
-    def record(self, route: Route, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
+    def record(self, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
         """Begin the access record of this request, for a server that writes an access log."""
-        headers = self.headers
+        headers, route = self.headers, self.route
         ua, release = user_agent(headers.get(b"user-agent", b""))
         client = headers.get(CLIENT)
         return AccessRecord(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
-from trickle.paths import parse_channel, parse_seq
+from trickle.paths import MAX_DIGITS, parse_channel, parse_seq
 from trickle.records import Op
 from trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
 
@@ -18,6 +18,13 @@ CONTROL_PLANE: Final = frozenset(
 CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
+_NEXT: Final = NEXT_ROUTE.encode()
+_SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
+
+KEPT_ROUTES: Final = 1024
+KEPT_BYTES: Final = 1 << 10
+"""So many routes are remembered, for paths up to this length: names have at most 255 bytes, three times as many where
+they are percent-encoded. All readers of a segment ask for the same one."""
 
 
 class Route(NamedTuple):
@@ -49,6 +56,16 @@ class Router:
 
     def __init__(self, base_path: str) -> None:
         self._base = tuple(part.encode("ascii") for part in base_path.split("/") if part)
+        self._known = lru_cache(maxsize=KEPT_ROUTES)(self._find)
+
+    def find(self, method: bytes, target: bytes) -> Route | None:
+        """What a request asks for; ``None`` if it is not ours."""
+        path = target.partition(b"?")[0] if b"?" in target else target
+        return (self._known if len(path) <= KEPT_BYTES else self._find)(method, path)
+
+    def _find(self, method: bytes, path: bytes) -> Route | None:
+        parts = self.match(path)
+        return None if parts is None else parse_route(method, parts)
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
         """The path segments of a request target below the base path; ``None`` if it is not ours.
@@ -61,7 +78,7 @@ class Router:
             # The absolute form that proxies send: http://host/path (RFC 9112, section 3.2.2).
             _, found, rest = path.partition(b"://")
             path = b"/" + rest.partition(b"/")[2] if found else path
-        parts = tuple([part for part in path.split(b"/") if part])
+        parts = tuple(filter(None, path.split(b"/")))
         depth = len(self._base)
         if parts[:depth] != self._base or len(parts) == depth:
             return None
@@ -72,7 +89,6 @@ class Router:
         return (*below, b"") if len(below) == 1 and path.endswith(b"/") else below
 
 
-@lru_cache(maxsize=1024)
 def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     """What a request asks for, given its path segments below the base path."""
     try:
@@ -83,17 +99,19 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         return Route(CHANNEL_METHODS.get(method), channel, allow="POST, DELETE, OPTIONS")
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)
-    tail = parts[1].decode("latin-1")
-    if tail == NEXT_ROUTE:
+    tail = parts[1]
+    if tail == _NEXT:
         return Route(NEXT_METHODS.get(method), channel, allow="GET, HEAD, OPTIONS")
     op = SEGMENT_METHODS.get(method)
     try:
-        seq = _seq_for(op, tail)
+        # All but a few requests name a seq, and such a one can be read without a regular expression.
+        plain = tail.isdigit() and len(tail) <= MAX_DIGITS
+        seq = int(tail) if plain else _seq_for(op, tail.decode("latin-1"))
     except InvalidInput:
-        return Route(op, channel, error="Invalid idx", allow="GET, HEAD, POST, DELETE, OPTIONS")
+        return Route(op, channel, error="Invalid idx", allow=_SEGMENT_ALLOW)
     if channel == CHANGEFEED and op is Op.READ:
         op = Op.CHANGES
-    return Route(op, channel, seq, allow="GET, HEAD, POST, DELETE, OPTIONS")
+    return Route(op, channel, seq, _SEGMENT_ALLOW)
 
 
 @lru_cache(maxsize=8192)

@@ -36,14 +36,16 @@ class Turns(Patience):
 
     def rest(self) -> None:
         super().rest()
-        self._go_on()
+        if self.queue:
+            self._go_on()
 
     def busy(self) -> bool:
         return bool(self.queue) or super().busy()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._go_on()
+        if self.queue:
+            self._go_on()
 
     def enqueue(self, request: Request, head_bytes: int) -> None:
         """Let a request wait for its turn."""
@@ -78,9 +80,8 @@ class Turns(Patience):
             request.chunks.clear()
 
     def _go_on(self) -> None:
-        if self.queue:
-            self._limit_queue()
-            self.loop.call_soon(self._next)
+        self._limit_queue()
+        self.loop.call_soon(self._next)
 
     def _limit_queue(self) -> None:
         if self.queue and (len(self.queue) > QUEUE_REQUESTS or self._queued_bytes > QUEUE_BYTES):

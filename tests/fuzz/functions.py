@@ -12,7 +12,7 @@ import orjson
 from analytics.logs.lines import parsed, readable
 from app.data_plane.head import content_length, expects_continue, objection
 from app.data_plane.request import Request
-from app.data_plane.routes import Route, Router, parse_route
+from app.data_plane.routes import Route, Router
 from trickle.errors import InvalidInput
 from trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
 from trickle.records import FIELD_NAMES
@@ -45,9 +45,8 @@ def route(data: bytes) -> None:
     """Every target is somebody's; one of ours names an operation or what is wrong with it."""
     method, _, target = data.partition(b" ")
     for router in _ROUTERS:
-        parts = router.match(target)
-        if parts is not None:
-            found = parse_route(method, parts[:3])
+        found = router.find(method, target)
+        if found is not None:
             assert found.op or found.error or found.allow
 
 
@@ -60,8 +59,8 @@ def head(data: bytes) -> None:
         objection(version, fields, headers)
     assert (content_length(headers) or 0) >= 0
     expects_continue(headers)
-    request = Request(b"GET", data, (), headers, http10=False, keep_alive=True)
-    record = request.record(Route(None), ts_us=1, node="n", ip="192.0.2.1", conn=1).as_dict()
+    request = Request(b"GET", data, Route(None), headers, http10=False, keep_alive=True)
+    record = request.record(ts_us=1, node="n", ip="192.0.2.1", conn=1).as_dict()
     assert json.loads(orjson.dumps(record)) == record
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.data_plane.routes import CONTROL_PLANE, Route, Router, parse_route
+from app.data_plane.routes import CONTROL_PLANE, KEPT_BYTES, Route, Router, parse_route
 from trickle.paths import normalize_base_path
 from trickle.records import Op
 
@@ -146,3 +146,40 @@ def test_a_name_that_cannot_be_one_is_an_error(name: bytes) -> None:
     route = parse_route(b"POST", (name, b"0"))
     assert route.op is None
     assert route.error.startswith("Invalid channel name: ")
+
+
+def test_the_query_asks_for_nothing() -> None:
+    """A target is found by its path: what follows a question mark is somebody else's."""
+    router = Router("/trickle")
+    assert router.find(b"GET", b"/trickle/c/0?token=/x/y") == router.find(b"GET", b"/trickle/c/0")
+    assert router.find(b"GET", b"/metrics?x") is None
+
+
+def test_what_many_ask_for_is_found_once() -> None:
+    """The route of a path is remembered for each method."""
+    router = Router("/trickle")
+    first = router.find(b"GET", b"/trickle/c/0")
+    assert first is not None
+    assert router.find(b"GET", b"/trickle/c/0?token=x") is first
+    published = router.find(b"POST", b"/trickle/c/0")
+    assert published == Route(Op.PUBLISH, "c", 0, SEGMENT_ALLOW)
+
+
+def test_a_long_path_is_not_remembered() -> None:
+    """What is remembered is bounded: who asks for thousands of segments below each other leaves nothing behind."""
+    router = Router("/trickle")
+    deep = b"/trickle" + b"/a" * KEPT_BYTES
+    first = router.find(b"GET", deep)
+    assert first == Route(None, "a", error="Not found", not_found=True)
+    assert router.find(b"GET", deep) is not first
+
+
+@given(st.binary(max_size=4), st.binary(max_size=40))
+def test_what_is_remembered_is_what_was_found(method: bytes, target: bytes) -> None:
+    """Asked again, the router says what it has said."""
+    router = Router("/trickle")
+    path = b"/trickle/" + target
+    first = router.find(method, path)
+    parts = router.match(path)
+    assert first == (None if parts is None else parse_route(method, parts))
+    assert router.find(method, path) is first
