@@ -154,11 +154,13 @@ class Publisher:
 
     @property
     def error(self) -> TrickleError | None:
-        """Why nothing more can be published; ``None`` while that is not so.
-
-        A segment may fail without this being set: then the next one may still get through.
-        """
+        """Why nothing more can be published. A segment may fail without this: then the next may still get through."""
         return self._plan.error
+
+    @property
+    def trouble(self) -> TrickleError | None:
+        """What the server failed with last, as long as nothing was published since: why segments are dropped."""
+        return self._plan.trouble
 
     async def __aenter__(self) -> Publisher:
         if self._state is not _State.NEW:

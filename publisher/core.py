@@ -94,6 +94,7 @@ class Plan:
 
     Attributes:
         error: why nothing more can be published; ``None`` while that is not so.
+        trouble: what the server failed with last, as long as nothing was published since.
         uncertain: a connection was lost: before anything is sent, ask for the position, and call :meth:`on_located`.
         keeps_keys: whether the server stores a body that is sent again under its key only once; ``None``: not known.
     """
@@ -108,6 +109,7 @@ class Plan:
         budget: RetryBudget | None = None,
     ) -> None:
         self.error: TrickleError | None = None
+        self.trouble: TrickleError | None = None
         self.uncertain = False
         self.keeps_keys: bool | None = None
         self._numbering = Numbering(start if isinstance(start, int) else None)
@@ -272,6 +274,7 @@ class Plan:
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
             self._patience.published()
+            self.trouble = None
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
             return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
         if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):
@@ -332,6 +335,7 @@ class Plan:
         # The very first connection is not worth waiting for: most likely the URL is wrong, and somebody is watching.
         if not _may_retry(error) or not self._reached:
             return self._stop(error)
+        self.trouble = error
         if isinstance(outcome, Lost):
             self.uncertain = True
             delay_s = self._patience.after_loss(outcome, lived_s, known=known)

@@ -136,7 +136,7 @@ class Feed:
             self.totals.segments += 1
         except SegmentDropped:
             self.totals.dropped += 1
-            self._warn(f"segment {segment.seq} is dropped: the network is too slow")
+            self._warn(f"segment {segment.seq} is dropped: {self._publisher.trouble or 'the network is too slow'}")
         except TrickleError as error:
             self._fail(segment, error, tasks)
         finally:

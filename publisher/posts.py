@@ -97,7 +97,9 @@ class Posts:
         """Give a segment up for a newer one."""
         if flight.begun_as is not None:
             self._plan.overrun()
-        self.give_up(flight, SegmentDropped(flight.begun_as))
+        error = SegmentDropped(flight.begun_as)
+        error.__cause__ = self._plan.trouble
+        self.give_up(flight, error)
 
     # For the publisher.
 

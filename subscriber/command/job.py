@@ -193,7 +193,8 @@ class _Run:
                     raise
                 start = error.resume or start
                 failures += 1
-                delay_s = RECONNECT.delay(failures, self._rng, floor_s=RECONNECT.base_s)
+                told_s = getattr(error, "retry_after", None) or 0.0
+                delay_s = RECONNECT.delay(failures, self._rng, floor_s=max(RECONNECT.base_s, told_s))
                 self._progress.state = "reconnecting"
                 await self._reporter.tell(Reconnecting(name_of(error), str(error), str(start), delay_s))
             await anyio.sleep(delay_s)

@@ -10,19 +10,21 @@ from publisher.steps import Chunk, Cut, Step
 from publisher.worker import Steps
 from tests.publisher.fakes import Trickle, publisher, reply
 from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.support.waiting import until
 from trickle import errors, wire
 
 
 async def feed(
-    trickle: Trickle, steps: list[Step], *, drops: bool = False, over: anyio.Event | None = None
+    trickle: Trickle, steps: list[Step], *, drops: bool = False, over: anyio.Event | None = None, retries: int = 0
 ) -> tuple[Totals, list[str]]:
-    """Publish steps to a fake server; the totals and the warnings."""
+    """Publish steps to a fake server, which has failed so many requests before; the totals and the warnings."""
     warnings: list[str] = []
     source = Steps()
     for step in steps:
         source.add(step)
     source.end()
     async with fake_server(trickle) as server, publisher(server, start=0, when_full="drop" if drops else "wait") as pub:
+        await until(lambda: pub.statistics().retries == retries)
         totals = await Feed(pub, source, drops=drops, warn=warnings.append).run()
         if over is not None:
             over.set()
@@ -138,6 +140,21 @@ def test_too_many_stalled_segments_are_dropped() -> None:
         assert warnings[:3] == [f"segment {seq} is dropped: the network is too slow" for seq in range(3)]
         assert {warning.split(":")[0] for warning in warnings[3:]} == {"segment 3 is lost", "segment 4 is lost"}
         assert trickle.stored["5"] == [bytes([5]) * 100]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_dropped_segment_is_not_blamed_on_the_network_if_the_server_said_no() -> None:
+    """Its own words are what the user is told."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(503, {"Retry-After": 200}, b"Limit reached: publishers\n")]}
+        totals, warnings = await feed(trickle, segments(6, 100), drops=True, retries=1)
+        assert (totals.segments, totals.dropped) == (0, 3)
+        reason = "refused by the server (seq 0) [503]: Limit reached: publishers"
+        assert warnings[:3] == [f"segment {seq} is dropped: {reason}" for seq in range(3)]
 
     run(main())
 

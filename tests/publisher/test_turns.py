@@ -83,6 +83,26 @@ def test_neither_the_writer_nor_what_is_running_waits(monkeypatch: pytest.Monkey
     run(main())
 
 
+def test_what_is_dropped_meanwhile_says_why() -> None:
+    """Too many were in flight, and the server had said no; once something is published, that is over."""
+
+    async def main() -> None:
+        trickle = Trickle()
+        trickle.instead = {"POST 0": [reply(503, {"Retry-After": 1}, b"Limit reached: publishers\n")]}
+        async with fake_server(trickle) as server, publisher(server, max_in_flight=1) as pub:
+            await until(lambda: pub.statistics().retries == 1)
+            assert isinstance(pub.trouble, errors.Refused)
+            async with pub.segment(wait=False) as dropped:
+                await dropped.write(b"old")
+            await pub.publish(b"new")
+            with pytest.raises(errors.SegmentDropped) as caught:
+                await dropped.settled()
+            assert str(caught.value.__cause__) == "refused by the server (seq 0) [503]: Limit reached: publishers"
+            assert pub.trouble is None
+
+    run(main())
+
+
 def test_the_position_is_not_asked_for_in_the_pause() -> None:
     """What has to be known before a segment is sent again has time until then, too."""
 

@@ -21,7 +21,7 @@ from subscriber.command.reporting import People
 from subscriber.sinks import SinkClosed
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.waiting import until
-from trickle.errors import ChannelNotFound, InvalidInput, SegmentMissing
+from trickle.errors import ChannelNotFound, InvalidInput, SegmentMissing, TrickleError
 
 
 class Heard(list[Event]):
@@ -274,6 +274,32 @@ class TestReconnecting:
         assert again.delay_s > 0.25
         assert (tmp_path / "out").read_bytes() == b"zeroone"
         assert events.of(Ended)[0].totals.segments == 2
+
+    def test_the_server_s_word_counts_for_it_too(self) -> None:
+        """Sent away for longer than a subscriber waits, the next one does not come any sooner."""
+
+        class Enough(TrickleError):
+            pass
+
+        class UpToThere(Heard):
+            async def tell(self, event: Event) -> None:
+                await super().tell(event)
+                if isinstance(event, Reconnecting):
+                    raise Enough
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(503, "Limit reached: readers", Retry_After=400)
+
+        async def main() -> None:
+            async with fake(handler) as server:
+                with pytest.raises(Enough):
+                    await run_job(Request(server.url, None, start="0", reconnect=True), events, Random(1))
+                assert len(server.exchanges) == 1
+
+        events = UpToThere()
+        run(main)
+        (again,) = events.of(Reconnecting)
+        assert 400 < again.delay_s <= 400 + 30
 
     def test_what_the_user_did_wrong_stays_wrong(self) -> None:
         """No wait makes it better."""

@@ -1,0 +1,52 @@
+"""A subscriber at a server that has enough: when it comes back, and what it has lost by then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.lowlevel
+import httpx
+import pytest
+
+from publisher import Publisher
+from subscriber import Runtime, Subscriber
+from tests.subscriber.fake import run
+from tests.support.local import local_server
+from trickle.errors import Refused, TrickleError
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [({"max_readers_per_channel": 1}, 429), ({"max_readers": 1}, 503), ({"per_ip_limit": 3}, 429)],
+    ids=["channel", "server", "address"],
+)
+def test_whoever_is_refused_comes_back_when_it_was_told_to(limit: dict[str, Any], status: int) -> None:
+    """Not before, and then it gets all that was published meanwhile."""
+
+    async def main(url: str) -> None:
+        pauses: list[float] = []
+        errors: list[TrickleError | None] = []
+
+        async with Publisher(url) as publisher, httpx.AsyncClient() as http, publisher.segment() as segment:
+            await segment.write(b"one ")
+            async with http.stream("GET", f"{url}/0") as first:
+                await anext(first.aiter_raw())
+
+                async def leave(delay_s: float) -> None:
+                    pauses.append(delay_s)
+                    errors.append(subscriber.statistics().last_error)
+                    await first.aclose()
+                    await anyio.lowlevel.checkpoint()
+
+                async with Subscriber(url, start=0, runtime=Runtime(sleep=leave)) as subscriber:
+                    received = await anext(subscriber)
+                    await segment.write(b"two")
+                    assert await anext(received) == b"one "
+                    assert await anext(received) == b"two"
+        assert min(pauses) >= 1
+        refused = errors[0]
+        assert isinstance(refused, Refused)
+        assert (refused.status, refused.retry_after is not None) == (status, True)
+
+    with local_server(**limit) as server:
+        run(lambda: main(f"http://127.0.0.1:{server.port}/trickle/full"))
