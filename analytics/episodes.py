@@ -69,9 +69,11 @@ def storms(found: DataFrame, params: StormParams) -> DataFrame:
     # Where most of a stretch was healthy (its buckets are long), its requests are those that were repeated.
     healthy = f"answer = '{Answer.SERVED}' OR (answer IN ({quoted(ONCE_PER_SEQ)}) AND 2 * hits < n)"
     n = f"IF({healthy}, hits, n) AS n"
+    # Who was held all the time had no second as full as those of its own time.
+    peak = "greatest(peak_rps, mean_rps) AS peak_rps"
     return query(
         f"""
-        SELECT * EXCEPT (n, part), {n}, part < 0 AS slow
+        SELECT * EXCEPT (n, part, peak_rps), {n}, {peak}, part < 0 AS slow
         FROM (SELECT *, {severity(params)} AS severity FROM ({whole}))
         WHERE severity IS NOT NULL AND NOT ({_crowd(params)}) AND NOT ({_sparse(params)})""",
         found=found,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -96,7 +96,7 @@ def gather(lines: DataFrame, episode: Episode, *, each_once: bool = False) -> Ev
     placed = lines.withColumns({"answer": answer_kind(), "file": F.input_file_name()}).where(F.col(CORRUPT).isNull())
     about = placed.where(_of_episode(episode) | _of_trigger(episode))
     event = (F.col("kind") == Kind.EVENT.value).alias("event")
-    kept = about.select("ts_us", "client", "conn", "file", _record().alias("record"), event)
+    kept = about.select("ts_us", "client", "conn", "guard_ms", "file", _record().alias("record"), event)
     kept = (_once(kept) if each_once else kept).persist()
     try:
         requests = kept.where(~F.col("event"))
@@ -116,16 +116,20 @@ def _once(rows: DataFrame) -> DataFrame:
     alone = F.expr("IF(conn IS NULL, monotonically_increasing_id(), -1L)")
     return (
         rows.withColumn("alone", alone)
-        .groupBy("record", "alone", "ts_us", "client", "event")
+        .groupBy("record", "alone", "ts_us", "client", "guard_ms", "event")
         .agg(F.min("file").alias("file"))
     )
 
 
-def histogram(times_us: Sequence[int]) -> tuple[int, ...]:
-    """Pauses between arrivals in order, per class of :data:`GAP_BOUNDS_MS`."""
+def histogram(times_us: Sequence[int], holds_ms: Iterable[int] = ()) -> tuple[int, ...]:
+    """A client's own pauses between its arrivals in order, per class of :data:`GAP_BOUNDS_MS`.
+
+    Args:
+        holds_ms: how long the storm guard held each; those that are missing were not held.
+    """
     counts = [0] * (len(GAP_BOUNDS_MS) + 1)
-    for before, after in pairwise(times_us):
-        counts[bisect_right(GAP_BOUNDS_MS, (after - before) / 1000)] += 1
+    for (before, after), hold_ms in zip(pairwise(times_us), chain(holds_ms, repeat(0)), strict=False):
+        counts[bisect_right(GAP_BOUNDS_MS, max(0.0, (after - before) / 1000 - hold_ms))] += 1
     return tuple(counts)
 
 
@@ -173,5 +177,6 @@ def _gaps(requests: DataFrame) -> Gaps:
     if not busiest:
         return Gaps(None, histogram(()))
     client = busiest[0]["client"]
-    times = requests.where(F.col("client").eqNullSafe(F.lit(client))).select("ts_us").orderBy("ts_us").limit(MAX_TIMES)
-    return Gaps(client, histogram([row["ts_us"] for row in times.collect()]))
+    its_own = requests.where(F.col("client").eqNullSafe(F.lit(client)))
+    rows = its_own.select("ts_us", "guard_ms").orderBy("ts_us").limit(MAX_TIMES).collect()
+    return Gaps(client, histogram([row["ts_us"] for row in rows], [row["guard_ms"] or 0 for row in rows]))

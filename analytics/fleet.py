@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import FAILURES, Answer, quoted
+from analytics.own_time import own_us_sql
 from analytics.params import StormParams, micros
 from analytics.query import query
 from analytics.severity import Severity, sums, worst_names
@@ -29,7 +30,7 @@ class Fleet(StrEnum):
     HERD = "fleet_herd"
 
 
-SINGLE: Final = ("client", "node_lo", "mean_rps", "gap_ms", "seqs", "conn_bits", "busy_s", "closed", "waited")
+SINGLE: Final = ("client", "node_lo", "own_s", "mean_rps", "gap_ms", "seqs", "conn_bits", "busy_s", "closed", "waited")
 MANY: Final = ("n_clients", "clients", "n_channels", "channels", "at_once")
 BOTH: Final = (
     *("answer", "severity", "node", "channel", "named", "slow", "n", "hits", "first_us", "last_us"),
@@ -107,8 +108,11 @@ def _early(params: StormParams) -> str:
     all after the first."""
     told_us = f"""IF(retry_after_ms IS NULL AND answer <> '{Answer.OVERLOAD}', {_FOR_EVER_US}L,
         coalesce(retry_after_ms, {TOLD_MS}) * 1000 * {params.early}D)"""
-    before = "lag(last_us) OVER (PARTITION BY node, client, channel, answer ORDER BY bucket_us, first_us, release)"
-    inside = f"IF((last_us - first_us) / greatest(1L, n - 1) < {told_us}, n - 1, 0)"
+    # The pause before a row began when the last answer of the one before was given.
+    before = "lag(last_us + coalesce(guard_ms, 0L) * 1000D / n)"
+    before += " OVER (PARTITION BY node, client, channel, answer ORDER BY bucket_us, first_us, release)"
+    own_us = own_us_sql("(last_us - first_us)", "guard_ms", "n")
+    inside = f"IF({own_us} / greatest(1L, n - 1) < {told_us}, n - 1, 0)"
     return f"{inside} + IF(first_us - {before} < {told_us}, 1, 0)"
 
 
@@ -172,7 +176,8 @@ def _members(stretches: str, failures: str) -> str:
     # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.
     return f"""
         SELECT /*+ BROADCAST(t) */ t.answer, t.node, t.from_us, t.peak_rps, f.client, f.channel, {sums("f.")},
-            sum(f.early) AS early, min(f.release) AS release_lo, max(f.release) AS release_hi
+            sum(f.early) AS early, try_sum(f.guard_ms) AS guard_ms,
+            min(f.release) AS release_lo, max(f.release) AS release_hi
         FROM ({failures}) f JOIN ({stretches}) t
             ON f.node <=> t.node AND f.bucket_us BETWEEN t.from_us - {SECOND_US} AND t.to_us + {SECOND_US}
             AND (t.answer = '{Fleet.HERD}' OR f.answer = '{Answer.OVERLOAD}')
@@ -180,7 +185,7 @@ def _members(stretches: str, failures: str) -> str:
 
 
 def _added_up(members: str, params: StormParams) -> str:
-    rate = "n / greatest(1D, (last_us - first_us) / 1e6)"
+    rate = f"n / greatest(1D, {own_us_sql('(last_us - first_us)', 'guard_ms', 'n')} / 1e6)"
     # What one client did in a stretch is a storm of its own.
     loops = f"""(n >= {params.warn_hits_alone} OR (n >= {params.warn_hits} AND {rate} >= {params.warn_rps}))"""
     return f"""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, quoted
+from analytics.own_time import own_us_sql
 from analytics.params import StormParams, micros
 from analytics.query import query
 from analytics.repeats import distinct_seqs_sql, stretch_hits_sql, waited_sql
@@ -31,7 +32,7 @@ FAILURE: Final = "failure"
 NEIGHBOURS: Final = 4
 """One kind of failure follows another, rather than taking turns with it, if for so many buckets neither comes back."""
 
-_SUMS: Final = ("n", "bytes_out", "dur_us", "closed", "waited", *(f"n_{kind}" for kind in FAILURES))
+_SUMS: Final = ("n", "bytes_out", "dur_us", "guard_ms", "closed", "waited", *(f"n_{kind}" for kind in FAILURES))
 _LOWEST: Final = ("first_us", "seq_lo", "head_lo", "node_lo", "release_lo")
 _HIGHEST: Final = ("last_us", "seq_hi", "head_hi", "node_hi", "release_hi", "retry_after_ms")
 _SETS: Final = ("conn_bits", "node_bits")
@@ -63,7 +64,7 @@ def _watched() -> str:
             coalesce(client, net) AS client, client IS NOT NULL AS named, channel, IF({failed}, NULL, node) AS place,
             IF({failed}, '{FAILURE}', answer) AS family, bucket_us,
             n, first_us, last_us, seq_lo, seq_hi, seq_bits, head_lo, head_hi, conn_bits, slots, bytes_out, dur_us,
-            retry_after_ms, closed, {waited_sql()} AS waited,
+            guard_ms, retry_after_ms, closed, {waited_sql()} AS waited,
             node AS node_lo, node AS node_hi, release AS release_lo, release AS release_hi,
             shiftleft(1L, cast(pmod(hash(node), 64) AS int)) AS node_bits, {kinds}
         FROM {{rollup}}
@@ -110,11 +111,17 @@ def _rated(rows: str) -> str:
     near = f"PARTITION BY {KEY} ORDER BY bucket_us"
     return f"""
         SELECT *, first_us - lag(last_us) OVER near AS pause, lag(kinds) OVER near AS kinds_last,
-            lag(row_hits) OVER near AS hits_last, last_us - lag(first_us) OVER near AS pair_us,
+            lag(row_hits) OVER near AS hits_last, {_pair_us()} AS pair_us,
             bit_or(kinds) OVER ({near} ROWS BETWEEN {NEIGHBOURS} PRECEDING AND 1 PRECEDING) AS kinds_before,
             bit_or(kinds) OVER ({near} ROWS BETWEEN 1 FOLLOWING AND {NEIGHBOURS} FOLLOWING) AS kinds_after
         FROM (SELECT *, {kinds} AS kinds, n - greatest(0L, seqs - 1) AS row_hits FROM ({rows}))
         WINDOW near AS ({near})"""
+
+
+def _pair_us() -> str:
+    """The own time of a bucket and the one before, microseconds."""
+    holds = "coalesce(guard_ms, 0L) + coalesce(lag(guard_ms) OVER near, 0L)"
+    return own_us_sql("(last_us - lag(first_us) OVER near)", f"({holds})", "(n + lag(n) OVER near)")
 
 
 def _numbered(rows: str, params: StormParams) -> str:
@@ -131,7 +138,7 @@ def _numbered(rows: str, params: StormParams) -> str:
 
 def _rate() -> str:
     """Hits per second of a bucket, or of it and the one before: a burst need not keep to the borders of seconds."""
-    alone = "row_hits / greatest(1D, (last_us - first_us) / 1e6)"
+    alone = f"row_hits / greatest(1D, {own_us_sql('(last_us - first_us)', 'guard_ms', 'n')} / 1e6)"
     pair = "(row_hits + hits_last) / greatest(1D, pair_us / 1e6)"
     # Buckets of posts and segments are long: what they hold need not have come at once.
     return f"greatest({alone}, IF(family IN ({quoted(REPEATABLE)}), NULL, {pair}))"
@@ -152,16 +159,17 @@ def added_up() -> str:
 
 
 def finished(found: str, params: StormParams) -> str:
-    """Adds what follows from the sums: ``answer``, ``hits``, ``node``, ``release``, ``duration_s``, ``mean_rps``,
-    ``gap_ms`` (the mean pause)."""
+    """Adds what follows from the sums: ``answer``, ``hits``, ``node``, ``release``, ``duration_s``, ``own_s`` (that
+    without the storm guard's holds), ``mean_rps`` and ``gap_ms`` (the mean pause), both of the own time."""
     kinds = ", ".join(f"named_struct('n', n_{kind}, 'kind', '{kind}')" for kind in FAILURES)
     return f"""
-        SELECT *, hits / greatest(1D, duration_s) AS mean_rps, IF(n > 1, duration_s * 1000 / (n - 1), NULL) AS gap_ms
+        SELECT *, hits / greatest(1D, own_s) AS mean_rps, IF(n > 1, own_s * 1000 / (n - 1), NULL) AS gap_ms
         FROM (SELECT *, {stretch_hits_sql(params)} AS hits
             FROM (SELECT *, IF(family = '{FAILURE}', array_max(array({kinds})).kind, family) AS answer,
                     IF(node_lo = node_hi, node_hi, NULL) AS node,
                     IF(release_lo = release_hi, release_hi, NULL) AS release,
-                    (last_us - first_us) / 1e6 AS duration_s
+                    (last_us - first_us) / 1e6 AS duration_s,
+                    {own_us_sql("(last_us - first_us)", "guard_ms", "n")} / 1e6 AS own_s
                 FROM ({found})))"""
 
 

@@ -107,14 +107,14 @@ def readers_sql(params: StormParams) -> str:
 
 
 def stretch_readers_sql(params: StormParams) -> str:
-    """:func:`readers_sql` for a stretch whose ``client``, ``peak_rps`` and ``waited`` are known as well.
+    """:func:`readers_sql` for a stretch whose ``client``, ``peak_rps``, ``own_s`` and ``waited`` are known as well.
 
     Behind a proxy the connections are the proxy's, and say nothing. What tells a loop from a crowd is the client's own
     name, which a NAT's clients do not have. As one name may stand for all users of an application, they are a crowd
     while they might be: each segment's rush is over within a moment, and every one of them waits for new segments.
     """
     length = "((last_us - first_us) / 1e6)"
-    steady = f"2 * n >= peak_rps * {length} AND 2 * busy_s >= {length}"
+    steady = f"2 * n >= peak_rps * own_s AND 2 * busy_s >= {length}"
     outlasts = f"seqs <= {params.same_seq_few} AND {length} > {params.crowd_s} * seqs AND {steady}"
     alone = f"{connections_sql()} > {MANY} AND 2 * waited BETWEEN seqs AND 3 * seqs"
     return f"IF({own_name_sql()} AND (({outlasts}) OR ({alone})), 1L, {readers_sql(params)})"

@@ -6,6 +6,7 @@ were any: that places every request of a second to 16 ms, which is enough to tel
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from analytics.answers import FAILURES, GRAINS, Answer
 from analytics.fleet import Fleet
 from analytics.metrics.parts import literal_rows
+from analytics.own_time import at_once, least
 from analytics.report.figures import Rhythm
 from analytics.rollup import SLOTS
 
@@ -64,6 +66,7 @@ class Seen:
     Attributes:
         bucket_us, width_us: its bucket; slots: bits of the 64th parts in which something arrived.
         n: how much; first_us, last_us: its first and last arrival.
+        guard_ms: for how long the storm guard held it, altogether, milliseconds.
     """
 
     bucket_us: int
@@ -72,6 +75,7 @@ class Seen:
     n: int
     first_us: int
     last_us: int
+    guard_ms: int = 0
 
     def arrivals(self) -> list[int]:
         """When something arrived: exactly the first and the last, the others to half a slot; one per slot."""
@@ -103,13 +107,13 @@ def tempo(rows: Iterable[Seen]) -> Tempo:
     Args:
         rows: of one client and channel, in any order.
     """
-    rows = list(rows)
-    times = sorted(at for row in rows for at in row.arrivals())
+    rows = sorted(rows, key=lambda row: (row.first_us, row.last_us, row.n, row.guard_ms, row.slots))
+    times = sorted((at, number) for number, row in enumerate(rows) for at in row.arrivals())
     total = sum(row.n for row in rows)
     if total < 2 or len(times) < 2:
         return Tempo()
-    gaps = [later - sooner for sooner, later in pairwise(times)]
-    mean = (times[-1] - times[0]) / (total - 1)
+    gaps = _pauses(rows, times)
+    mean = sum(gaps) / (total - 1)
     if not any(at % _SECOND_US for row in rows for at in (row.first_us, row.last_us)):
         # Whole seconds: requests far apart share one, and pauses are what is left of them. Only their mean is right.
         return Tempo(gap_ms=mean / 1000 or None)
@@ -121,7 +125,31 @@ def tempo(rows: Iterable[Seen]) -> Tempo:
     return _judge(gaps, slot)
 
 
-def _judge(gaps: Sequence[int], slot_us: float) -> Tempo:
+def _pauses(rows: Sequence[Seen], times: Sequence[tuple[int, int]]) -> list[float]:
+    """The client's own pauses: from one arrival to the next, without the time in which the first one was held.
+
+    Args:
+        times: arrivals in their order, each with the number of its row. A row's holds are divided by what follows them:
+            they are most of it.
+    """
+    gaps = [float(later[0] - sooner[0]) for sooner, later in pairwise(times)]
+    held_ms = sum(row.guard_ms for row in rows)
+    if not held_ms:
+        return gaps
+    followed: Counter[int] = Counter()
+    for gap, (_, number) in zip(gaps, times, strict=False):
+        followed[number] += round(gap)
+    clients = at_once(times[-1][0] - times[0][0], held_ms)
+    left = {}
+    for number, length in followed.items():
+        row = rows[number]
+        # The last request's hold is followed by nothing.
+        n = row.n - (number == times[-1][1])
+        left[number] = max(least(clients), 1.0 - row.guard_ms * 1000 * n / row.n / clients / max(1, length))
+    return [gap * left[number] for gap, (_, number) in zip(gaps, times, strict=False)]
+
+
+def _judge(gaps: Sequence[float], slot_us: float) -> Tempo:
     grown = _growth_phase(gaps)
     settled = gaps[grown:]
     usual = median(gaps)
@@ -141,7 +169,7 @@ def _judge(gaps: Sequence[int], slot_us: float) -> Tempo:
     return Tempo(backoff, Rhythm(len(gaps), usual / 1000, round(cv, 3), round(growth, 2)), usual / 1000)
 
 
-def _growth_phase(gaps: Sequence[int]) -> int:
+def _growth_phase(gaps: Sequence[float]) -> int:
     """How many pauses at the beginning were growing; 0 if they were not."""
     rest = gaps[START:]
     if len(rest) < 2 or fmean(gaps[:START]) * GROWN > median(rest):
@@ -152,13 +180,13 @@ def _growth_phase(gaps: Sequence[int]) -> int:
     return min(reached, len(gaps) - 2)
 
 
-def _growth(gaps: Sequence[int]) -> float:
+def _growth(gaps: Sequence[float]) -> float:
     """How many times longer each pause is than the one before, typically."""
-    first, last = max(1, gaps[0]), max(1, gaps[-1])
+    first, last = max(1.0, gaps[0]), max(1.0, gaps[-1])
     return max(1.0, float((last / first) ** (1 / max(1, len(gaps) - 1))))
 
 
-def _variation(gaps: Sequence[int], slot_us: float) -> float:
+def _variation(gaps: Sequence[float], slot_us: float) -> float:
     """Standard deviation / mean, without what the width of the slots adds to it."""
     mean = fmean(gaps)
     if mean <= 0:
@@ -183,7 +211,9 @@ def tempos(rollup: DataFrame, episodes: Sequence[Mapping[str, Any]]) -> list[Tem
 def _seen(rows: Iterable[Mapping[str, Any]]) -> Iterable[Seen]:
     for row in rows:
         width = GRAINS[Answer(row["answer"])].bucket_s * 1_000_000
-        yield Seen(row["bucket_us"], width, row["slots"] or 0, row["n"], row["first_us"], row["last_us"])
+        yield Seen(
+            row["bucket_us"], width, row["slots"] or 0, row["n"], row["first_us"], row["last_us"], row["guard_ms"] or 0
+        )
 
 
 def _rows_of(rollup: DataFrame, episodes: Sequence[Mapping[str, Any]]) -> DataFrame:
@@ -197,7 +227,7 @@ def _rows_of(rollup: DataFrame, episodes: Sequence[Mapping[str, Any]]) -> DataFr
         """coalesce(client, net) = who AND (on IS NULL OR channel <=> on) AND (place IS NULL OR node <=> place)
         AND array_contains(answers, answer) AND last_us >= since AND first_us <= until"""
     )
-    kept = F.struct("first_us", "last_us", "bucket_us", "slots", "n", "answer")
+    kept = F.struct("first_us", "last_us", "bucket_us", "slots", "n", "answer", "guard_ms")
     joined = rollup.where(F.coalesce("client", "net").isNotNull()).join(F.broadcast(offenders), own)
     rows = F.slice(F.sort_array(F.collect_list(kept)), 1, ROWS)
     return joined.groupBy("number").agg(rows.alias("rows"))

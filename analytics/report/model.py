@@ -44,7 +44,7 @@ class Episode:
         seq_lo, seq_hi: the range of seqs it was about; ``None`` if no seq is known.
         head: the channel's head at its end; ``None`` if the log does not say.
         trigger, trigger_us: the event that it followed, and when that was; ``None`` if there is none in the log.
-        peak_rps: hits in its worst second, per second.
+        peak_rps: hits in its worst second, or a usual one of its own time, per second.
         backoff: the rhythm: ``hot_loop``, ``fixed``, ``fixed_jitter``, ``exponential``, ``exponential_jitter``,
             ``irregular``; ``None`` where it cannot be told.
         rhythm: the pauses that it was told from; ``None`` where it cannot be told.

@@ -56,7 +56,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Misbehave at a real server (--storm-guard off) in place of writing logs.",
+            help="Misbehave at a real server in place of writing logs.",
             show_default=False,
         ),
     ] = None,

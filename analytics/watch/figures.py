@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
 from analytics.answers import GRAINS, ONCE_PER_SEQ, REPEATABLE, Answer
+from analytics.own_time import own_us
 from analytics.params import StormParams
 from analytics.repeats import BITS, FEW, FULL, MANY, SHARED, SLACK, is_own_name
 from analytics.rollup import SLOTS
@@ -25,8 +26,8 @@ class Figures:
     Attributes:
         kinds: lines per answer; nodes, releases: those that occurred, at most 64 of each.
         own_name: the client's key is what it calls itself (:mod:`analytics.repeats`).
-        n, closed, waited, seqs, busy_s, bytes_out, dur_us: sums; seqs are distinct ones as far as neighbouring rows can
-            tell.
+        n, closed, waited, seqs, busy_s, bytes_out, dur_us, guard_ms: sums; seqs are distinct ones as far as
+            neighbouring rows can tell.
         first_us, last_us, seq_lo, seq_hi, head_lo, head_hi, retry_after_ms, peak_rps: ranges and maxima.
         conn_bits: which of 64 parts the connections fell into; ``None`` if the log does not say.
     """
@@ -42,6 +43,7 @@ class Figures:
     busy_s: float = 0.0
     bytes_out: int = 0
     dur_us: int = 0
+    guard_ms: int = 0
     first_us: int = 0
     last_us: int = 0
     seq_lo: int | None = None
@@ -73,9 +75,14 @@ class Figures:
         return (self.last_us - self.first_us) / 1e6
 
     @property
+    def own_s(self) -> float:
+        """That without the time in which the storm guard held it back (:mod:`analytics.own_time`)."""
+        return own_us(self.last_us - self.first_us, self.guard_ms, self.n) / 1e6
+
+    @property
     def gap_ms(self) -> float | None:
-        """The mean pause, milliseconds; ``None`` for one request."""
-        return self.duration_s * 1000 / (self.n - 1) if self.n > 1 else None
+        """The mean pause of its own, milliseconds; ``None`` for one request."""
+        return self.own_s * 1000 / (self.n - 1) if self.n > 1 else None
 
     def hits(self, params: StormParams) -> int:
         """Lines that count towards a storm: all, or the repeats and the request that they repeat."""
@@ -86,8 +93,8 @@ class Figures:
         return max(0, self.n - right + 1)
 
     def mean_rps(self, params: StormParams) -> float:
-        """Hits per second."""
-        return self.hits(params) / max(1.0, self.duration_s)
+        """Hits per second of its own time."""
+        return self.hits(params) / max(1.0, self.own_s)
 
     def connections(self) -> int:
         """About how many connections the lines came over."""
@@ -109,7 +116,7 @@ class Figures:
 
     def _outlasts(self, params: StormParams) -> bool:
         """Whether it goes on, steadily, for longer than the rush of a crowd for so many segments does."""
-        steady = 2 * self.n >= self.peak_rps * self.duration_s and 2 * self.busy_s >= self.duration_s
+        steady = 2 * self.n >= self.peak_rps * self.own_s and 2 * self.busy_s >= self.duration_s
         return self.seqs <= params.same_seq_few and self.duration_s > params.crowd_s * self.seqs and steady
 
     def _is_alone(self) -> bool:
@@ -123,11 +130,13 @@ class Figures:
             before: the row before it, of the same island.
         """
         repeats = row.n - max(0, row.seqs - 1)
-        alone = repeats / max(1.0, (row.last_us - row.first_us) / 1e6)
+        held_ms = row.guard_ms or 0
+        alone = repeats / max(1.0, own_us(row.last_us - row.first_us, held_ms, row.n) / 1e6)
         pair = 0.0
         if before is not None and row.answer not in REPEATABLE:
             both = repeats + before.n - max(0, before.seqs - 1)
-            pair = both / max(1.0, (row.last_us - before.first_us) / 1e6)
+            held_ms += before.guard_ms or 0
+            pair = both / max(1.0, own_us(row.last_us - before.first_us, held_ms, row.n + before.n) / 1e6)
         self.peak_rps = max(self.peak_rps, alone, pair)
         self.kinds[row.answer] = self.kinds.get(row.answer, 0) + row.n
         for names, name in ((self.nodes, row.node), (self.releases, row.release)):
@@ -143,6 +152,7 @@ class Figures:
         self.busy_s += _busy_s(row)
         self.bytes_out += row.bytes_out or 0
         self.dur_us += row.dur_us or 0
+        self.guard_ms += row.guard_ms or 0
         self.seq_lo, self.seq_hi = _low(self.seq_lo, row.seq_lo), _high(self.seq_hi, row.seq_hi)
         self.head_lo, self.head_hi = _low(self.head_lo, row.head_lo), _high(self.head_hi, row.head_hi)
         self.retry_after_ms = _high(self.retry_after_ms, row.retry_after_ms)

@@ -10,6 +10,7 @@ from typing import Any
 
 from analytics.answers import FAILURES, Answer
 from analytics.fleet import SECOND_US, Fleet
+from analytics.own_time import own_us
 from analytics.params import StormParams, micros
 from analytics.watch.figures import Figures
 from analytics.watch.limits import WatchLimits
@@ -107,7 +108,7 @@ class NodeFleet:
             second = self._seconds.setdefault(row.bucket_us, _Second())
             known = second.rows.get((asking, row.cell))
             second.rows[asking, row.cell] = (row, known[1] if known else self._latest.get(asking))
-            self._latest[asking] = row.last_us
+            self._latest[asking] = row.last_us + round((row.guard_ms or 0) * 1000 / row.n)
             touched.add(row.bucket_us)
         self._trim()
         for bucket in touched & self._seconds.keys():
@@ -200,6 +201,8 @@ class NodeFleet:
             clients[row.client or ""] += row.n
             channels[row.channel] += row.n
             arrivals.setdefault((row.client or "", row.channel), row.first_us)
+        # They hold one client each, while the others go on.
+        figures.guard_ms = 0
         in_stretch = [second for bucket, second in self._seconds.items() if from_us <= bucket <= to_us]
         figures.peak_rps = max(
             (float(each.refused if kind is Fleet.OVERLOAD else each.n) for each in in_stretch), default=0.0
@@ -215,12 +218,13 @@ class NodeFleet:
         """Requests of those members whose part in it is a storm of its own."""
         params, parts = self._params, dict[tuple[str, str | None], list[int]]()
         for row, _ in self._members(found.kind, found.from_us, found.to_us):
-            part = parts.setdefault((row.client or "", row.channel), [0, row.first_us, row.last_us])
+            part = parts.setdefault((row.client or "", row.channel), [0, row.first_us, row.last_us, 0])
             part[0] += row.n
             part[2] = max(part[2], row.last_us)
+            part[3] += row.guard_ms or 0
         loops = Counter[str]()
-        for (client, _), (n, first_us, last_us) in parts.items():
-            rate = n / max(1.0, (last_us - first_us) / 1e6)
+        for (client, _), (n, first_us, last_us, held_ms) in parts.items():
+            rate = n / max(1.0, own_us(last_us - first_us, held_ms, n) / 1e6)
             if n >= params.warn_hits_alone or (n >= params.warn_hits and rate >= params.warn_rps):
                 loops[client] += n
         return loops
@@ -269,7 +273,7 @@ class Fleets:
 def _early(row: Signal, before_us: int | None, params: StormParams) -> int:
     """How many of a row's refusals came long before the client was told to come again."""
     told_us = (TOLD_MS if row.retry_after_ms is None else row.retry_after_ms) * 1000 * params.early
-    inside = (row.last_us - row.first_us) / max(1, row.n - 1)
+    inside = own_us(row.last_us - row.first_us, row.guard_ms or 0, row.n) / max(1, row.n - 1)
     others = row.n - 1 if inside < told_us else 0
     return others + int(before_us is not None and row.first_us - before_us < told_us)
 

@@ -21,7 +21,7 @@ class Signal:
         n: lines; closed: those that said that the channel has ended.
         seqs: distinct seqs that they were about, in their favour (:mod:`analytics.repeats`).
         first_us, last_us, seq_lo, seq_hi, seq_bits, head_lo, head_hi, conn_bits, slots, retry_after_ms, bytes_out,
-            dur_us: see :func:`analytics.rollup.roll_up`.
+            dur_us, guard_ms: see :func:`analytics.rollup.roll_up`.
         waited: lines that waited for their answer (:mod:`analytics.repeats`).
     """
 
@@ -50,6 +50,7 @@ class Signal:
     bytes_out: int | None = None
     dur_us: int | None = None
     waited: int = 0
+    guard_ms: int | None = None
 
     @property
     def who(self) -> str | None:

@@ -15,6 +15,7 @@ from analytics.simulate.evaluate import simulated
 from tests.analytics.oracle import ask
 from tests.analytics.oracle.murmur import bit_of_number, bit_of_text
 from tests.analytics.support.chaos import write_chaos
+from tests.analytics.support.guarded import guarded
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
 
@@ -64,15 +65,15 @@ def line(episode: Told) -> str:
 
 
 def simulated_lines(folder: Path, kind: Set, seed: int) -> list[str]:
-    """A simulated fleet's log, with the kind in the names of its nodes."""
+    """A simulated fleet's log, with the folder's name in those of its nodes."""
     simulated(folder, seed, kind, 15_000)
     text = "".join(path.read_text() for path in sorted(folder.glob("*.jsonl")))
-    return text.replace('"node":"', f'"node":"{kind}-').splitlines()
+    return text.replace('"node":"', f'"node":"{folder.name}-').splitlines()
 
 
 def test_episodes_and_totals(spark: SparkSession, tmp_path: Path) -> None:
     """On every storm and look-alike that we know, on simulated fleets with clear storms and with such that are hardly
-    any, on traffic that nobody would have thought of, and with broken lines among them."""
+    any, with the storm guard on, on traffic that nobody would have thought of, and with broken lines among them."""
     known = write_all(11)[0]
     one = known[5]
     broken = ["{", "words", '{"ts_us":"now"}', one.replace('"v":1', '"v":7'), one.replace('"ts_us":1', '"ts_us":-1')]
@@ -80,6 +81,7 @@ def test_episodes_and_totals(spark: SparkSession, tmp_path: Path) -> None:
         "known": [*known, *broken],
         "standard": simulated_lines(tmp_path / "standard", Set.STANDARD, 21),
         "grey": simulated_lines(tmp_path / "grey", Set.GREY, 22),
+        "guarded": guarded(simulated_lines(tmp_path / "guarded", Set.STANDARD, 23)).lines,
         "chaos": write_chaos(1, servers=40),
     }
     paths = [write_lines(tmp_path / f"{name}.jsonl", lines) for name, lines in logs.items()]

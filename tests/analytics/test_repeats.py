@@ -78,7 +78,8 @@ STRETCH = (
 
 def hits_of(spark: SparkSession, rows: list[tuple[Any, ...]]) -> dict[str, int]:
     """What counts of each stretch, by name."""
-    judged = spark.createDataFrame(rows, STRETCH).selectExpr("name", f"{stretch_hits_sql(StormParams())} AS hits")
+    stretches = spark.createDataFrame(rows, STRETCH).selectExpr("*", "(last_us - first_us) / 1e6 AS own_s")
+    judged = stretches.selectExpr("name", f"{stretch_hits_sql(StormParams())} AS hits")
     return {row["name"]: row["hits"] for row in judged.collect()}
 
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.rhythm import Backoff, Seen, tempo
+from app.core.guard import Answer, Guard
 
 SECOND = 1_000_000
 START = 1_760_000_000_123_456
 
 
-def rows_of(times: Sequence[int], width_us: int = SECOND) -> list[Seen]:
-    """The roll-up's rows about these arrivals."""
-    buckets: dict[int, list[int]] = defaultdict(list)
-    for at in times:
-        buckets[at - at % width_us].append(at)
+def rows_of(times: Sequence[int], width_us: int = SECOND, holds_ms: Sequence[int] = ()) -> list[Seen]:
+    """The roll-up's rows about these arrivals, and how long each was held."""
+    buckets: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for at, hold_ms in zip_longest(times, holds_ms, fillvalue=0):
+        buckets[at - at % width_us].append((at, hold_ms))
     found = []
     for bucket, inside in buckets.items():
         slots = 0
-        for at in inside:
+        for at, _ in inside:
             slots |= 1 << (at - bucket) * 64 // width_us
-        found.append(Seen(bucket, width_us, slots, len(inside), min(inside), max(inside)))
+        held_ms = sum(hold_ms for _, hold_ms in inside)
+        found.append(Seen(bucket, width_us, slots, len(inside), min(inside)[0], max(inside)[0], held_ms))
     return found
 
 
@@ -36,6 +39,15 @@ def arrivals(gaps: Sequence[float]) -> list[int]:
     for gap in gaps:
         times.append(times[-1] + round(gap * SECOND))
     return times
+
+
+def held(gaps: Sequence[float]) -> tuple[list[int], list[int]]:
+    """When a client with these pauses of its own arrives whom the storm guard holds, and for how long, milliseconds."""
+    guard, times, holds = Guard(), [START], list[float]()
+    for gap in (*gaps, 0.0):
+        holds.append(guard.hold(1, "c", 0, Answer.MISSING, times[-1] / SECOND))
+        times.append(times[-1] + round((holds[-1] + gap) * SECOND))
+    return times[:-1], [int(1000 * hold) for hold in holds]
 
 
 Law = Callable[[random.Random, float, int], float]
@@ -63,11 +75,37 @@ def test_accuracy(law: Backoff) -> None:
     assert right >= (98 if law in (Backoff.HOT_LOOP, Backoff.FIXED) else 85)
 
 
-@given(st.lists(st.integers(0, 5 * SECOND), min_size=0, max_size=80), st.sampled_from([SECOND, 10 * SECOND]))
+@pytest.mark.parametrize("law", LAWS)
+def test_accuracy_of_clients_that_are_held(law: Backoff) -> None:
+    """Their pauses are those of their own, without the holds: they are named as well as the others."""
+    make, low, high = LAWS[law]
+    right = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        scale = rng.uniform(low, min(high, 1.0))
+        times, holds_ms = held([make(rng, scale, turn) for turn in range(100)])
+        right += tempo(rows_of(times, holds_ms=holds_ms)).backoff is law
+    assert right >= 85
+
+
+def test_two_clients_that_are_held_under_one_name() -> None:
+    """While one is held, the other goes on: what holds take of their time is divided."""
+    one, holds_ms = held([0.5] * 60)
+    times = sorted([(at, hold_ms) for at, hold_ms in zip(one, holds_ms, strict=True)] * 2)
+    told = tempo(rows_of([at for at, _ in times], holds_ms=[hold_ms for _, hold_ms in times]))
+    assert told.gap_ms is not None
+    assert told.gap_ms < 500
+
+
+@given(
+    st.lists(st.integers(0, 5 * SECOND), min_size=0, max_size=80),
+    st.sampled_from([SECOND, 10 * SECOND]),
+    st.lists(st.integers(0, 1000), max_size=80),
+)
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_any_arrivals(gaps: list[int], width_us: int) -> None:
+def test_any_arrivals(gaps: list[int], width_us: int, holds_ms: list[int]) -> None:
     """Whatever arrives has a pace or none, figures within their bounds, and no order of the rows changes it."""
-    rows = rows_of(arrivals([gap / SECOND for gap in gaps]), width_us)
+    rows = rows_of(arrivals([gap / SECOND for gap in gaps]), width_us, holds_ms[: len(gaps) + 1])
     told = tempo(rows)
     assert told == tempo(rows[::-1])
     if told.rhythm is not None:

@@ -147,18 +147,20 @@ class Stage:
         method: str = "GET",
         rate: float | None = None,
     ) -> Loop:
-        """Make these requests at an even pace, as long as the answers are such.
+        """Make these requests, as long as the answers are such, and pause equally long after each answer.
 
         Args:
             seqs: what to ask for, in order. statuses: what the act loops on; another answer ends it.
-            rate: requests per second, if other than the act's.
+            rate: requests per second if answers take no time, if other than the act's.
 
         Raises:
             ActImpossible: the first answer is another.
         """
-        pause, started = 1 / (rate or self.rate), time.monotonic()
+        pause = 1 / (rate or self.rate)
         for turn, seq in enumerate(seqs):
-            await anyio.sleep(max(0.0, started + turn * pause - time.monotonic()))
+            if turn:
+                # Whoever made up for the time that a server has held him back would not pause at all.
+                await anyio.sleep(pause)
             asked_us = time.time_ns() // 1000
             path = f"{loop.channel}/{seq}"
             answer = await self.ask(session, method, path, SEGMENT if method == "POST" else None)

@@ -77,6 +77,8 @@ def test_pauses_in_classes() -> None:
     """Each pause once; a bound belongs to the class above it."""
     counts = histogram([0, 500, 1_500, 4_500, 4_500 + 20_000_000])
     assert counts == (1, 1, 1, *[0] * (len(GAP_BOUNDS_MS) - 3), 1)
+    assert histogram([0, 1_500, 3_000], [1]) == histogram([0, 500, 2_000])
+    assert histogram([0, 1_000, 2_000], [1, 5]) == histogram([0, 0, 0])
     assert sum(histogram([])) == sum(histogram([5])) == 0
 
 

@@ -32,6 +32,7 @@ FIELDS = {
     "wait_us": "BIGINT",
     "conn": "BIGINT",
     "retry_after_ms": "BIGINT",
+    "guard_ms": "BIGINT",
     "eos": "BOOLEAN",
 }
 TEXTS = ("node", "kind", "event", "op", "method", "channel", "reason", "client", "ip", "release")
@@ -97,6 +98,7 @@ def _exchanges() -> str:
     return f"""CREATE TABLE exchanges AS SELECT answer, node, channel, release, client, {_network()} AS net, ts_us,
         coalesce({_bounded("rseq")}, {_bounded("seq")}) AS seq, {_bounded("next_seq")} AS head, conn_bit, node_bit,
         CASE WHEN retry_after_ms >= 0 THEN retry_after_ms END AS retry_after_ms,
+        CASE WHEN guard_ms BETWEEN 0 AND {7 * 86_400 * 1_000_000} THEN guard_ms ELSE 0 END AS guard_ms,
         coalesce(eos, false)::INTEGER AS closed,
         coalesce(answer IN ('served', 'zero_byte', 'ended')
             AND wait_us BETWEEN 256000 AND {7 * 86_400 * 1_000_000}, false)::INTEGER AS waited

@@ -11,7 +11,8 @@ from analytics.params import StormParams, micros
 
 P = StormParams()
 
-READERS = """stretch_readers(client, named, answer, n, conn_bits, seqs, busy_s, last_us - first_us, peak_rps, waited)"""
+READERS = """stretch_readers(client, named, answer, n, conn_bits, seqs, busy_s, last_us - first_us, own_s, peak_rps,
+    waited)"""
 """How many readers share the key of a stretch."""
 
 
@@ -40,9 +41,15 @@ def _macros() -> str:
         ELSE least(n, conns_of(bits, n)) END;
     CREATE MACRO is_name(client, named) AS named AND NOT regexp_full_match(client, '[0-9a-f]{{16}}')
         AND NOT regexp_matches(client, '^[0-9a-fA-F]*[.:][0-9a-fA-F.:]*($|[#+])');
-    CREATE MACRO stretch_readers(client, named, answer, n, bits, seqs, busy_s, length_us, peak_rps, waited) AS CASE
+    CREATE MACRO clients_at_once(length_us, held_ms) AS
+        greatest(1, ceil((held_ms * 1000 - 1000000) / greatest(1, length_us)));
+    CREATE MACRO own_time(length_us, held_ms, n) AS greatest(
+        CASE WHEN clients_at_once(length_us, held_ms) > 1 THEN length_us / 10 ELSE 0 END,
+        length_us - held_ms * 1000 * (n - 1) / n / clients_at_once(length_us, held_ms)) / 1e6;
+    CREATE MACRO stretch_readers(client, named, answer, n, bits, seqs, busy_s, length_us, own_s, peak_rps, waited)
+        AS CASE
         WHEN coalesce(is_name(client, named), false) AND (seqs <= {P.same_seq_few}
-            AND length_us > {micros(P.crowd_s)} * seqs AND 2 * n >= peak_rps * length_us / 1e6
+            AND length_us > {micros(P.crowd_s)} * seqs AND 2 * n >= peak_rps * own_s
             AND 2 * busy_s >= length_us / 1e6 OR conns_of(bits, n) > 8 AND 2 * waited BETWEEN seqs AND 3 * seqs) THEN 1
         ELSE readers_of(answer, n, bits, seqs, busy_s, length_us) END;
     CREATE MACRO right_once(seqs, readers, waited) AS greatest(seqs * readers, least(waited, seqs * (readers + 2)));
@@ -70,7 +77,7 @@ def _rollup() -> str:
         bit_or(1::UBIGINT << (seq % 64)) AS seq_bits, min(head) AS head_lo, max(head) AS head_hi,
         bit_or(1::UBIGINT << conn_bit) AS conn_bits, bit_or(1::UBIGINT << node_bit) AS node_bits,
         bit_or(1::UBIGINT << (ts_us % width * 64 // width)) AS slots,
-        max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed,
+        max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms, sum(closed) AS closed,
         CASE WHEN count(*) < 1 << 15 THEN sum(waited) ELSE 0 END AS waited
         FROM placed GROUP BY ALL;"""
 
@@ -84,7 +91,8 @@ def _buckets() -> str:
         sum(n)::BIGINT AS n, min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo,
         max(seq_hi) AS seq_hi, bit_or(seq_bits) AS seq_bits, min(head_lo) AS head_lo, max(head_hi) AS head_hi,
         bit_or(conn_bits) AS conn_bits, bit_or(node_bits) AS node_bits, bit_or(slots) AS slots,
-        max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed, sum(waited)::BIGINT AS waited,
+        max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms, sum(closed) AS closed,
+        sum(waited)::BIGINT AS waited,
         min(node) AS node_lo, max(node) AS node_hi,
         min(release) AS release_lo, max(release) AS release_hi, {kinds}
         FROM rollup WHERE answer IN ({words(WATCHED)}) AND coalesce(client, net) IS NOT NULL
@@ -112,8 +120,10 @@ def _islands() -> str:
     key = "PARTITION BY client, named, channel, place, family ORDER BY bucket_us"
     return f"""
     CREATE VIEW around AS SELECT *, first_us - lag(last_us) OVER w AS pause,
-        greatest(row_hits / greatest(1, (last_us - first_us) / 1e6), CASE WHEN family NOT IN ({words(REPEATABLE)}) THEN
-            (row_hits + lag(row_hits) OVER w) / greatest(1, (last_us - lag(first_us) OVER w) / 1e6) END) AS peak_rps,
+        greatest(row_hits / greatest(1, own_time(last_us - first_us, guard_ms, n)),
+            CASE WHEN family NOT IN ({words(REPEATABLE)}) THEN
+            (row_hits + lag(row_hits) OVER w) / greatest(1, own_time(last_us - lag(first_us) OVER w,
+                guard_ms + lag(guard_ms) OVER w, n + lag(n) OVER w)) END) AS peak_rps,
         CASE WHEN family = 'served' THEN bit_count(slots) * {GRAINS[REPEATABLE[1]].bucket_s / 64} ELSE 1 END AS busy_s,
         coalesce(kinds & bit_or(kinds) OVER ({key} ROWS BETWEEN 4 PRECEDING AND 1 PRECEDING) = 0
             AND coalesce(lag(kinds) OVER w & bit_or(kinds) OVER ({key} ROWS BETWEEN 1 FOLLOWING AND 4 FOLLOWING), 0)
@@ -132,15 +142,15 @@ def _summed(source: str, part: str) -> str:
     commonest = " ".join(f"WHEN n_{kind} = {most} THEN '{kind}'" for kind in sorted(FAILURES, reverse=True))
     hits = f"greatest(0, n - right_once(seqs, {READERS}, waited) + 1)"
     return f"""
-    SELECT *, hits / greatest(1, (last_us - first_us) / 1e6) AS mean_rps,
-        greatest(hits / greatest(1, (last_us - first_us) / 1e6), peak_rps) AS rate
+    SELECT *, hits / greatest(1, own_s) AS mean_rps, greatest(hits / greatest(1, own_s), peak_rps) AS rate
     FROM (SELECT *, CASE WHEN answer IN ({words(ONCE_PER_SEQ)}) THEN {hits} ELSE n END::BIGINT AS hits
-        FROM (SELECT *, CASE WHEN family <> 'failure' THEN family {commonest} END AS answer
+        FROM (SELECT *, CASE WHEN family <> 'failure' THEN family {commonest} END AS answer,
+                own_time(last_us - first_us, guard_ms, n) AS own_s
             FROM (SELECT client, named, channel, place, family, {part} AS part, sum(n)::BIGINT AS n,
                 min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
                 min(head_lo) AS head_lo, max(head_hi) AS head_hi, bit_or(conn_bits) AS conn_bits,
-                bit_or(node_bits) AS node_bits, max(retry_after_ms) AS retry_after_ms, sum(closed) AS closed,
-                sum(waited)::BIGINT AS waited, min(node_lo) AS node_lo, max(node_hi) AS node_hi,
+                bit_or(node_bits) AS node_bits, max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms,
+                sum(closed) AS closed, sum(waited)::BIGINT AS waited, min(node_lo) AS node_lo, max(node_hi) AS node_hi,
                 min(release_lo) AS release_lo, max(release_hi) AS release_hi, max(peak_rps) AS peak_rps,
                 sum(seqs)::BIGINT AS seqs,
                 sum(busy_s) AS busy_s, {counts} FROM {source} GROUP BY ALL)))"""
@@ -157,10 +167,10 @@ def _candidates() -> str:
         FROM numbered b JOIN judged i ON {same} AND b.family = i.family AND b.island = i.part
         WHERE i.alone OR i.answer IN ({slowable});
     CREATE TABLE parts AS {_summed("parted", "part_of")};
-    CREATE TABLE candidates AS SELECT * EXCLUDE (n, part, node_hi),
+    CREATE TABLE candidates AS SELECT * EXCLUDE (n, part, node_hi, peak_rps), rate AS peak_rps,
         level(hits, node_bits, rate) AS severity, part < 0 AS slow,
         CASE WHEN answer = 'served' OR answer IN ({words(ONCE_PER_SEQ)}) AND 2 * hits < n THEN hits ELSE n END AS n,
-        CASE WHEN n > 1 THEN (last_us - first_us) / 1000 / (n - 1) END AS gap_ms,
+        CASE WHEN n > 1 THEN own_s * 1000 / (n - 1) END AS gap_ms,
         CASE WHEN node_lo = node_hi THEN node_lo END AS node
         FROM parts WHERE level(hits, node_bits, rate) IS NOT NULL
         AND NOT (answer IN ({words(COUNTED)}) AND (NOT named AND conn_bits IS NULL

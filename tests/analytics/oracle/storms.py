@@ -18,8 +18,8 @@ def _failures() -> str:
         ELSE coalesce(retry_after_ms, 1000) * 1000 * {P.early} END"""
     return f"""
     CREATE TABLE failures AS SELECT *,
-        CASE WHEN (last_us - first_us) / greatest(1, n - 1) < {told_us} THEN n - 1 ELSE 0 END
-        + CASE WHEN first_us - lag(last_us) OVER w < {told_us} THEN 1 ELSE 0 END AS early
+        CASE WHEN own_time(last_us - first_us, guard_ms, n) * 1e6 / greatest(1, n - 1) < {told_us} THEN n - 1 ELSE 0 END
+        + CASE WHEN first_us - lag(last_us + guard_ms * 1000 / n) OVER w < {told_us} THEN 1 ELSE 0 END AS early
         FROM rollup WHERE answer IN ({words(FAILURES)}) AND client IS NOT NULL
         WINDOW w AS (PARTITION BY node, client, channel, answer ORDER BY bucket_us, first_us, release NULLS FIRST);"""
 
@@ -66,7 +66,7 @@ def _stretches() -> str:
                 OR sum(refused) >= {P.warn_hits} * max(early_clients) END;
     CREATE TABLE members AS SELECT t.answer, t.node, t.from_us, t.peak_rps, f.client, f.channel, sum(f.n) AS n,
         min(f.first_us) AS first_us, max(f.last_us) AS last_us, min(f.seq_lo) AS seq_lo, max(f.seq_hi) AS seq_hi,
-        sum(f.early) AS early, min(f.release) AS release_lo, max(f.release) AS release_hi
+        sum(f.early) AS early, sum(f.guard_ms) AS guard_ms, min(f.release) AS release_lo, max(f.release) AS release_hi
         FROM failures f JOIN stretches t ON f.node IS NOT DISTINCT FROM t.node
             AND f.bucket_us BETWEEN t.from_us - {SECOND} AND t.to_us + {SECOND}
             AND (t.answer = 'fleet_herd' OR f.answer = 'overload')
@@ -103,7 +103,7 @@ def _rotating() -> str:
 
 def _fleets() -> str:
     loops = f"""n >= {P.warn_hits_alone}
-        OR n >= {P.warn_hits} AND n / greatest(1, (last_us - first_us) / 1e6) >= {P.warn_rps}"""
+        OR n >= {P.warn_hits} AND n / greatest(1, own_time(last_us - first_us, guard_ms, n)) >= {P.warn_rps}"""
     return f"""
     CREATE TABLE fleets AS SELECT * EXCLUDE (from_us, early, looping, arrival_us, a_channel, pairs),
         'critical' AS severity, true AS named, false AS slow, CASE WHEN n_channels = 1 THEN a_channel END AS channel,

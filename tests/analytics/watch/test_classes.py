@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 from analytics.classes import StormClass
 from analytics.report.model import identity
 from analytics.watch.open_storms import Change, Kind
+from tests.analytics.support.guarded import guarded
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth, write_all
 from tests.analytics.watch.live import Batch, batches, play
 
@@ -53,6 +55,24 @@ def test_storm(name: str, told: dict[str | None, list[Change]], truths: dict[str
 def test_look_alike_is_silent(name: str, told: dict[str | None, list[Change]]) -> None:
     """What is no storm is not told."""
     assert told[name] == []
+
+
+def test_what_the_storm_guard_holds_is_judged_by_the_clients_own_pauses(
+    spark: SparkSession, truths: dict[str, list[Truth]]
+) -> None:
+    """Each storm is of the class that it has without the guard, and each look-alike silent, held as it may be."""
+    lines: dict[bool, list[str]] = {True: [], False: []}
+    for line in write_all(SEED)[0]:
+        lines[json.loads(line)["node"] in STORMS].append(line)
+    logs = [*guarded(lines[True]).lines, *guarded(lines[False], crowds=True).lines]
+    assert all(any('"guard_ms"' in line for line in guarded(part).lines) for part in lines.values())
+    over = [change.episode for change in play(batches(spark, logs)) if change.kind is Kind.OVER]
+    assert sorted((str(each.node), str(each.storm), each.n) for each in over) == sorted(
+        (name, truth.storm, truth.n) for name in STORMS for truth in truths[name]
+    )
+    hot = {each.node for each in over if each.backoff == "hot_loop"}
+    assert {"not_found_loop_on_new_connections", "seq_behind_loop", "overload_client", "zero_byte_loop"} <= hot
+    assert "not_found_drip" not in hot
 
 
 def test_restarts_change_nothing(handed_over: list[Batch], told: dict[str | None, list[Change]]) -> None:
