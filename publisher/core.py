@@ -274,7 +274,8 @@ class Plan:
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
             self._patience.published()
-            self.trouble = None
+            if not (self._held or self.uncertain):  # otherwise it was under way before, and proves nothing
+                self.trouble = None
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
             return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
         if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):

@@ -64,6 +64,8 @@ class Segment:
         size_at_start: bytes that were there when the answer began, ``None`` where the server does not say.
         lag: newer segments that had begun when the server got the GET for this one; 0 at the live edge.
         truncated: why the segment is not whole: what the server said at its start or, at the latest, at its end.
+            ``"skipped"``: it has no byte because its publisher passed it over; an empty one that was published as that
+            has ``None``.
         broken: the connection was cut before the segment's end; what was read is a part of it.
         requested_at: when the GET was made that was answered with this segment, in seconds on a monotonic clock.
         answered_at: when the head of that answer was there, on the same clock.

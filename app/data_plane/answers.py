@@ -46,7 +46,7 @@ def content_type_of(channel: Channel) -> str:
 def truncation_of(segment: Segment) -> str:
     """Why a segment is not whole, as ``Lp-Trickle-Truncated`` says it; ``""`` if it is, or still grows."""
     state = segment.state
-    cut = state is TRUNCATED or (state is TERMINATED and segment.size > 0)
+    cut = state is TRUNCATED or state is SKIPPED or (state is TERMINATED and segment.size > 0)
     return str(state) if cut else ""
 
 
@@ -81,12 +81,17 @@ def read_reply(resolution: Resolution, route: Route, jitter: Jitter) -> Reply | 
 
 
 def empty_reply(channel: Channel, segment: Segment) -> Reply:
-    """The answer for a segment that closed with no bytes: 200, and not the end of the stream."""
+    """The answer for a segment that closed with no bytes: 200, and not the end of the stream.
+
+    One that a publisher ended without a byte is whole; one that nobody wrote says so.
+    """
     headers: tuple[tuple[str, str | int], ...] = (
         (wire.SEQ, segment.seq),
         (wire.LATEST, channel.next_seq),
         (wire.EPOCH, channel.epoch),
     )
+    if why := truncation_of(segment):
+        headers = (*headers, (wire.TRUNCATED, why))
     reason = REASON_OF_STATE[segment.state]
     return Reply(Status.OK, reason, headers, content_type=content_type_of(channel), eos=channel.ended)
 

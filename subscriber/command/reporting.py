@@ -148,7 +148,9 @@ def _lines(event: Event) -> Iterator[str]:
 def _faults(segment: SegmentRead) -> Iterator[str]:
     if segment.restarted:
         yield f"warning: the channel began anew at segment {segment.seq}"
-    if segment.truncated is not None:
+    if segment.truncated == "skipped":
+        yield f"warning: segment {segment.seq} was never published: its publisher has passed it over"
+    elif segment.truncated is not None:
         yield f"warning: segment {segment.seq} is truncated: {segment.truncated}"
     if segment.broken is not None:
         yield f"warning: segment {segment.seq} was cut after {segment.bytes} bytes: {segment.broken}"

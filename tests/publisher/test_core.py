@@ -442,6 +442,19 @@ def test_what_all_are_told_at_once_is_paid_for_once() -> None:
     assert isinstance(plan.on_post(ticket, answer(503), IDLE), Stop)
 
 
+def test_what_was_under_way_does_not_end_the_trouble() -> None:
+    """A segment that is published while the next one is put off says nothing about that."""
+    plan, ticket = started()
+    plan.bind(ticket)
+    ahead = opened(plan)
+    plan.on_post(ahead, answer(503), IDLE)
+    plan.on_post(ticket, answer(200, Size=10), WHOLE)
+    assert isinstance(plan.trouble, errors.Refused)
+    plan.before_request(ahead)
+    plan.on_post(ahead, answer(200, Size=10), WHOLE)
+    assert plan.trouble is None
+
+
 def test_retry_after_is_a_floor() -> None:
     """The jitter comes on top of what the server asked for, for 470 as well."""
     plan = Plan(9, rng=TopRandom())

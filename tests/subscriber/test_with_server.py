@@ -345,3 +345,23 @@ def test_the_command_lists_channels(server: RunningServer, url: str) -> None:
         columns, _ = process.communicate(timeout=TIMEOUT_S)
     rows = {line.split("\t")[0]: line.split("\t") for line in columns.decode().splitlines()}
     assert rows[name][1:6] == ["live", "1", "1", "1.0 kB", "0"]
+
+
+def test_a_segment_that_nobody_wrote_is_told_from_an_empty_one(url: str) -> None:
+    """Neither has a byte; only the one that was published as that is complete."""
+
+    async def main() -> None:
+        async with httpx.AsyncClient() as http, Subscriber(url, start=0, refresh_s=60) as subscriber:
+            await http.post(url)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(anext(subscriber))
+                await publish(http, url, 1, b"one")
+                skipped = await waiting
+            await publish(http, url, 2, b"")
+            one, empty = await anext(subscriber), await anext(subscriber)
+            assert [segment.seq for segment in (skipped, one, empty)] == [0, 1, 2]
+            assert (await skipped.read(), skipped.truncated, skipped.complete) == (b"", "skipped", False)
+            assert (await empty.read(), empty.truncated, empty.complete) == (b"", None, True)
+            assert subscriber.statistics().truncated == 1
+
+    run(main)

@@ -120,6 +120,19 @@ def first_byte_skips_older_segments_without_a_writer(target: Target) -> None:
     expect.no_header(response, wire.CLOSED)
 
 
+@ORDER.case()
+def what_nobody_wrote_is_told_from_what_is_empty(target: Target) -> None:
+    """A skipped segment says so with its empty answer; one that its publisher ended without a byte does not."""
+    channel = target.channel()
+    channel.create()
+    skipped = channel.waiting(0)
+    channel.started(1, b"b")
+    expect.truncated(expect.empty(skipped.response(), 0))
+    empty = target.channel()
+    empty.publish(0, b"")
+    expect.whole(expect.empty(empty.get(0), 0))
+
+
 @ORDER.case(profiles=PATIENT)
 def overtaken_preconnect_may_begin(target: Target) -> None:
     """An overtaken preconnect keeps a grace to begin in, since two connections may overtake each other."""

@@ -73,11 +73,11 @@ def test_a_channel_without_a_type_holds_just_bytes(channel: Channel) -> None:
         (segment(body=b"x", event=Event.TRUNCATE), "truncated"),
         (segment(body=b"x", event=Event.TERMINATE), "terminated"),
         (segment(event=Event.TERMINATE), ""),
-        (segment(event=Event.SKIP), ""),
+        (segment(event=Event.SKIP), "skipped"),
     ],
 )
 def test_which_segments_are_not_whole(made: Segment, why: str) -> None:
-    """A segment was cut short if it holds bytes and its publisher did not end it."""
+    """A segment was cut short if it holds bytes and its publisher did not end it; or nobody ever wrote it."""
     assert truncation_of(made) == why
 
 
@@ -92,11 +92,11 @@ def test_what_can_be_relayed_is_handed_on(channel: Channel) -> None:
     ("event", "reason"), [(Event.FINISH, "empty"), (Event.SKIP, "skipped"), (Event.TERMINATE, "terminated")]
 )
 def test_an_empty_segment_is_200_and_not_the_end(channel: Channel, event: Event, reason: str) -> None:
-    """200 with Seq, the head now, and no Closed."""
+    """200 with Seq, the head now, and no Closed; one that nobody wrote says so."""
     reply = read_reply(Serve(channel, segment(event=event), 3), READ, jitter)
-    assert reply == Reply(
-        200, reason, (("Lp-Trickle-Seq", 2), ("Lp-Trickle-Latest", 3), EPOCH), content_type="video/mp2t"
-    )
+    skipped = (("Lp-Trickle-Truncated", "skipped"),) if reason == "skipped" else ()
+    headers = (("Lp-Trickle-Seq", 2), ("Lp-Trickle-Latest", 3), EPOCH, *skipped)
+    assert reply == Reply(200, reason, headers, content_type="video/mp2t")
 
 
 def test_an_empty_segment_of_an_ended_channel_says_closed(channel: Channel) -> None:
