@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ByteSize, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -29,6 +29,10 @@ from trickle.paths import normalize_base_path
 
 _LIMITS = Limits()
 _OPTIONS = Options()
+
+
+_IN_WORDS: Final = {"extra_forbidden": "there is no such setting", "path_type": "the path of a file is wanted"}
+"""What pydantic says in terms of its own."""
 
 
 class InvalidSettings(InvalidInput):
@@ -258,18 +262,18 @@ def _read_file(config: Path | None) -> dict[str, Any]:
     if config is None:
         return {}
     if not config.is_file():
-        raise InvalidSettings(f"no such file: {config}")
+        raise InvalidSettings(f"config: no such file: {config}")
     try:
         return TomlConfigSettingsSource(Settings, config)()
     except (OSError, ValueError) as error:
-        raise InvalidSettings(f"cannot read {config}: {error}") from None
+        raise InvalidSettings(f"config: cannot read {config}: {error}") from None
 
 
 def _one_line(error: ValidationError, origins: Mapping[str, Origin]) -> str:
     problems = []
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
+        message = _IN_WORDS.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
         origin = f" ({origins[name]})" if name in origins else ""
         problems.append(f"{name}: {message}{origin}" if name else message)
     return "; ".join(problems)

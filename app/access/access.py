@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from app.access.secrets import Secret, read_file, read_secret
+from app.access.secrets import InvalidSecret, Secret, read_file, read_secret
 from app.access.settings import AccessSettings
 from trickle.errors import InvalidInput
 
@@ -51,7 +52,8 @@ class Access:
         self.webhook = _webhook(settings)
         self.control_token: Secret | None = None
         if settings.control_token_file is not None:
-            self.control_token = read_secret(settings.control_token_file, least=MIN_CONTROL_TOKEN_BYTES)
+            with _file_of("control_token_file"):
+                self.control_token = read_secret(settings.control_token_file, least=MIN_CONTROL_TOKEN_BYTES)
         self._metrics_open = settings.metrics_open
         self.gate: AccessGate | None = None
         if self.judge is not None or self.webhook is not None:
@@ -89,6 +91,15 @@ class Access:
                 group.create_task(self.webhook.run())
 
 
+@contextmanager
+def _file_of(setting: str) -> Iterator[None]:
+    """What is wrong with a file is said with the setting that names it."""
+    try:
+        yield
+    except InvalidSecret as error:
+        raise InvalidSecret(f"{setting}: {error}") from None
+
+
 def _judge(settings: AccessSettings, wall: Callable[[], float]) -> Judge | None:
     if not settings.has_tokens:
         return None
@@ -100,11 +111,14 @@ def _judge(settings: AccessSettings, wall: Callable[[], float]) -> Judge | None:
 
     own: list[Key] = []
     if settings.jwt_secret_file is not None:
-        own.append(keys.secret_key(read_secret(settings.jwt_secret_file)))
+        with _file_of("jwt_secret_file"):
+            own.append(keys.secret_key(read_secret(settings.jwt_secret_file)))
     if settings.jwt_key_file is not None:
-        own.append(keys.pem_key(read_file(settings.jwt_key_file), settings.jwt_key_file))
+        with _file_of("jwt_key_file"):
+            own.append(keys.pem_key(read_file(settings.jwt_key_file), settings.jwt_key_file))
     if settings.jwks_file is not None:
-        own += keys.parse_key_set(read_file(settings.jwks_file), settings.jwks_file)
+        with _file_of("jwks_file"):
+            own += keys.parse_key_set(read_file(settings.jwks_file), settings.jwks_file)
     server: KeyServer | None = None
     if settings.jwks_url is not None:
         server = jwks.KeyServer(
@@ -128,7 +142,10 @@ def _webhook(settings: AccessSettings) -> Webhook | None:
         return None
     from app.access.webhooks import Webhook
 
-    secret = None if settings.webhook_secret_file is None else read_secret(settings.webhook_secret_file)
+    secret: Secret | None = None
+    if settings.webhook_secret_file is not None:
+        with _file_of("webhook_secret_file"):
+            secret = read_secret(settings.webhook_secret_file)
     return Webhook(
         settings.webhook_url,
         secret=secret,

@@ -51,7 +51,8 @@ def read_secret(path: Path, *, least: int = MIN_BYTES) -> Secret:
     """
     value = read_file(path).strip()
     if len(value) < least:
-        raise InvalidSecret(f"{path} holds {len(value)} bytes, and a secret has at least {least}")
+        make = f"(openssl rand -hex {least})"
+        raise InvalidSecret(f"{path} holds {len(value)} bytes, and a secret has at least {least} {make}")
     return Secret(value)
 
 

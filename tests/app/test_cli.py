@@ -98,7 +98,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     ("arguments", "line"),
     [
         (["serve", "--port", "x"], "tricklecast: port: Input should be a valid integer"),
-        (["serve", "--config", "/no/such/file"], "tricklecast: no such file: /no/such/file"),
+        (["serve", "--config", "/no/such/file"], "tricklecast: config: no such file: /no/such/file"),
         (["serve", "--base-path", "/é"], "tricklecast: base_path: only ASCII"),
         (["serve", "--workers", "4"], "tricklecast: workers: only 1 is supported"),
     ],

@@ -67,7 +67,7 @@ def test_keys_that_cannot_sign(tmp_path: Path) -> None:
     file = tmp_path / "key"
     locked = private_key("ES256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
     for data, text in (
-        (b"short", "holds 5 bytes, and a secret has at least 32"),
+        (b"short", "holds 5 bytes, and a secret has at least 32 (openssl rand -hex 32)"),
         (public_pem("ES256"), "holds no private key in PEM form that is open"),
         (locked, "holds no private key in PEM form that is open"),
     ):

@@ -80,7 +80,7 @@ def test_nothing_is_switched_on_by_default() -> None:
 def test_a_file_that_is_missing(name: str, tmp_path: Path) -> None:
     """One line with its name."""
     path = tmp_path / "missing"
-    with pytest.raises(InvalidInput, match=f"^cannot read {path}: No such file or directory$"):
+    with pytest.raises(InvalidInput, match=f"^{name}: cannot read {path}: No such file or directory$"):
         Access(load({name: str(path)}).settings, "here")
 
 
