@@ -15,7 +15,7 @@ TICK_S: Final = 0.1
 """How often it is looked whether it is over; uvicorn looks for signals as often."""
 
 CLEAN_UP_S: Final = 1.0
-"""What a task of the control plane has to end in, once its connection is gone."""
+"""What a connection has to close in, and then a task of the control plane to end in."""
 
 
 async def drain(plane: DataPlane, plan: Drain, hurry: Callable[[], Awaitable[bool]]) -> None:
@@ -46,9 +46,23 @@ async def end(plane: DataPlane, state: ServerState) -> None:
     """
     await asyncio.sleep(TICK_S)
     plane.end_all()
+    # Under TLS an end is said and answered, and a loop that is closed in between hangs.
+    if not await _gone(plane):
+        for connection in list(plane.connections):
+            connection.abort()
+        await _gone(plane)
     if state.tasks:
         await asyncio.wait(state.tasks, timeout=CLEAN_UP_S)
     if late := list(state.tasks):
         for task in late:
             task.cancel()
         await asyncio.wait(late, timeout=CLEAN_UP_S)
+
+
+async def _gone(plane: DataPlane) -> bool:
+    """Whether all connections are gone, after a moment for them to go."""
+    for _ in range(round(CLEAN_UP_S / TICK_S)):
+        if not plane.connections:
+            return True
+        await asyncio.sleep(TICK_S)
+    return not plane.connections

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,6 @@ from starlette.types import ASGIApp
 from app.access.access import Access
 from app.access_log import AccessLog
 from app.changefeed import Changefeed
-from app.control_listener import listen_for_control, nothing_else
 from app.control_plane.api import channels_router
 from app.control_plane.health import health_router
 from app.control_plane.limits import LimitRequests
@@ -29,15 +27,18 @@ from app.control_plane.records import RecordRequests
 from app.core.facts import ChannelCreated, ChannelEnded, Fact
 from app.core.registry import Registry
 from app.data_plane.control import ControlProtocol
+from app.data_plane.patience import Patience
 from app.data_plane.plane import DataPlane
 from app.data_plane.protocol import TrickleProtocol
 from app.descriptors import attainable_limits
 from app.drain import drain, end
+from app.listeners import nothing_else, serve_on
 from app.listening import CannotServe, address_of, listen
 from app.metrics.endpoint import metrics_router
 from app.settings import Settings
 from app.sockets import tune
 from app.sweeper import sweep
+from app.tls import tls_context
 from trickle import __version__
 from trickle.errors import TrickleError
 from trickle.records import Event
@@ -134,6 +135,9 @@ class Server(uvicorn.Server):
 
     Attributes:
         control: how and where the control plane is served, if it has an address of its own; set before the start.
+
+    Raises:
+        CannotServe: the TLS certificate or key cannot be used.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class Server(uvicorn.Server):
         self._log = log
         self._announce = announce
         self._settings = settings
+        self._tls = tls_context(settings)
         self.control: tuple[uvicorn.Config, socket.socket] | None = None
 
     def stop(self) -> None:
@@ -162,7 +167,11 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # uvicorn's own listener would count a connection when its TLS handshake is over.
+        await super().startup([] if self._tls else sockets)
+        if self._tls is not None:
+            for listener in sockets or []:
+                await serve_on(self, self.config, listener, self._plane, self._tls)
         # on_tick makes the first date header only after this; the data plane answers from now on.
         await self.on_tick(0)
         # What the imports made stays for good: keep the collector from walking it again and again, and let it look
@@ -173,7 +182,7 @@ class Server(uvicorn.Server):
         if self._log is not None:
             self._log.event(Event.SERVER_READY)
         if self.control is not None:
-            await listen_for_control(self, self.control[0], self._plane, self.control[1])
+            await serve_on(self, *self.control, self._plane, self._tls)
         for server, path in zip(self.servers, (self._settings.base_path, " (control plane)"), strict=False):
             self._announce(address_of(self._settings, server.sockets[0]) + path)
 
@@ -196,25 +205,21 @@ class Server(uvicorn.Server):
 
 
 def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
-    """How uvicorn is run at the address of the channels.
-
-    Raises:
-        CannotServe: the TLS certificate or key cannot be used.
-    """
+    """How uvicorn is run at the address of the channels."""
     if settings.control_port is None:
-        return _config(settings, control_plane(plane, log, access), partial(TrickleProtocol, plane))
-    return _config(settings, RecordRequests(LimitRequests(nothing_else, plane), plane), partial(TrickleProtocol, plane))
+        return _config(settings, control_plane(plane, log, access), plane, TrickleProtocol)
+    return _config(settings, RecordRequests(LimitRequests(nothing_else, plane), plane), plane, TrickleProtocol)
 
 
 def control_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
     """How uvicorn is run at the control plane's own address."""
-    return _config(settings, control_plane(plane, log, access), partial(ControlProtocol, plane))
+    return _config(settings, control_plane(plane, log, access), plane, ControlProtocol)
 
 
-def _config(settings: Settings, app: ASGIApp, protocol: Callable[..., asyncio.Protocol]) -> uvicorn.Config:
+def _config(settings: Settings, app: ASGIApp, plane: DataPlane, kind: type[Patience]) -> uvicorn.Config:
     config = uvicorn.Config(
         cast(Any, app),
-        http=cast(Any, protocol),
+        http=cast(Any, partial(kind, plane)),
         loop="none",
         ws="none",
         lifespan="off",
@@ -225,17 +230,8 @@ def _config(settings: Settings, app: ASGIApp, protocol: Callable[..., asyncio.Pr
         proxy_headers=False,  # who a client is, is the same for both planes: app/data_plane/identity.py
         headers=[("server", f"tricklecast/{__version__}")],
         timeout_keep_alive=settings.keep_alive_s,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
     )
-    for file in filter(None, (settings.tls_cert, settings.tls_key)):
-        if not file.is_file():
-            raise CannotServe(f"cannot use TLS: no such file: {file}")
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        files = f"{settings.tls_cert} and {settings.tls_key}"
-        raise CannotServe(f"cannot use TLS with {files}: {error}") from None
+    config.load()
     return config
 
 

@@ -18,10 +18,14 @@ API, which must answer when everything else is full; who asks for a segment rout
 nothing make room for newer ones, so that they cannot keep an operator out."""
 
 
-def arrive(connection: Patience) -> None:
-    """A connection was made: it takes a place, or it is one too many and may ask one thing."""
+def arrive(connection: Patience, ip: str | None) -> None:
+    """A connection comes: it takes a place, or it is one too many and may ask one thing.
+
+    Args:
+        ip: the address of its peer.
+    """
     plane = connection.plane
-    peer = connection.peer = plain(connection.client[0]) if connection.client else None
+    peer = connection.peer = plain(ip) if ip else None
     connection.proxied = peer is not None and peer in plane.proxies
     clients = plane.admission.clients
     if clients is not None and not connection.proxied:
@@ -73,7 +77,9 @@ def asked(connection: Connection) -> None:
 def _make_room(plane: DataPlane) -> None:
     """The oldest connection beyond a limit that nothing is being done for is answered unasked, and closed."""
     for connection in plane.surplus:
-        if connection.deaf:
+        if connection.handshake is not None:
+            connection.handshake.cancel()
+        elif connection.deaf:
             connection.transport.abort()
         elif connection.asgi_in_progress():
             continue

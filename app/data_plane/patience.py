@@ -18,19 +18,28 @@ class Patience(Connection):
     """A connection with an end in sight: it rests, owes the rest of a request, serves one, or is about to close.
 
     Attributes:
+        handshake: of TLS, while it is not over: there is no transport yet.
         owing: the peer must send the rest of what it has begun within a time, since nobody waits for it
             (``DataPlane.unfinished``).
     """
 
-    __slots__ = ("owing",)
+    __slots__ = ("handshake", "owing")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.owing = False
+        self.handshake: asyncio.Task[None] | None = None
+
+    def accepted(self, handshake: asyncio.Task[None], address: Any) -> None:
+        """It has come from this address, and has its place; when its TLS handshake is over it is made."""
+        self.handshake = handshake
+        arrive(self, address[0])
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        arrive(self)
+        if self.handshake is None:
+            arrive(self, self.client[0] if self.client else None)
+        self.handshake = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.plane.unfinished.pop(self, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import Counter
@@ -81,6 +82,7 @@ class DataPlane:
 
     Attributes:
         admission: decides about connections, and about requests of each client. proxies: those that are believed.
+        handshakes: of TLS, that are under way. failed_handshakes: how many came to nothing.
         surplus: connections beyond a limit, oldest first.
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
         held: POSTs that wait for those that they have overtaken.
@@ -120,6 +122,8 @@ class DataPlane:
         self.router = Router(options.base_path)
         self.connection_numbers: Iterator[int] = count(1)
         self.connections: set[Connection] = set()
+        self.handshakes: set[asyncio.Task[None]] = set()
+        self.failed_handshakes = 0
         self.surplus: dict[Patience, None] = {}
         self.admission = Admission(registry.limits, registry.gates.connections)
         self.proxies = TrustedProxies(options.trusted_proxies)
@@ -185,6 +189,8 @@ class DataPlane:
 
     def end_all(self) -> None:
         """Close the connections on which nothing is running, and break the others: the time to finish is over."""
+        for handshake in list(self.handshakes):
+            handshake.cancel()
         for connection in list(self.connections):
             if connection.unfinished:
                 connection.abort()

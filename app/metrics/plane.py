@@ -47,6 +47,8 @@ class PlaneCollector(Collector):
         yield gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)
         yield gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)
         yield gauge("connections", "Open connections.", len(plane.connections))
+        yield gauge("handshakes", "TLS handshakes that are under way.", len(plane.handshakes))
+        yield counter("failed_handshakes", "TLS handshakes that came to nothing.", plane.failed_handshakes)
         yield gauge("idle_connections", "Kept-alive connections between requests.", len(plane.resting))
         cut_offs = {str(why): float(n) for why, n in plane.cut_offs.items()}
         yield counters("cut_offs", "Connections that were cut off, since their peer did not read.", "reason", cut_offs)

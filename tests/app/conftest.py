@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from app.conformance.target import Channel, Target
+from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -12,8 +13,16 @@ from app.conformance.target import Address, Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 
+Way = dict[str, Any]
+
 LONG: Final = {"shutdown_drain_s": 30, "shutdown_deadline_s": 60}
 """So long that only what is tested ends a test."""
+
+
+@pytest.fixture(params=["plain", "TLS"])
+def way(request: pytest.FixtureRequest, certificate: tuple[Path, Path]) -> Way:
+    """How connections are spoken on: a drain is the same on both."""
+    return {} if request.param == "plain" else {"tls_cert": certificate[0], "tls_key": certificate[1]}
 
 
 def told_to_leave(response: Response) -> bool:
@@ -34,9 +43,9 @@ def ready(target: Target) -> bool:
     return target.ask("GET", "/readyz").status == 200
 
 
-def test_who_comes_during_the_drain_is_refused_in_words() -> None:
+def test_who_comes_during_the_drain_is_refused_in_words(way: Way) -> None:
     """New connections are taken and answered: not ready, 503 for what would begin; what is kept is served."""
-    with local_server(**LONG) as server, server.client() as target:
+    with local_server(**way, **LONG) as server, server.client() as target:
         channel = target.channel("c")
         channel.publish(0, b"kept")
         upload, reader = channel.started(1, b"body")
@@ -65,9 +74,9 @@ def test_who_comes_during_the_drain_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("path", ["/trickle/c/0", "/healthz"])
-def test_a_kept_connection_is_closed_at_its_next_answer(path: str) -> None:
+def test_a_kept_connection_is_closed_at_its_next_answer(way: Way, path: str) -> None:
     """Whoever sends a request in the moment of the stop is answered, and told that the connection ends."""
-    with local_server(**LONG) as server, server.client() as target:
+    with local_server(**way, **LONG) as server, server.client() as target:
         channel = target.channel("c")
         channel.publish(0)
         kept = target.open()
@@ -82,9 +91,9 @@ def test_a_kept_connection_is_closed_at_its_next_answer(path: str) -> None:
         eventually(server.over)
 
 
-def test_connections_without_a_request_stay_for_the_spread_and_no_longer() -> None:
+def test_connections_without_a_request_stay_for_the_spread_and_no_longer(way: Way) -> None:
     """Then they are closed in order, and the server ends although the deadline is far."""
-    with local_server(shutdown_drain_s=0.3, shutdown_deadline_s=60) as server, server.client() as target:
+    with local_server(**way, shutdown_drain_s=0.3, shutdown_deadline_s=60) as server, server.client() as target:
         target.channel("c").publish(0)
         unused, kept = target.open(), target.open()
         kept.request("GET", "/trickle/c/0")
@@ -95,10 +104,10 @@ def test_connections_without_a_request_stay_for_the_spread_and_no_longer() -> No
         eventually(server.over)
 
 
-def test_waiting_clients_are_sent_away_and_running_segments_finish() -> None:
+def test_waiting_clients_are_sent_away_and_running_segments_finish(way: Way) -> None:
     """Waiting reads, idle preconnects and overtaken posts get 503; what has begun comes to its end."""
     settings = {"shutdown_drain_s": 0.2, "shutdown_deadline_s": 60, "overtaking_grace_s": 30}
-    with local_server(**settings) as server, server.client() as target:
+    with local_server(**way, **settings) as server, server.client() as target:
         active, waited, idle = target.channel("active"), target.channel("waited"), target.channel("idle")
         waited.create()
         upload, reader = active.started(0, b"before,")
@@ -117,9 +126,9 @@ def test_waiting_clients_are_sent_away_and_running_segments_finish() -> None:
         eventually(server.over)
 
 
-def test_what_does_not_finish_is_broken_off_at_the_deadline() -> None:
+def test_what_does_not_finish_is_broken_off_at_the_deadline(way: Way) -> None:
     """An endless segment does not keep the server: it is cut, without an end that looks whole."""
-    with local_server(shutdown_drain_s=0.1, shutdown_deadline_s=0.5) as server, server.client() as target:
+    with local_server(**way, shutdown_drain_s=0.1, shutdown_deadline_s=0.5) as server, server.client() as target:
         _, reader = target.channel("c").started(0, b"body")
         drain(server)
         with pytest.raises(Cut):
@@ -129,10 +138,10 @@ def test_what_does_not_finish_is_broken_off_at_the_deadline() -> None:
         eventually(server.over)
 
 
-def test_the_control_planes_own_address_answers_to_the_end() -> None:
+def test_the_control_planes_own_address_answers_to_the_end(way: Way) -> None:
     """Probes and scrapes go on there while the channels' address refuses."""
-    with local_server(**LONG, control_port=0) as server, server.client() as target:
-        control = Target(Address("127.0.0.1", server.control_port))
+    with local_server(**way, **LONG, control_port=0) as server, server.client() as target:
+        control = Target(Address("127.0.0.1", server.control_port, tls=server.tls))
         upload, _ = target.channel("c").started(0, b"body")
         drain(server)
         assert not ready(control)
@@ -143,16 +152,16 @@ def test_the_control_planes_own_address_answers_to_the_end() -> None:
         eventually(server.over)
 
 
-def test_a_server_without_connections_ends_at_once() -> None:
+def test_a_server_without_connections_ends_at_once(way: Way) -> None:
     """Nobody is there to be sent away."""
-    with local_server(**LONG) as server:
+    with local_server(**way, **LONG) as server:
         drain(server)
         eventually(server.over)
 
 
-def test_clients_are_told_when_the_successor_is_there() -> None:
+def test_clients_are_told_when_the_successor_is_there(way: Way) -> None:
     """`Retry-After` spans the rest of the drain and the restart."""
-    with local_server(**LONG, shutdown_restart_s=10) as server, server.client() as target:
+    with local_server(**way, **LONG, shutdown_restart_s=10) as server, server.client() as target:
         channel = target.channel("c")
         upload, _ = channel.started(0, b"body")
         drain(server)

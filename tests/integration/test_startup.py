@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from app.server import serve as run
+from app.settings import Settings
 from tests.integration.conftest import Serve
+from tests.support.certificates import make_certificate
 from tests.support.server import serve
+from trickle.errors import TrickleError
 
 TIMEOUT_S = 60
 
@@ -43,16 +47,69 @@ def test_an_address_that_is_not_ours() -> None:
     assert failing("--host", "192.0.2.1", "--port", "0").startswith("cannot listen on 192.0.2.1:0: ")
 
 
-@pytest.mark.parametrize("bad", ["missing", "nonsense"])
-def test_bad_tls_files(tmp_path: Path, bad: str) -> None:
-    """A certificate that is missing or none."""
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    if bad == "nonsense":
-        certificate.write_text("nonsense")
-        key.write_text("nonsense")
-    line = failing("--port", "0", "--tls-cert", str(certificate), "--tls-key", str(key))
-    assert line.startswith("cannot use TLS")
-    assert str(certificate) in line
+WRONG_FILES = {
+    "jwt_secret_file": ("shorter than 32", "cannot read", "(openssl rand -hex 32)"),
+    "jwt_key_file": ("no key", "cannot read", "holds no public key in PEM form"),
+    "jwks_file": ("no keys", "cannot read", "holds no JSON Web Key Set"),
+    "control_token_file": ("short", "cannot read", "(openssl rand -hex 16)"),
+    "webhook_secret_file": ("short", "cannot read", "(openssl rand -hex 32)"),
+    "tls_cert": ("nonsense", "cannot read", "holds no certificate in PEM form"),
+    "tls_key": ("nonsense", "cannot read", "holds no private key in PEM form"),
+}
+"""What a file holds that is no good, and what is said of one that is missing, and of this one."""
+
+
+def wrong_file(name: str, file: Path, folder: Path) -> str:
+    """What a server says that is given this file."""
+    more: dict[str, Path | str] = {}
+    if name.startswith("tls"):
+        certificate, key = make_certificate(folder)
+        more = {"tls_cert": certificate, "tls_key": key}
+    elif name == "webhook_secret_file":
+        token = folder / "token"
+        token.write_text("t" * 16)
+        more = {"webhook_url": "http://127.0.0.1:9/", "control_token_file": token}
+    settings = Settings.model_validate({"port": 0, **more, name: file})
+    with pytest.raises(TrickleError) as caught:
+        run(settings, lambda address: pytest.fail(f"it listens on {address}"))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
+    """Missing, a folder, or something else in it: one line with the setting, the file and what is wrong."""
+    content, unreadable, unusable = WRONG_FILES[name]
+    file = tmp_path / "file"
+    missing = wrong_file(name, file, tmp_path)
+    assert missing == f"{name}: {unreadable} {file}: No such file or directory"
+    assert wrong_file(name, tmp_path, tmp_path) == f"{name}: {unreadable} {tmp_path}: Is a directory"
+    file.write_text(content)
+    said = wrong_file(name, file, tmp_path)
+    assert said.startswith(f"{name}: {file} ")
+    assert said.endswith(unusable)
+    assert content not in said.replace(str(file), "")
+
+
+def test_a_key_of_another_certificate(tmp_path: Path) -> None:
+    """It is said which of the two settings is wrong."""
+    other = tmp_path / "other"
+    other.mkdir()
+    _, key = make_certificate(other)
+    assert wrong_file("tls_key", key, tmp_path) == f"tls_key: {key} is not the key of {tmp_path / 'cert.pem'}"
+
+
+def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:
+    """Nobody is asked for a password."""
+    key = tmp_path / "encrypted.pem"
+    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    assert "is encrypted" in wrong_file("tls_key", key, tmp_path)
+
+
+def test_a_wrong_file_is_one_line_and_the_code_of_other_errors(tmp_path: Path) -> None:
+    """As the command says it."""
+    file = tmp_path / "none"
+    line = failing("--port", "0", "--control-token-file", str(file))
+    assert line == f"control_token_file: cannot read {file}: No such file or directory"
 
 
 def test_half_of_tls(tmp_path: Path) -> None:

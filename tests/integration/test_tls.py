@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.conformance.stream import Cut
-from app.conformance.target import Target
+from app.conformance.target import Address, Target
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.server import serve
@@ -102,8 +102,9 @@ def test_a_slow_reader_through_tls_is_cut_off(target: Target, server: LocalServe
 
 def test_plain_http_on_a_tls_port_changes_nothing(server: LocalServer) -> None:
     """The handshake fails, the server goes on."""
-    with server.client() as plain:
-        connection = plain.open()
-        connection.send(b"POST /trickle/plain/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
-        connection.closed()
+    plain = Target(Address("127.0.0.1", server.port))
+    connection = plain.open()
+    connection.send(b"POST /trickle/plain/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+    connection.closed()
+    connection.close()
     assert "plain" not in server.plane.registry.channels

@@ -44,6 +44,7 @@ class LocalServer:
         access: who may do what.
         plane: its data plane; look, but change nothing (it lives in another thread).
         loop: its event loop.
+        tls: how its clients speak TLS, if it does.
         records: the access records so far. problems: what its event loop complained about; must stay empty.
         stop: what SIGTERM does to it. over: whether it has ended.
     """
@@ -53,6 +54,7 @@ class LocalServer:
     plane: DataPlane
     loop: asyncio.AbstractEventLoop
     records: list[AccessRecord]
+    tls: ssl.SSLContext | None = None
     problems: list[str] = field(default_factory=list)
     control_port: int = 0
     access: Access | None = None
@@ -69,7 +71,7 @@ class LocalServer:
 
     def target(self, tls: ssl.SSLContext | None = None) -> Target:
         """A client's view of it."""
-        return Target(Address("127.0.0.1", self.port, self.settings.base_path, tls))
+        return Target(Address("127.0.0.1", self.port, self.settings.base_path, tls or self.tls))
 
     @contextmanager
     def client(self, tls: ssl.SSLContext | None = None) -> Iterator[Target]:
@@ -99,6 +101,8 @@ class LocalServer:
 def local_server(**settings: Any) -> Iterator[LocalServer]:
     """Run a server with these settings until the block ends.
 
+    Its clients trust the certificate that it is given.
+
     Raises:
         AssertionError: at the end, if its event loop has seen an exception that nobody handled.
     """
@@ -120,6 +124,8 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]
         running.access = access
+        if configured.tls_cert is not None:
+            running.tls = ssl.create_default_context(cafile=configured.tls_cert)
         loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))
         config = uvicorn_config(configured, plane, None, access)
         server = Server(config, plane, None, lambda _: started.append((running, server)), configured)

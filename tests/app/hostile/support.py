@@ -96,7 +96,8 @@ def exchange(server: LocalServer, data: bytes, *, half_close: bool = True) -> by
     Args:
         half_close: say that nothing more will come; without it the server must close by itself.
     """
-    with socket.create_connection(("127.0.0.1", server.port), timeout=END_S) as sock:
+    with server.target().address.connect() as sock:
+        sock.settimeout(END_S)
         try:
             sock.sendall(data)
             if half_close:
@@ -144,6 +145,8 @@ def left_over(plane: DataPlane) -> dict[str, int]:
     """What belongs to connections and exchanges, where it is not zero."""
     counts = {
         "connections": len(plane.connections),
+        "handshakes": len(plane.handshakes),
+        "places": plane.registry.gates.connections.used,
         "exchanges": sum(connection.exchange is not None for connection in plane.connections),
         "preconnects": len(plane.preconnects),
         "held": len(plane.held),

@@ -6,6 +6,7 @@ The plane's clock stands still in these tests unless they move it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -34,10 +35,11 @@ UNFINISHED = {
 }
 
 
-@pytest.fixture
-def watched_server() -> Iterator[Watched]:
-    """A server of each test's own, since each moves its clock."""
-    with watched() as server:
+@pytest.fixture(params=["plain", "TLS"])
+def watched_server(request: pytest.FixtureRequest, certificate: tuple[Path, Path]) -> Iterator[Watched]:
+    """A server of each test's own, since each moves its clock; all of it holds under TLS, too."""
+    way = {} if request.param == "plain" else {"tls_cert": certificate[0], "tls_key": certificate[1]}
+    with watched(**way) as server:
         yield server
 
 
@@ -74,8 +76,7 @@ def test_a_request_that_does_not_end_is_answered_408(server: LocalServer, clock:
         advance(server, clock, 2 * JUST)
         response = connection.response()
         assert (response.status, response.body) == (408, b"Request not complete in time"), name
-        connection.half_close()
-        connection.closed()
+        connection.close()
         eventually(lambda: not server.plane.connections)
     assert {record.reason for record in server.records if record.status == 408} == {"timeout"}
     assert server.plane.exchanges["none", 408, "timeout"] == len(UNFINISHED)

@@ -1,0 +1,108 @@
+"""Connections that begin a TLS handshake and do not end it: they have a place, a time, and no more."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.conformance.target import Target
+from app.data_plane.door import MAX_SURPLUS
+from tests.app.hostile.support import END_S, left_over, received
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+
+Certificate = tuple[Path, Path]
+
+
+@contextmanager
+def attacked(certificate: Certificate, **settings: Any) -> Iterator[tuple[LocalServer, Target, ExitStack]]:
+    """A server that speaks TLS, a client of it, and what closes silent connections. Nothing of them must stay."""
+    way = {"tls_cert": certificate[0], "tls_key": certificate[1], "storm_guard": "off"}
+    with local_server(**way, **settings) as server:
+        with ExitStack() as stack, server.client() as target:
+            yield server, target, stack
+        eventually(lambda: not server.inside(lambda: left_over(server.plane)), what="nothing is left over")
+
+
+def silent(server: LocalServer, stack: ExitStack) -> socket.socket:
+    """A connection that says nothing."""
+    return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=END_S))
+
+
+def places(server: LocalServer) -> int:
+    """How many connections have a place."""
+    return server.plane.registry.gates.connections.used
+
+
+@pytest.mark.parametrize(("others", "status"), [(1, 404), (2, 503)])
+def test_a_handshake_takes_a_place(certificate: Certificate, others: int, status: int) -> None:
+    """Whoever comes when all places are taken by silent connections is refused, as without TLS; with one left, not."""
+    with attacked(certificate, max_connections=2) as (server, target, stack):
+        for _ in range(others):
+            silent(server, stack)
+        eventually(lambda: places(server) == others)
+        assert target.ask("GET", "/trickle/c/next").status == status
+        assert target.ask("GET", "/healthz").status == 200
+
+
+def test_silent_handshakes_do_not_keep_an_operator_out(certificate: Certificate) -> None:
+    """Beyond the limit the oldest make room, so that there are never more than so many."""
+    with attacked(certificate, max_connections=1) as (server, target, stack):
+        opened = [silent(server, stack) for _ in range(1 + MAX_SURPLUS + 3)]
+        eventually(lambda: server.plane.failed_handshakes == 3)
+        assert [received(sock) for sock in opened[1:4]] == [b""] * 3
+        assert (places(server), len(server.plane.surplus)) == (1, MAX_SURPLUS)
+        assert target.ask("GET", "/healthz").status == 200
+        assert b"tricklecast_handshakes " in target.ask("GET", "/metrics").body
+
+
+def test_handshakes_of_a_client_count_as_its_connections(certificate: Certificate) -> None:
+    """A limit per address holds before TLS is spoken."""
+    with attacked(certificate, per_ip_connections=2) as (server, target, stack):
+        silent(server, stack), silent(server, stack)
+        eventually(lambda: places(server) == 2)
+        refused = target.ask("GET", "/trickle/c/next")
+        assert (refused.status, refused.body) == (429, b"Limit reached: per_ip_connections")
+
+
+def test_a_handshake_has_the_time_of_a_head(certificate: Certificate) -> None:
+    """Whether nothing comes or half a hello: it ends, silently, and gives its place back."""
+    with attacked(certificate, head_timeout_s=0.2) as (server, _, stack):
+        opened = [silent(server, stack) for _ in range(2)]
+        opened[1].sendall(bytes.fromhex("16030100c8010000"))
+        assert [received(sock) for sock in opened] == [b"", b""]
+        eventually(lambda: server.plane.failed_handshakes == 2)
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 99])
+def test_what_is_no_tls_ends_at_once(certificate: Certificate, data: bytes) -> None:
+    """At most an alert is said; it is counted."""
+    with attacked(certificate) as (server, _, stack):
+        sock = silent(server, stack)
+        sock.sendall(data)
+        assert len(received(sock)) <= 7
+        eventually(lambda: server.plane.failed_handshakes == 1)
+
+
+def test_a_client_that_goes_during_its_handshake(certificate: Certificate) -> None:
+    """Its place is free again."""
+    with attacked(certificate) as (server, _, stack):
+        silent(server, stack)
+        eventually(lambda: places(server) == 1)
+        stack.close()
+        eventually(lambda: places(server) == 0)
+
+
+def test_a_server_ends_while_hands_are_shaken(certificate: Certificate) -> None:
+    """Nobody waits for them."""
+    with local_server(tls_cert=certificate[0], tls_key=certificate[1]) as server, ExitStack() as stack:
+        sock = silent(server, stack)
+        eventually(lambda: places(server) == 1)
+        server.stop()
+        assert received(sock) == b""
+        eventually(server.over)
