@@ -27,7 +27,7 @@ LIMITS: Final = st.builds(
     window_segments=st.sampled_from([1, 2, 3, 50]),
     window_bytes=st.sampled_from([5, 12, 1000]),
     window_age_s=st.sampled_from([4.0, 60.0]),
-    total_bytes=st.sampled_from([900, 1800, 3500, 100_000]),
+    total_bytes=st.sampled_from([900, 1800, 3500, 6500, 100_000]),
     channels=st.sampled_from([1, 2, 9]),
     readers=st.sampled_from([1, 3, 5, 50]),
     readers_per_channel=st.sampled_from([None, None, 1, 4]),
@@ -133,7 +133,8 @@ class RegistryMachine(RuleBasedStateMachine):
         posts = len(self.world.posts)
         self._reserve(name, -1, "", False, None)
         if len(self.world.posts) > posts:
-            self.world.finish(self.world.posts[-1], sizes)
+            self.world.append(self.world.posts[-1], sizes)
+            self.world.finish(self.world.posts[-1], [])
 
     @rule(name=CHANNELS, sizes=st.lists(st.integers(0, 4), min_size=3, max_size=8))
     def publish_many(self, name: str, sizes: list[int]) -> None:

@@ -20,6 +20,7 @@ from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serv
 from app.core.segment import Segment, State, decode_frame
 from app.core.window import Eviction
 from app.core.writer import Outcome, Verdict, Writer
+from tests.properties.room import Room
 
 
 def stored_bytes(segment: Segment) -> bytes:
@@ -30,6 +31,10 @@ def stored_bytes(segment: Segment) -> bytes:
 def memory(frames: Sequence[int]) -> int:
     """What a segment with frames of these sizes takes: 768 bytes, and 64 beside each frame."""
     return 768 + sum(64 + size for size in frames)
+
+
+def _cost(segment: Segment) -> int:
+    return memory([len(frame) for frame in segment.frames])
 
 
 class Life:
@@ -171,6 +176,7 @@ class World:
         self.lives: dict[tuple[str, int], Life] = {}
         self.newest: dict[str, Life] = {}
         self.facts = 0
+        self.closings = 0
         self._expiring = False
         self._bytes = count()
 
@@ -314,19 +320,22 @@ class World:
     def append(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
-        lacks_room = self._lacks_room(writer, chunks)
+        room, closings = self._room(), self.closings
+        fits = room.take(self._price(writer, chunks))
         new = b"".join(chunks)[writer.repeated :]
         outcome = writer.channel.append(writer, chunks, self.now)
         if stale is not None:
             self._check_stale(stale, outcome, before)
-        else:
-            post.answer = outcome
-            self._accepted(life, writer, new, outcome, lacks_room=lacks_room)
+            return
+        post.answer = outcome
+        self._accepted(life, writer, new, outcome, fits=fits)
+        if self.closings == closings:
+            assert self._room().windows == room.windows, "the largest windows make room, and no more than is needed"
 
     def finish(self, post: Post, sizes: Sequence[int]) -> None:
         writer, life = _granted_to(post)
         chunks, before, stale = self._chunks(post, sizes), self._picture(), writer.outcome
-        lacks_room = self._lacks_room(writer, chunks)
+        fits = self._room().take(self._price(writer, chunks))
         new, short = b"".join(chunks)[writer.repeated :], writer.repeated > sum(sizes)
         outcome = writer.channel.finish(writer, chunks, self.now)
         if stale is not None:
@@ -334,7 +343,7 @@ class World:
             return
         assert isinstance(outcome, Outcome), "the end of a body is answered"
         post.answer = outcome
-        self._accepted(life, writer, new, outcome, lacks_room=lacks_room)
+        self._accepted(life, writer, new, outcome, fits=fits)
         assert short == (outcome.verdict is Verdict.NOT_THE_SAME), "a body that ends too early ends nothing"
         if outcome.verdict in (Verdict.COMPLETE, Verdict.EMPTY):
             assert (outcome.verdict is Verdict.COMPLETE) == (outcome.size > 0)
@@ -356,13 +365,13 @@ class World:
         assert outcome == stale, "a stale token is answered as it was"
         assert self._picture() == before, "a stale token changes nothing"
 
-    def _accepted(self, life: Life, writer: Writer, data: bytes, outcome: Outcome | None, *, lacks_room: bool) -> None:
+    def _accepted(self, life: Life, writer: Writer, data: bytes, outcome: Outcome | None, *, fits: bool) -> None:
         """Note what must now be readable."""
         seq = writer.segment.seq
         stored = life.published.get(seq, b"")
         room = self.limits.segment_bytes - len(stored)
         refused = outcome is not None and outcome.verdict is Verdict.OVER_BUDGET
-        assert refused == lacks_room, "bytes are refused just where eviction cannot make room"
+        assert refused != fits, "bytes are refused just where eviction cannot make room"
         if not refused:
             too_large = outcome is not None and outcome.verdict is Verdict.TOO_LARGE
             assert (len(data) > room) == too_large, "a segment holds its limit and no more"
@@ -372,14 +381,17 @@ class World:
                 life.advance(seq)
         assert outcome is None or outcome.size == len(life.published.get(seq, b"")), "the answer counts what is stored"
 
-    def _lacks_room(self, writer: Writer, chunks: Sequence[bytes]) -> bool:
-        """Whether these chunks do not fit, since all that is being written leaves too little room."""
-        held = sum(
-            memory([len(frame) for frame in segment.frames])
-            for channel in self.registry.channels.values()
-            for segment in channel.unclosed
-            if segment.state is State.OPEN
-        )
+    def _room(self) -> Room:
+        """What is held now, as the oracle counts it."""
+        kept = {name: sorted(channel.segments.items()) for name, channel in self.registry.channels.items()}
+        windows = {name: [_cost(segment) for _, segment in found if segment.closed] for name, found in kept.items()}
+        unclosed = [segment for channel in self.registry.channels.values() for segment in channel.unclosed]
+        being_written = [_cost(segment) for segment in unclosed if segment.state is State.OPEN]
+        lingering = [_cost(segment) for segment in self.registry.budget.lingering]
+        return Room(self.limits.total_bytes, windows, being_written, lingering)
+
+    def _price(self, writer: Writer, chunks: Sequence[bytes]) -> int:
+        """What storing these chunks takes, as far as they are new and their segment may hold them."""
         room = self.limits.segment_bytes - writer.segment.size
         new, passed = [], writer.repeated
         for chunk in chunks:
@@ -388,10 +400,10 @@ class World:
                 new.append(rest[:room])
             room -= len(rest[:room])
         if not new:
-            return False
+            return 0
         frame = sum(len(f"{len(chunk):x}") + len(chunk) + 4 for chunk in new)
         first = writer.segment.state is State.WAITING
-        return held + (memory([frame]) if first else memory([frame]) - memory([])) > self.limits.total_bytes
+        return memory([frame]) if first else memory([frame]) - memory([])
 
     def close_segment(self, name: str, seq: int) -> None:
         before, life = self._picture(), self.live(name)
@@ -591,6 +603,7 @@ class World:
                 assert seq not in life.closed, "nothing leaves `closed`"
                 life.started = max(life.started, seq + 1)
             case SegmentClosed(seq=seq, state=state):
+                self.closings += 1
                 assert seq not in life.closed, "a segment closes once"
                 life.closed.add(seq)
                 if state is not State.SKIPPED:

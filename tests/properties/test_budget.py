@@ -10,6 +10,7 @@ from app.core.limits import Limits
 from app.core.registry import Registry
 from app.core.writer import Verdict, Writer
 from tests.app.core.support import Told, cost
+from tests.properties.room import Room
 
 CHANNELS = "abc"
 STEPS = st.lists(
@@ -22,43 +23,12 @@ STEPS = st.lists(
 )
 
 
-class Plain:
-    """The rule: oldest segments of the largest window first, newest ones in need only, open ones never.
-
-    Attributes:
-        windows: by channel, in the order in which they were created: what each closed segment costs, oldest first.
-        open: what each open segment costs.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.windows: dict[str, list[int]] = {}
-        self.open: list[int] = []
-
-    @property
-    def used(self) -> int:
-        return sum(map(sum, self.windows.values())) + sum(self.open)
-
-    def take(self, size: int) -> bool:
-        """Make room for so many bytes; whether there is room."""
-        short = self.used + size - self.limit
-        if short > 0:
-            goal = self.used - short - self.limit // 16
-            self._evict(goal, keep=1)
-            self._evict(goal + self.limit // 16, keep=0)
-        return self.used + size <= self.limit
-
-    def _evict(self, goal: int, *, keep: int) -> None:
-        while self.used > goal and (evictable := [w for w in self.windows.values() if len(w) > keep]):
-            max(evictable, key=sum).pop(0)
-
-
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(limit=st.sampled_from([1500, 4000, 12_000]), steps=STEPS)
 def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str, list[int], bool]]) -> None:
     """The same segments are kept, the same bytes are refused, and the sums agree, after every step."""
     registry = Registry(Limits(total_bytes=limit, channel_drain_s=0.0), autocreate=True, listener=lambda fact: None)
-    plain = Plain(limit)
+    plain = Room(limit, windows={}, open=[], lingering=[])
     for name, sizes, stays_open in steps:
         writer = registry.reserve(name, -1, Told(), 0.0)
         assert isinstance(writer, Writer)

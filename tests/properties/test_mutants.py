@@ -153,6 +153,14 @@ MUTANTS: Final = (
     Mutant("frames-cost-nothing", Segment, "price", "len(frame) + FRAME_COST", "len(frame)"),
     Mutant("empty-segment-costs-nothing", Window, "keep", "self._budget.charge(segment.cost)", "pass"),
     Mutant("newest-is-never-evicted", Registry, "_reclaim", "keep=0", "keep=1"),
+    Mutant(
+        "smallest-goes-first",
+        Registry,
+        "_evict_largest",
+        "heap = [(-channel.window.cost",
+        "heap = [(channel.window.cost",
+    ),
+    Mutant("lingering-goes-last", Registry, "_reclaim", "if self.budget.used > goal - spare:", "if False:"),
     # Refusals, facts and time.
     Mutant(
         "refused-post-sets-the-content-type",
