@@ -81,15 +81,19 @@ class Connection:
         host: value of the ``Host`` header.
         number: how the transcript calls this connection.
         transcript: where sent and received bytes are noted.
+        at_once_s: how long "at once" may take, where nothing else is said.
     """
 
-    def __init__(self, sock: socket.socket, host: str, number: int, transcript: Transcript) -> None:
+    def __init__(
+        self, sock: socket.socket, host: str, number: int, transcript: Transcript, at_once_s: float = AT_ONCE_S
+    ) -> None:
         self._sock = sock
         self._host = host
         self._number = number
         self._transcript = transcript
+        self._at_once_s = at_once_s
         self._deadline = 0.0
-        self._within_s = AT_ONCE_S
+        self._within_s = at_once_s
         self._reader = ByteReader(self._receive)
         self._parser = ResponseParser(self._reader)
         self._methods: list[str] = []
@@ -103,11 +107,11 @@ class Connection:
             Failure: the server has closed the connection, or does not read.
         """
         self._transcript.add(self._number, ">", data)
-        self._sock.settimeout(AT_ONCE_S)
+        self._sock.settimeout(self._at_once_s)
         try:
             self._sock.sendall(data)
         except TimeoutError:
-            raise Failure("the server to read what is sent", f"nothing read for {AT_ONCE_S:g} s") from None
+            raise Failure("the server to read what is sent", f"nothing read for {self._at_once_s:g} s") from None
         except OSError as error:
             raise Failure("the server to keep the connection open", str(error)) from None
 
@@ -137,34 +141,34 @@ class Connection:
 
     # Receiving
 
-    def response(self, within_s: float = AT_ONCE_S) -> Response:
+    def response(self, within_s: float | None = None) -> Response:
         """The next response with its whole body."""
         self._start(within_s)
         return self._parser.response(self._next_method())
 
-    def head(self, within_s: float = AT_ONCE_S) -> Response:
+    def head(self, within_s: float | None = None) -> Response:
         """Status line and headers of the next response; its body is then read with :meth:`chunk`."""
         self._start(within_s)
         return self._parser.head(self._next_method())
 
-    def interim(self, within_s: float = AT_ONCE_S) -> Head:
+    def interim(self, within_s: float | None = None) -> Head:
         """The next status line and headers, which may be those of an interim response."""
         self._start(within_s)
         return self._parser.next_head()
 
-    def chunk(self, within_s: float = AT_ONCE_S) -> bytes | None:
+    def chunk(self, within_s: float | None = None) -> bytes | None:
         """The next piece of the body, one HTTP chunk where it is chunked; ``None`` after the end."""
         self._start(within_s)
         return self._parser.chunk()
 
-    def body(self, count: int, within_s: float = AT_ONCE_S) -> bytes:
+    def body(self, count: int, within_s: float | None = None) -> bytes:
         """So many bytes of the body, or all up to its end, in as many pieces as they come."""
         data = b""
         while len(data) < count and (piece := self.chunk(within_s)) is not None:
             data += piece
         return data
 
-    def rest(self, within_s: float = AT_ONCE_S) -> bytes:
+    def rest(self, within_s: float | None = None) -> bytes:
         """All of the body that was not read yet."""
         self._start(within_s)
         return self._parser.rest()
@@ -187,7 +191,7 @@ class Connection:
             raise Failure("nothing yet", shorten(data) if data else "the end of the connection")
         raise Failure("nothing yet", shorten(self._reader.buffered))
 
-    def closed(self, within_s: float = AT_ONCE_S) -> None:
+    def closed(self, within_s: float | None = None) -> None:
         """Check that the server closes the connection without sending anything more.
 
         Raises:
@@ -197,7 +201,7 @@ class Connection:
         try:
             data = self._reader.at_most(_RECEIVE_BYTES)
         except Late:
-            raise Failure("the end of the connection", f"open after {within_s:g} s") from None
+            raise Failure("the end of the connection", f"open after {self._within_s:g} s") from None
         if data:
             raise Failure("the end of the connection", shorten(data))
 
@@ -227,9 +231,9 @@ class Connection:
     def _next_method(self) -> str:
         return self._methods.pop(0) if self._methods else "GET"
 
-    def _start(self, within_s: float) -> None:
-        self._within_s = within_s
-        self._deadline = time.monotonic() + within_s
+    def _start(self, within_s: float | None) -> None:
+        self._within_s = self._at_once_s if within_s is None else within_s
+        self._deadline = time.monotonic() + self._within_s
 
     def _receive(self) -> bytes:
         # A socket whose timeout is zero would not wait at all, nor look.
@@ -265,7 +269,7 @@ class Upload:
         self.connection.send(b"0\r\n\r\n")
         return self
 
-    def answer(self, within_s: float = AT_ONCE_S) -> Response:
+    def answer(self, within_s: float | None = None) -> Response:
         """The server's answer, which may come before the body ended."""
         return self.connection.response(within_s)
 

@@ -37,13 +37,13 @@ class Address:
     base_path: str = wire.DEFAULT_BASE_PATH
     tls: ssl.SSLContext | None = None
 
-    def connect(self) -> socket.socket:
+    def connect(self, within_s: float = AT_ONCE_S) -> socket.socket:
         """Open a connection.
 
         Raises:
             OSError: there is nothing that accepts it, or no TLS.
         """
-        sock = socket.create_connection((self.host, self.port), timeout=AT_ONCE_S)
+        sock = socket.create_connection((self.host, self.port), timeout=within_s)
         # A case's small writes must each leave when it says so.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock if self.tls is None else self.tls.wrap_socket(sock, server_hostname=self.host)
@@ -60,10 +60,12 @@ class Target:
     Args:
         address: where the server is.
         settings: what it was started with.
+        at_once_s: how long "at once" may take.
     """
 
-    def __init__(self, address: Address, settings: Settings | None = None) -> None:
+    def __init__(self, address: Address, settings: Settings | None = None, *, at_once_s: float = AT_ONCE_S) -> None:
         self.address = address
+        self.at_once_s = at_once_s
         self.base = address.base_path
         self.settings = settings or Settings()
         self.transcript = Transcript()
@@ -77,10 +79,12 @@ class Target:
             Failure: the server does not accept it.
         """
         try:
-            sock = self.address.connect()
+            sock = self.address.connect(self.at_once_s)
         except OSError as error:
             raise Failure("a connection", str(error)) from None
-        connection = Connection(sock, self.address.authority, len(self._connections) + 1, self.transcript)
+        connection = Connection(
+            sock, self.address.authority, len(self._connections) + 1, self.transcript, self.at_once_s
+        )
         self._connections.append(connection)
         return connection
 

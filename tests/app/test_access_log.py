@@ -15,7 +15,7 @@ import pytest
 
 from app.access_log import BATCH, AccessLog, AccessLogError
 from tests.support.logs import Record, matching, read_log
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from trickle.records import AccessRecord, Event, Op
 
 
@@ -29,7 +29,7 @@ def run(make_log: Callable[[], AccessLog], use: Callable[[AccessLog], Awaitable[
     """Run a log, use it, close it, and wait until it is complete."""
 
     async def main() -> AccessLog:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             log = make_log()
             writing = asyncio.ensure_future(log.run())
             await use(log)
@@ -187,7 +187,7 @@ def test_a_close_before_the_first_turn_is_complete(path: Path) -> None:
         log = make(path)
         log.put(record(0))
         log.close()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             await log.run()
 
     asyncio.run(main())
@@ -209,7 +209,7 @@ def test_a_close_during_a_rotation_is_complete(path: Path, monkeypatch: pytest.M
 
         monkeypatch.setattr(aiofiles.os, "rename", slow_rename)
         log.put(record(0))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             await log.run()
 
     asyncio.run(main())

@@ -16,7 +16,7 @@ import pytest
 from app.memory import CACHES_BYTES, Load, bound
 from app.settings import Settings, load
 from tests.support.server import RunningServer, serve
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 
 MiB = 1 << 20
 BUDGET = 48 * MiB
@@ -63,7 +63,7 @@ class Crowd:
         sock = self._stack.enter_context(closing(socket.socket()))
         if buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        sock.settimeout(20)
+        sock.settimeout(WITHIN_S)
         sock.connect(("127.0.0.1", self._server.port))
         sock.sendall(data)
         self.connections += 1

@@ -12,7 +12,7 @@ from app.data_plane.histogram import Histogram
 from app.data_plane.plane import DataPlane
 from app.sweeper import TICK_S, sweep
 from tests.support.local import local_server
-from tests.support.waiting import eventually, until
+from tests.support.waiting import WITHIN_S, eventually, until
 
 
 class Plane:
@@ -35,7 +35,7 @@ def test_the_sweeper_ticks_with_the_planes_clock_until_it_is_cancelled(monkeypat
     plane = Plane()
 
     async def main() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             task = asyncio.ensure_future(sweep(cast(DataPlane, plane)))
             await until(lambda: len(plane.ticks) >= 3)
             task.cancel()
@@ -54,7 +54,7 @@ def test_its_lateness_is_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(plane, "clock", lambda: next(clocks))
 
     async def main() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             with pytest.raises(RuntimeError):  # the clock has no more to say
                 await sweep(cast(DataPlane, plane))
 

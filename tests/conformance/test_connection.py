@@ -61,6 +61,17 @@ def test_a_body_is_read_as_it_comes() -> None:
         assert peer.connection.body(1) == b""
 
 
+def test_at_once_is_as_long_as_its_user_says() -> None:
+    """The tests of this project have more patience than a verdict on somebody's server."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        connection = Connection(ours, "h", 1, Transcript(), at_once_s=0.01)
+        with pytest.raises(Failure, match=r"open after 0\.01 s"):
+            connection.closed()
+        with pytest.raises(Late, match=r"within 0\.01 s"):
+            connection.response()
+
+
 def test_no_answer_is_late() -> None:
     """When nothing comes in time, the failure says how long was waited."""
     with _Peer() as peer, pytest.raises(Late) as caught:

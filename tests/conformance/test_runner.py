@@ -16,6 +16,7 @@ from app.conformance.runner import Outcome, Result, Runner
 from app.conformance.target import Target
 from app.conformance.verdicts import Failure, Skip
 from tests.conformance.fakes import scripted, unused_address
+from tests.support.waiting import WITHIN_S
 
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno\n"
 
@@ -78,7 +79,7 @@ def test_results_come_in_order() -> None:
     later = threading.Event()
 
     def first(target: Target) -> None:
-        expect.true(later.wait(10), "the second case to run beside the first", "nothing")
+        expect.true(later.wait(WITHIN_S), "the second case to run beside the first", "nothing")
 
     cases = [_case(first, "g/first"), _case(lambda target: later.set(), "g/second")]
     results = list(Runner(unused_address()).run(cases, jobs=2))

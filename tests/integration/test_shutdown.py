@@ -11,7 +11,7 @@ import pytest
 from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 
 WAITING = 10
 
@@ -45,7 +45,7 @@ def test_sigterm_drains(quiet_serve: Serve) -> None:
         upload.chunk(b"after").end()
         assert upload.answer().get("Lp-Trickle-Size") == "12"
         assert reader.rest() == b"after"
-        assert server.process.wait(20) == 0
+        assert server.process.wait(WITHIN_S) == 0
     records = read_log(log_of(server))
     assert len(matching(records, channel="waited", op="read", status=503, reason="shutdown")) == WAITING
     assert len(matching(records, channel="idle", op="publish", status=503, reason="shutdown")) == 1

@@ -11,17 +11,16 @@ from dataclasses import dataclass, field
 from socket import SO_LINGER, SOL_SOCKET
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+from tests.support.waiting import WITHIN_S
 
-LIMIT_S = 20.0
-"""No test waits longer than this for anything."""
+T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run one test's coroutine, within the time limit."""
 
     async def limited() -> T:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(WITHIN_S):
             return await main
 
     return asyncio.run(limited())

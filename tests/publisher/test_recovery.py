@@ -16,7 +16,7 @@ from tests.publisher.fakes import NoWait
 from tests.publisher.peers import run
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 from trickle import errors, wire
 
 CHUNKS = [b"one", b"2" * 5000, b"three" * 20_000, b"4", b"five"]
@@ -38,7 +38,7 @@ def publisher(url: str, **options: Any) -> Publisher:
 async def get(server: LocalServer, channel: str, seq: int | str) -> httpx.Response:
     """What a subscriber gets."""
     async with httpx.AsyncClient() as http:
-        return await http.get(f"http://127.0.0.1:{server.port}/trickle/{channel}/{seq}", timeout=20)
+        return await http.get(f"http://127.0.0.1:{server.port}/trickle/{channel}/{seq}", timeout=WITHIN_S)
 
 
 @pytest.mark.parametrize("cut", [0, 1, 4, 8, 100, 5013, 20_000, 105_000, WITHOUT_ANSWER])

@@ -12,6 +12,7 @@ import pytest
 from publisher.steps import Chunk, Step
 from publisher.worker import AHEAD, IsStopped, Steps, stepping
 from tests.publisher.peers import run
+from tests.support.waiting import WITHIN_S
 
 
 async def collect(steps: Steps, into: list[Step] | None = None) -> list[Step]:
@@ -116,7 +117,7 @@ def test_cancelling_does_not_wait_for_a_read_that_blocks(opened: bool) -> None:
 
     def hang() -> Iterator[Step]:
         hanging.set()
-        release.wait(10)
+        release.wait(WITHIN_S)
         yield Chunk(b"late")
 
     def source(is_stopped: IsStopped) -> Iterator[Step]:
@@ -143,7 +144,7 @@ def test_a_loop_that_is_gone_does_not_matter() -> None:
 
     def source(is_stopped: IsStopped) -> Iterator[Step]:
         hanging.set()
-        release.wait(10)
+        release.wait(WITHIN_S)
         yield Chunk(b"late")
         ended.set()
 

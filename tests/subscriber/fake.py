@@ -9,15 +9,16 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tests.support.waiting import WITHIN_S
+
 T = TypeVar("T")
-TIMEOUT_S = 20.0
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run one async test, bounded, so that a deadlock is a failure and not a standstill."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(WITHIN_S):
             return await main()
 
     return asyncio.run(bounded())

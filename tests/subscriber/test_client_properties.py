@@ -17,6 +17,7 @@ from subscriber import OnLag, Runtime, Subscriber
 from subscriber.patience import MIN_PAUSE_S
 from subscriber.start import AnyStart
 from tests.subscriber.test_core_properties import starts
+from tests.support.waiting import WITHIN_S
 from trickle import wire
 from trickle.errors import TrickleError
 
@@ -147,7 +148,7 @@ def test_the_client_keeps_to_the_bound(
     world = World(answers)
 
     async def main() -> Subscriber:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             return await _consume(world, start, on_lag, seed, seeks)
 
     now = asyncio.run(main()).statistics()

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.waiting import WITHIN_S
+
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE_S: Final = 120.0
 """An answer that takes longer than this will not come."""
@@ -131,7 +133,7 @@ def browser(program: str, profile: Path) -> Iterator[Page]:
     finally:
         os.close(commands)  # which is how it is told to end
         try:
-            process.wait(20)
+            process.wait(WITHIN_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -71,7 +71,7 @@ class LocalServer:
 
     def target(self, tls: ssl.SSLContext | None = None) -> Target:
         """A client's view of it."""
-        return Target(Address("127.0.0.1", self.port, self.settings.base_path, tls or self.tls))
+        return Target(Address("127.0.0.1", self.port, self.settings.base_path, tls or self.tls), at_once_s=WITHIN_S)
 
     @contextmanager
     def client(self, tls: ssl.SSLContext | None = None) -> Iterator[Target]:

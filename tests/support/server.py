@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import IO
 
 from app.conformance.target import Address, Target
+from tests.support.waiting import WITHIN_S
 
 QUICK_END = ("--shutdown-drain-s", "0.1")
 """What a test's server has unless it is given another one: connections that tests leave open would keep it for 5 s."""
-
-STOP_S = 30
-"""More than a server may take to stop on the slowest machine; only a hang reaches it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,8 @@ class RunningServer:
     def target(self, tls: ssl.SSLContext | None = None) -> Target:
         """A client's view of it: raw connections that are strict about what they get."""
         base_path = self.base.partition("://")[2].partition("/")[2]
-        return Target(Address("127.0.0.1", self.port, f"/{base_path}" if base_path else "", tls))
+        address = Address("127.0.0.1", self.port, f"/{base_path}" if base_path else "", tls)
+        return Target(address, at_once_s=WITHIN_S)
 
     @contextmanager
     def client(self, tls: ssl.SSLContext | None = None) -> Iterator[Target]:
@@ -59,7 +58,7 @@ class RunningServer:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, and wait for the end; returns the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(STOP_S)
+        return self.process.wait(WITHIN_S)
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def serve(
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(STOP_S)
+                process.wait(WITHIN_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.waiting import WITHIN_S
+
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -48,7 +50,7 @@ def service() -> Iterator[Service]:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             running.asked.append((body, {name.lower(): value for name, value in self.headers.items()}))
-            running.gate.wait(20)
+            running.gate.wait(WITHIN_S)
             status, headers, content = running.answer(self.path, body)
             try:
                 self.send_response(status)

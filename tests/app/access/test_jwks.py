@@ -14,7 +14,7 @@ from app.access.jwks import MAX_WAITING, KeyServer
 from tests.app.access.service import service
 from tests.app.access.signing import bearer, private_key, public_jwk, token
 from tests.support.local import local_server
-from tests.support.waiting import until
+from tests.support.waiting import WITHIN_S, until
 
 
 def key_set(*numbers: int) -> bytes:
@@ -44,7 +44,7 @@ def running(
             transport=httpx.MockTransport(handler),
         )  # fmt: skip
         task = asyncio.create_task(keys.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             await test(keys, clock, changes)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -133,7 +133,7 @@ def test_keys_are_fetched_again_when_they_are_old() -> None:
             "https://keys/", refetch_s=0.001, max_age_s=0.001, changed=lambda: None, transport=transport
         )  # fmt: skip
         task = asyncio.create_task(keys.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             await until(lambda: [key.kid for key in keys.keys] == ["k1"])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

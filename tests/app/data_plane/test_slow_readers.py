@@ -22,7 +22,7 @@ from app.sockets import UNSENT_BYTES
 from tests.app.data_plane.test_readers import pattern
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 
 LAG_S = 1000.0
 """No test takes so long: the server's clock goes on when a test says so."""
@@ -55,7 +55,7 @@ class SlowPeer:
     def __init__(self, port: int, request: bytes, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.settimeout(20)
+        self.socket.settimeout(WITHIN_S)
         self.socket.connect(("127.0.0.1", port))
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
@@ -107,7 +107,7 @@ def later(server: LocalServer, seconds: float) -> None:
         done.set()
 
     next(iter(plane.connections)).loop.call_soon_threadsafe(look)
-    assert done.wait(20)
+    assert done.wait(WITHIN_S)
 
 
 def stuck(server: LocalServer) -> Connection:

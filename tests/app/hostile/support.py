@@ -15,13 +15,10 @@ from app.core.invariants import check_registry
 from app.data_plane.patience import Patience
 from app.data_plane.plane import DataPlane
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 
 CONTROL: Final = "control"
 CONTROL_BODIES: Final = (b"first", b"second")
-
-END_S: Final = 10.0
-"""How long a client here waits for bytes that must come; only a hang reaches it."""
 
 
 class Clock:
@@ -96,8 +93,7 @@ def exchange(server: LocalServer, data: bytes, *, half_close: bool = True) -> by
     Args:
         half_close: say that nothing more will come; without it the server must close by itself.
     """
-    with server.target().address.connect() as sock:
-        sock.settimeout(END_S)
+    with server.target().address.connect(WITHIN_S) as sock:
         try:
             sock.sendall(data)
             if half_close:

@@ -12,7 +12,7 @@ from app.conformance.target import Channel
 from app.core.segment import State
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 
 COUNTED = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nABCDEFGH"
 CHUNKED = (
@@ -44,7 +44,7 @@ ENDS = pytest.mark.parametrize("end", [reset, close, half_close], ids=lambda end
 
 def begin(server: LocalServer, data: bytes) -> socket.socket:
     """Open a connection and send this."""
-    sock = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.sendall(data)
     return sock

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.app.hostile.support import END_S, Watched, exchange, healthy, received, statuses, watched
+from tests.app.hostile.support import Watched, exchange, healthy, received, statuses, watched
 from tests.fuzz.requests import Requests
 from tests.support.local import LocalServer
+from tests.support.waiting import WITHIN_S
 
 CONNECTIONS = 800
 PER_CONNECTION = 125
@@ -34,7 +35,7 @@ def attacked() -> Iterator[Watched]:
 
 def send(server: LocalServer, packets: list[bytes], end: str) -> bytes:
     """Send packets on a connection of their own, and end it in one of several ways; what came back."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=END_S) as sock:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             for packet in packets:

@@ -12,9 +12,9 @@ import pytest
 
 from app.conformance.target import Target
 from app.data_plane.door import MAX_SURPLUS
-from tests.app.hostile.support import END_S, left_over, received
+from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
 
 Certificate = tuple[Path, Path]
 
@@ -31,7 +31,7 @@ def attacked(certificate: Certificate, **settings: Any) -> Iterator[tuple[LocalS
 
 def silent(server: LocalServer, stack: ExitStack) -> socket.socket:
     """A connection that says nothing."""
-    return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=END_S))
+    return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S))
 
 
 def places(server: LocalServer) -> int:

@@ -19,6 +19,7 @@ from subscriber.archive.record import read_index
 from tests.publisher.media.clips import Decoded, decode, make_clip
 from tests.support.local import LocalServer, local_server
 from tests.support.segments import cut
+from tests.support.waiting import WITHIN_S
 
 GOP = 25
 
@@ -26,7 +27,7 @@ GOP = 25
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     """One server for all; each test has a channel of its own."""
-    with local_server(channel_drain_s=30) as running:
+    with local_server(channel_drain_s=3600) as running:
         yield running
 
 
@@ -106,7 +107,7 @@ def test_media_files_are_valid_whatever_ends_them(
         if number is not signal.SIGKILL:
             end = read_until(process, event="end")
             assert (end["reason"], end["resume"]) == ("signal", "3@1")
-        code = process.wait(20)
+        code = process.wait(WITHIN_S)
     assert code == (-number if number is signal.SIGKILL else 128 + number)
     got = decode(path).hashes["video"]
     whole = (2 if number is signal.SIGKILL else 3) * GOP
@@ -126,14 +127,14 @@ def test_a_killed_recording_is_completed_by_the_next(server: LocalServer, clip: 
                 assert "another process is recording" in said
                 assert second.returncode == 1
             process.kill()
-            process.wait(20)
+            process.wait(WITHIN_S)
         assert [entry.seq for entry in read_index(folder)] == [0, 1, 2]
         channel.publish(3, segments[3][len(segments[3]) // 2 :])
         channel.end()
         for path in (folder, other):
             with subscribing(server, channel, "-o", path) as process:
                 assert read_until(process, event="end")["resume"] == "4@1"
-                assert process.wait(20) == 0
+                assert process.wait(WITHIN_S) == 0
     assert without_times(folder) == without_times(other)
     assert [Path(folder, entry["file"]).read_bytes() for entry in without_times(folder)] == segments
 
