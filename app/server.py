@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from app.access.access import Access
 from app.access_log import AccessLog
+from app.allocator import Trimmer, keep_large_blocks_apart
 from app.changefeed import Changefeed
 from app.control_plane.api import channels_router
 from app.control_plane.health import health_router
@@ -90,6 +91,7 @@ async def _serve(
     announce: Callable[[str], None],
     early: list[int],
 ) -> None:
+    keep_large_blocks_apart()
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
     loop = asyncio.get_running_loop()
@@ -121,7 +123,7 @@ async def _serve(
         if writing is not None:
             # A log that cannot be written stops the server: running without it would hide what it is there for.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
-        beside = [group.create_task(sweep(plane)), group.create_task(access.run())]
+        beside = [group.create_task(task) for task in (sweep(plane), access.run(), Trimmer().run())]
         await server.serve(sockets=[listener])
         for task in beside:
             task.cancel()
