@@ -101,6 +101,8 @@ class Numbering:
             self.newest = max(self.newest, seq)
             self.confirmed = max(self.confirmed, seq)
             self._head = max(self._head, seq + 1)
+            assert self.next is not None, "a ticket was handed out"
+            self.next = max(self.next, seq + 1)
         else:
             self._loose.append(seq)
 

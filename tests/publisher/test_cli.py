@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,8 @@ def test_interrupted_while_it_waits_for_its_input(server: RunningServer, tmp_pat
         assert len(read(server, "gone", 2)) > 10_000  # complete: nobody waits for the next one
         process.send_signal(signal.SIGINT)
         assert process.wait(WITHIN_S) == 130
-        assert b"published 3 segments" in process.stderr.read()
+        # The last one was read by then, which is not to say that its publisher had its answer.
+        assert re.search(rb"published [23] segments .*; interrupted", process.stderr.read())
 
 
 def test_media_comes_through_a_pipe(server: RunningServer, tmp_path: Path) -> None:

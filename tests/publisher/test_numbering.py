@@ -171,3 +171,15 @@ def test_a_seq_that_nothing_was_sent_as_can_be_used_again() -> None:
         numbering.bind(numbering.take())
         numbering.release(seq)
     assert [numbering.is_last(seq) for seq in (5, 6)] == [False, True]
+
+
+def test_what_was_published_is_not_numbered_again() -> None:
+    """A 470 may have put the numbering before a segment that gets through under its old number all the same."""
+    numbering = Numbering(0)
+    for seq in (0, 1):
+        assert numbering.take() == seq
+        numbering.bind(seq)
+    assert numbering.move(0, 0, begun=True) == 0
+    assert numbering.next == 1
+    numbering.settle(1, closed=True)
+    assert numbering.take() == 2
