@@ -124,7 +124,8 @@ def loopers(size: Size) -> Section:
                 ask=ask,
                 clients=size.loopers,
                 keep_alive=keep_alive,
-                warm_up_s=2 * size.warm_up_s,
+                # Until what is free to each is used up: 64 readers might stand behind an address.
+                warm_up_s=5 * size.warm_up_s,
                 measure_s=size.measure_s,
             )
             name = f"{ask}, {'keep-alive' if keep_alive else 'new connections'}"
