@@ -33,6 +33,8 @@ FROM base AS server
 COPY --from=build /opt/tricklecast /opt/tricklecast
 EXPOSE 2939
 VOLUME /logs
-HEALTHCHECK --interval=10s --timeout=3s --start-period=5s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:2939/healthz', timeout=2)"]
+# The server leaves its address there, so that the check asks the right port whatever `serve` is told.
+ENV TRICKLECAST_HEALTH_FILE=/tmp/tricklecast.health
+HEALTHCHECK --interval=10s --timeout=5s --start-period=5s \
+    CMD ["tricklecast", "health"]
 CMD ["serve", "--host", "0.0.0.0", "--access-log", "/logs/access.jsonl"]

@@ -34,6 +34,7 @@ class Mount:
 
 COMMANDS: Final = {
     "serve": Mount("app.serve_cli", "serve", "Run a server."),
+    "health": Mount("app.health", "health", "Ask the server on this machine whether it lives."),
     "publish": Mount("publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."),
     "subscribe": Mount("subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "check": Mount("subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."),

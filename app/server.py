@@ -33,6 +33,7 @@ from app.data_plane.plane import DataPlane
 from app.data_plane.protocol import TrickleProtocol
 from app.descriptors import attainable_limits
 from app.drain import drain, end
+from app.health import write_address
 from app.listeners import nothing_else, serve_on
 from app.listening import CannotServe, address_of, listen
 from app.metrics.endpoint import metrics_router
@@ -56,6 +57,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     Raises:
         CannotServe: the address, or the certificate, cannot be used.
         AccessLogError: the access log cannot be written.
+        InvalidInput: a file that a setting names cannot be used.
     """
     listener = listen(settings.host, settings.port)
     tune(listener, peer_timeout_s=settings.peer_timeout_s)
@@ -74,6 +76,8 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     }
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     try:
+        if settings.health_file is not None:
+            write_address(settings.health_file, address_of(settings, control or listener))
         uvloop.run(_serve(settings, listener, control, announce, early))
     except* TrickleError as group:
         raise group.exceptions[0] from None
@@ -82,6 +86,8 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             signal.signal(number, handler)
         for opened in filter(None, (listener, control)):
             opened.close()
+        if settings.health_file is not None:
+            settings.health_file.unlink(missing_ok=True)
 
 
 async def _serve(

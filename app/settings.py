@@ -57,6 +57,7 @@ class Settings(AccessSettings, AdmissionSettings):
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
     tls_key: Path | None = Field(None, description="Private key (PEM) of the certificate.")
     node: str | None = Field(None, max_length=64, description="This server's name in logs; its host name if unset.")
+    health_file: Path | None = Field(None, description="Write to this file where `tricklecast health` is to ask.")
     workers: Literal[1] = Field(1, description="Processes; one process serves one core, more are not supported.")
 
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")

@@ -1,0 +1,75 @@
+"""`tricklecast health`: whether the server on this machine lives, wherever it listens."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from trickle.errors import InvalidInput, TrickleError
+
+TIMEOUT_S: Final = 2.0
+
+_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""How a server that listens on all addresses is reached from its own machine."""
+
+
+class Unhealthy(TrickleError):
+    """The server does not answer, or not as it should."""
+
+
+def write_address(file: Path, address: str) -> None:
+    """Leave a note for :func:`health`: at which URL health checks are answered.
+
+    Raises:
+        InvalidInput: the file cannot be written.
+    """
+    try:
+        file.write_text(f"{address}\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"health_file: cannot write {file}: {error.strerror or error}") from None
+
+
+def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
+    """Ask a server on this machine whether it lives. A certificate is not checked: it is for another name.
+
+    Raises:
+        Unhealthy: it does not answer with 200 in time.
+    """
+    parts = urlsplit(address)
+    host, port = parts.hostname or "", parts.port
+    host = _HERE.get(host, host)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+    try:
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise Unhealthy(f"no answer from {address}: {error}") from None
+    finally:
+        connection.close()
+    if status != 200:
+        raise Unhealthy(f"{address} answers {status}")
+
+
+def health(
+    file: Annotated[Path, typer.Option("--health-file", envvar="TRICKLECAST_HEALTH_FILE", help="That of the server.")],
+) -> None:
+    """Ask the server on this machine whether it lives; exit code 0 if it does.
+
+    A server that is started with --health-file leaves its address there: whatever its port, with TLS or without,
+    with a control plane of its own or not.
+    """
+    try:
+        address = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise Unhealthy(f"no server has left its address: cannot read {file}: {error.strerror or error}") from None
+    ask(address)
+    typer.echo("ok")

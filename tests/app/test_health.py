@@ -1,0 +1,75 @@
+"""`tricklecast health`: it finds the server of its machine, whatever that was told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import cli
+from app.health import Unhealthy, ask, write_address
+from app.server import serve
+from app.settings import Settings
+from tests.deploy.support import ROOT
+from tests.support.local import local_server
+from tests.support.server import serve as running
+from trickle.errors import InvalidInput
+
+
+def health(file: Path) -> Any:
+    """Run the command as a container does: with nothing but its environment."""
+    return CliRunner().invoke(cli, ["health"], env={"TRICKLECAST_HEALTH_FILE": str(file)})
+
+
+@pytest.mark.parametrize("way", ["plain", "TLS control plane"])
+def test_the_server_is_asked_where_it_listens(way: str, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    """The control plane's port where there is one, TLS where it is spoken; afterwards the note is gone."""
+    file = tmp_path / "health"
+    arguments = ["--health-file", str(file)]
+    scheme = "http" if way == "plain" else "https"
+    if way != "plain":
+        arguments += ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1]), "--control-port", "0"]
+    with running(*arguments, scheme=scheme) as server:
+        address = file.read_text().strip()
+        assert address.startswith(f"{scheme}://127.0.0.1:")
+        assert (address == server.url) == (way == "plain")
+        done = health(file)
+        assert (done.exit_code, done.output) == (0, "ok\n")
+        assert server.stop() == 0
+    assert not file.exists()
+
+
+def test_a_server_that_listens_everywhere_is_asked_here() -> None:
+    """0.0.0.0 and :: are no addresses to connect to."""
+    with local_server() as server:
+        ask(f"http://0.0.0.0:{server.port}")
+    with pytest.raises(Unhealthy, match=r"no answer from http://\[::\]:1: "):
+        ask("http://[::]:1")
+
+
+def test_there_is_no_server(tmp_path: Path) -> None:
+    """None was started, one has gone without a word, or something else answers: an error that says which."""
+    done = health(tmp_path / "none")
+    assert isinstance(done.exception, Unhealthy)
+    assert str(done.exception).startswith("no server has left its address: cannot read ")
+    file = tmp_path / "stale"
+    with local_server(control_port=0) as server:
+        write_address(file, f"http://127.0.0.1:{server.port}")
+        assert str(health(file).exception) == f"http://127.0.0.1:{server.port} answers 404"
+    assert str(health(file).exception).startswith(f"no answer from http://127.0.0.1:{server.port}: ")
+
+
+def test_a_note_that_cannot_be_left_keeps_a_server_from_starting(tmp_path: Path) -> None:
+    """One line with the setting."""
+    settings = Settings.model_validate({"port": 0, "health_file": tmp_path / "none" / "file"})
+    with pytest.raises(InvalidInput, match=r"^health_file: cannot write .*: No such file or directory$"):
+        serve(settings, lambda address: None)
+
+
+def test_the_image_asks_so() -> None:
+    """Its health check knows no port."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert 'CMD ["tricklecast", "health"]' in dockerfile
+    assert "ENV TRICKLECAST_HEALTH_FILE=/tmp/" in dockerfile
