@@ -96,6 +96,7 @@ PROFILES: Final[dict[str, Profile]] = {
         Profile("small-window", "four segments are kept", {"window_segments": 4}),
         Profile("idle", "channels expire after two seconds without a byte", {"idle_timeout_s": 2}),
         Profile("few-channels", "at most eight channels", {"max_channels": 8, "channel_drain_s": 0}),
+        Profile("ten-readers", "at most ten readers", {"max_readers": 10}),
         Profile("few-readers", "at most four readers", {"max_readers": 4}),
     )
 }

@@ -20,6 +20,7 @@ from app.conformance.cases import (
     readers,
     rebirth,
     refusals,
+    reserve,
     resolve,
     routes,
 )
@@ -51,6 +52,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     rebirth.REBIRTH,
     rebirth.EXPIRY,
     refusals.REFUSALS,
+    reserve.RESERVE,
     clients.CLIENTS,
     http.HTTP,
     keep_alive.KEEP_ALIVE,
