@@ -20,7 +20,7 @@ from app.core.limits import Limit
 from app.data_plane.answers import shutdown_reply
 from app.data_plane.exchange import Exchange, Unsent
 from app.data_plane.identity import FORWARDED_FOR, forwarded_for
-from app.data_plane.lean import LeanFlowControl, LeanPipeline
+from app.data_plane.lean import NOTHING, LeanFlowControl, shared
 from app.data_plane.plane import DataPlane
 from app.data_plane.reader import Reader
 from app.data_plane.request import Request
@@ -81,7 +81,7 @@ class Connection(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.pipeline = LeanPipeline()  # type: ignore[assignment]
+        self.pipeline = NOTHING  # type: ignore[assignment]
         self.plane = plane
         self.url = b""
         self.exchange: Exchange | None = None
@@ -102,7 +102,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow = LeanFlowControl(transport)
+        self.flow = LeanFlowControl(transport)  # type: ignore[assignment]
+        self.server = shared(self.server)
         self.plane.connections.add(self)
         self.plane.resting[self] = self.plane.clock() + self.timeout_keep_alive
         if transport.get_extra_info("sslcontext") is None:
@@ -237,19 +238,16 @@ class Connection(HttpToolsProtocol):
         return 0
 
     def complete(self, *, close: bool) -> None:
-        """The exchange is over: go on with the next request, or close."""
+        """The exchange is over: close, or wait for the next request.
+
+        uvicorn's ``on_response_complete`` does that with a timer, which would be set and cancelled for every response.
+        All connections rest equally long, so that the order in which they began is the order in which they end: the
+        sweeper looks at the first few.
+        """
         self.exchange = None
         if close or self.deaf:
             self._close()
-        else:
-            self.rest()
-
-    def rest(self) -> None:
-        """Wait for the next request, as uvicorn's ``on_response_complete`` does, but without a timer of its own.
-
-        All connections rest equally long, so that the order in which they began is the order in which they end: the
-        sweeper looks at the first few. A timer would be set and cancelled for every response.
-        """
+            return
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             if self.flow.read_paused:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import httptools
 
 from app.data_plane.head import content_length, expects_continue
+from app.data_plane.lean import LeanPipeline
 from app.data_plane.replies import CONTINUE
 from app.data_plane.turns import MAX_QUEUED, Turns
 from trickle.records import Reason
@@ -52,6 +53,8 @@ class Delegating(Turns):
         if not _has_path(self.url):
             self.reject(Status.BAD_REQUEST, "Malformed URL")
             return
+        if not self.pipeline:
+            self.pipeline = LeanPipeline()  # type: ignore[assignment]
         url, headers = self.url, self.headers
         super().on_message_begin()
         self.url = url

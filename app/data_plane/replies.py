@@ -64,23 +64,24 @@ class Reply(NamedTuple):
             cors: whether the request came from a browser page of another origin.
             head_only: leave the body out (HEAD).
         """
-        lines = [_STATUS_LINES[self.status], common, _NO_STORE, header_lines(self.headers)]
-        if self.eos:
+        status, _, headers, body, content_type, close, eos, retry_after_s = self
+        lines = [_STATUS_LINES[status], common, _NO_STORE, header_lines(headers)]
+        if eos:
             lines.append(_ENDED)
-        if self.retry_after_s is not None:
-            lines.append(_RETRY_AFTER % self.retry_after_s)
-        if self.status != _NO_CONTENT:
-            if self.body or not head_only:
-                lines.append(b"content-length: %d\r\n" % len(self.body))
-            if self.content_type:
-                lines.append(_content_type(self.content_type))
-        if self.close or not keep_alive:
+        if retry_after_s is not None:
+            lines.append(_RETRY_AFTER % retry_after_s)
+        if status != _NO_CONTENT:
+            if body or not head_only:
+                lines.append(b"content-length: %d\r\n" % len(body))
+            if content_type:
+                lines.append(_content_type(content_type))
+        if close or not keep_alive:
             lines.append(_CLOSE)
         if cors:
             lines.append(_CORS)
         lines.append(b"\r\n")
         if not head_only:
-            lines.append(self.body)
+            lines.append(body)
         return b"".join(lines)
 
 

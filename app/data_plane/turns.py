@@ -34,9 +34,9 @@ class Turns(Patience):
         self.queue: deque[Request] | None = None
         self._queued_bytes = 0
 
-    def rest(self) -> None:
-        super().rest()
-        if self.queue:
+    def complete(self, *, close: bool) -> None:
+        super().complete(close=close)
+        if self.queue and not self.deaf:
             self._go_on()
 
     def busy(self) -> bool:

@@ -7,6 +7,8 @@ import http.client
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import httptools
+
 from app.core.segment import Segment
 from tests.support.local import local_server
 
@@ -26,6 +28,25 @@ def no_collector() -> Iterator[None]:
 
 def segments() -> int:
     return sum(type(thing) is Segment for thing in gc.get_objects())
+
+
+def parsers() -> int:
+    return sum(type(thing) is httptools.HttpRequestParser for thing in gc.get_objects())
+
+
+def test_who_waits_has_no_parser() -> None:
+    """However many readers wait for a segment, none of them keeps what it takes to read a request."""
+    with local_server() as server, server.client() as target, no_collector():
+        channel = target.channel()
+        channel.create()
+        before = server.inside(parsers)
+        waiting = [channel.waiting(0) for _ in range(10)]
+        assert server.inside(parsers) <= before + 2  # those of the clients' other connections
+        channel.publish(0, b"now")
+        assert [reader.response().body for reader in waiting] == [b"now"] * 10
+        for reader in waiting:
+            reader.request("GET", channel.at(0))
+            assert reader.response().body == b"now"
 
 
 def test_an_evicted_segment_is_freed_without_the_collector() -> None:

@@ -50,6 +50,24 @@ def test_a_request_waits_behind_a_read_that_waits(channel: Channel, target: Targ
     assert connection.response().body == b"1"
 
 
+def test_any_bytes_may_come_while_a_read_waits(channel: Channel, target: Target) -> None:
+    """What comes meanwhile is a request as any other, however it is cut, and whatever comes behind the last one."""
+    channel.create()
+    connection = channel.waiting(0)
+    head = connection.render("GET", channel.at("next"))
+    for part in (b"\r\n", head[:2], head[2:-2], head[-2:]):
+        connection.send(part)
+        target.settle()
+    connection.send(connection.render("GET", channel.at("next"), {"Connection": "close"}) + head)
+    for _ in range(2):
+        connection.expects("GET")
+    target.settle()
+    connection.silent()
+    channel.publish(0, b"now")
+    assert [connection.response().body for _ in range(3)] == [b"now", b"1", b"1"]
+    connection.closed()
+
+
 def test_a_large_publish_behind_a_waiting_read_arrives_whole(channel: Channel, target: Target) -> None:
     """Reading pauses while much is queued, and goes on when its turn comes."""
     other = target.channel()

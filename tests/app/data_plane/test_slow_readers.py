@@ -386,7 +386,9 @@ def test_memory_is_taken_back_from_who_reads_what_is_evicted() -> None:
 def test_connections_inherit_their_limits(server: LocalServer) -> None:
     """What the kernel holds for a peer is bounded, and so is how long a peer that vanished is waited for."""
     with server.client() as target:
-        target.ask("GET", "/healthz")
+        connection = target.open()
+        connection.request("GET", "/healthz")
+        assert connection.response().status == 200
         sock = next(iter(server.plane.connections)).transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES

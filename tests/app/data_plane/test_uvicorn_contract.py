@@ -182,7 +182,7 @@ def test_the_attributes_have_the_expected_kinds() -> None:
     async def main() -> None:
         protocol, transport = await connected()
         assert protocol.transport is transport
-        assert isinstance(protocol.flow, FlowControl)
+        assert set(vars(FlowControl)) <= set(dir(protocol.flow)), "what takes the flow control's place can do the same"
         assert isinstance(protocol.parser, httptools.HttpRequestParser)
         assert isinstance(protocol.server_state.default_headers, list)
         assert protocol.cycle is None
