@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 LOOP_BYTES: Final = 1 << 20
 """What all of them together are written in one turn of the event loop: about half a millisecond."""
 
+LEAST_BYTES: Final = LOOP_BYTES >> 6
+"""What each counts for at least, since it takes its time whatever is written: that of 64 readers' ends."""
+
 
 class CatchingUp:
-    """A queue of readers that have something to be sent and a connection that takes it."""
+    """A queue of readers that have something to be sent, be it only the end, and a connection that takes it."""
 
     __slots__ = ("_readers", "_scheduled")
 
@@ -44,7 +47,7 @@ class CatchingUp:
         while self._readers and room > 0:
             reader = self._readers.popleft()
             reader.queued = False
-            room -= reader.take_turn()
+            room -= max(LEAST_BYTES, reader.take_turn())
         self._scheduled = bool(self._readers)
         if reader is not None and self._scheduled:
             reader.connection.loop.call_soon(self._run)

@@ -92,6 +92,7 @@ class DataPlane:
         unheld: how many it would have, had there not been too many already.
         stalled: connections with unsent bytes. cut_offs: how many of them were cut off, by the reason.
         catching_up: readers that are behind, and whose connection takes more.
+        ending: readers that have all of a segment but its end.
         resting: connections between requests, new ones included, each with the time when it closes; in that order.
         unfinished: connections whose request has begun to arrive while nobody waits for the rest of it, each with the
             time when it must be there; in that order.
@@ -136,6 +137,7 @@ class DataPlane:
         self.unheld = 0
         self.stalled: dict[Connection, Stall] = {}
         self.catching_up = CatchingUp()
+        self.ending = CatchingUp()
         self.cut_offs = dict.fromkeys(Cut, 0)
         self.resting: dict[Connection, float] = {}
         self.unfinished: dict[Patience, float] = {}

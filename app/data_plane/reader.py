@@ -82,20 +82,24 @@ class Reader(Exchange):
     def wake(self) -> None:
         """There is more, or the segment has closed."""
         segment = self.segment
-        if self.fast and not segment.closed and not self.connection.write_paused:
-            frames = segment.frames
-            at = self.at
-            if len(frames) - at == 1:
-                frame = frames[at]
-                self.at = at + 1
-                self.sent = segment.size
-                try:
-                    written = os.write(self.fd, frame)
-                except OSError as error:
-                    written = self.connection.write_failed(error)
-                if written != len(frame):
-                    self.connection.transport.write(memoryview(frame)[written:])
+        frames = segment.frames
+        at = self.at
+        if segment.closed:
+            if self.started and at == len(frames):
+                # Only the end is missing: what somebody else waits for goes first, such as the next segment.
+                self.plane.ending.add(self)
                 return
+        elif self.fast and len(frames) - at == 1 and not self.connection.write_paused:
+            frame = frames[at]
+            self.at = at + 1
+            self.sent = segment.size
+            try:
+                written = os.write(self.fd, frame)
+            except OSError as error:
+                written = self.connection.write_failed(error)
+            if written != len(frame):
+                self.connection.transport.write(memoryview(frame)[written:])
+            return
         if not self.queued:
             self.take_turn()
 

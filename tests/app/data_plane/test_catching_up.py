@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from app.data_plane.catching_up import LOOP_BYTES, CatchingUp
+from app.data_plane.catching_up import LEAST_BYTES, LOOP_BYTES, CatchingUp
 
 TURN = LOOP_BYTES // 8
 
@@ -27,20 +27,21 @@ class Loop:
 class Behind:
     """A reader that lacks so many turns, and rejoins the queue as long as it does."""
 
-    def __init__(self, queue: CatchingUp, loop: Loop, turns: int, log: list[Behind]) -> None:
+    def __init__(self, queue: CatchingUp, loop: Loop, turns: int, log: list[Behind], size: int = TURN) -> None:
         self.queued = False
         self.connection: Any = self
         self.loop = loop
         self._queue = queue
         self._turns = turns
         self._log = log
+        self._size = size
 
     def take_turn(self) -> int:
         self._log.append(self)
         self._turns -= 1
         if self._turns > 0:
             self._queue.add(cast(Any, self))
-        return TURN
+        return self._size
 
 
 def make(count: int, turns: int) -> tuple[CatchingUp, Loop, list[Behind], list[Behind]]:
@@ -63,6 +64,18 @@ def test_a_thousand_readers_that_resume_at_once_hold_nobody_up() -> None:
     assert len(log) == 3000
     assert len(queue) == 0
     assert not any(reader.queued for reader in readers)
+
+
+def test_turns_without_a_byte_hold_nobody_up_either() -> None:
+    """However many readers are told of the end of a segment, others have their turn after some."""
+    queue, loop, log = CatchingUp(), Loop(), cast(list[Behind], [])
+    for _ in range(500):
+        queue.add(cast(Any, Behind(queue, loop, 1, log, size=0)))
+    loop.turn()
+    assert len(log) == LOOP_BYTES // LEAST_BYTES
+    while loop.due:
+        loop.turn()
+    assert len(log) == 500
 
 
 def test_readers_take_turns_in_order() -> None:

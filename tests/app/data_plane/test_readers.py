@@ -54,6 +54,25 @@ def test_many_readers_get_exactly_the_same_bytes(channel: Channel, target: Targe
     eventually(lambda: state(target, channel)["readers"] == 0)
 
 
+def test_the_next_segment_goes_before_the_end_of_the_last(
+    channel: Channel, target: Target, server: LocalServer
+) -> None:
+    """When a segment closes, readers of other things do not wait until all its readers are told."""
+    upload, first = channel.started(0, b"begun")
+    others = [channel.arrived(0, b"begun") for _ in range(READERS)]
+    plane = server.plane
+
+    def close() -> int:
+        assert plane.registry.close_segment(channel.name, 0, plane.clock()) is None
+        return len(plane.ending)
+
+    assert server.inside(close) == READERS + 1
+    assert [reader.rest() for reader in (first, *others)] == [b""] * (READERS + 1)
+    assert upload.answer().status == 200
+    eventually(lambda: state(target, channel)["readers"] == 0)
+    assert server.inside(lambda: len(plane.ending)) == 0
+
+
 def test_readers_of_several_channels_get_only_theirs(target: Target) -> None:
     """Nothing of one channel reaches the readers of another, also when they share a connection."""
     channels = [target.channel() for _ in range(5)]
