@@ -109,12 +109,11 @@ class TrickleProtocol(Delegating):
                 self._reject_excess()
         if (request := self._request) is not None and request.chunks:
             self.deliver(request)
-        exchange = self.exchange
-        if exchange is None:
+        if self.exchange is None:
             if self.mid_message or self not in self.plane.resting:
                 self.expect_rest()
-        elif not self.mid_message and exchange.idle:
-            # Whoever only waits, perhaps for a long time, needs none meanwhile: it is a quarter of what waiting costs.
+        elif not self.mid_message:
+            # Who waits, or is sent something, needs none meanwhile: it is a quarter of what a waiting reader takes.
             self.parser = None  # type: ignore[assignment]
 
     def _reject_excess(self) -> None:
