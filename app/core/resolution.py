@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,8 +36,7 @@ class Wait(NamedTuple):
     head: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
+class Ahead(NamedTuple):
     """The channel exists, but this seq lies too far beyond its head."""
 
     channel: Channel
@@ -47,8 +45,7 @@ class Ahead:
     earliest: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(NamedTuple):
     """The channel exists, but this seq is no longer (or never was) in its window.
 
     Attributes:
@@ -62,8 +59,7 @@ class Gone:
     following: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The channel is over, and this seq lies at or past its head: there will be nothing more."""
 
     channel: Channel
@@ -92,8 +88,7 @@ class Why(Enum):
     """The server is going away."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """No, and nothing has changed.
 
     Attributes:
@@ -118,8 +113,7 @@ class Refusal:
     come_back_s: tuple[int, int] = COME_BACK_S
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyStored:
+class AlreadyStored(NamedTuple):
     """The same ``Idempotency-Key`` wrote this segment complete: the retry has nothing left to do."""
 
     channel: Channel

@@ -157,6 +157,9 @@ def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
     channel = refusal.channel
     latest = channel.next_seq if channel else refusal.head
     match refusal.why:
+        case Why.LIMIT:  # first, as a flood of them is to cost little
+            assert refusal.limit is not None, "it says which"
+            return limit_reply(refusal.limit, jitter, close=publishing)
         case Why.NOT_FOUND if route.op is Op.DELETE:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, body=b"Invalid stream")
         case Why.NOT_FOUND | Why.ENDED:
@@ -174,9 +177,6 @@ def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
         case Why.RESERVED:
             body = b"Names that begin with _ belong to the server"
             return Reply(Status.FORBIDDEN, Reason.FORBIDDEN, body=body, close=publishing)
-        case Why.LIMIT:
-            assert refusal.limit is not None, "it says which"
-            return limit_reply(refusal.limit, jitter, close=publishing)
         case Why.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -702,7 +701,7 @@ def test_nothing_new_begins_while_shutting_down() -> None:
     assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == no
     assert registry.create("_own", "", 0.0, force=True) == no
     assert registry.reserve("c", 2, Told(), 0.0) == no
-    assert registry.resolve("c", 1) == replace(no, channel=registry.channels["c"], seq=1)
+    assert registry.resolve("c", 1) == no._replace(channel=registry.channels["c"], seq=1)
     assert registry.statistics() == before
     assert registry.create("c", "", 0.0) is registry.channels["c"]
     assert isinstance(registry.resolve("c", 0), Serve)
