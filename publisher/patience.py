@@ -4,7 +4,8 @@
 - Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet preconnect,
   and for the first :data:`OUTAGE_S` seconds without a connection, which a server needs to start again.
 - What happened to several requests at the same time is paid for once.
-- A server that cannot be reached, or does not answer, is waited for :data:`OUTAGE_LIMIT_S` seconds in all.
+- A server that cannot be reached, or does not answer, or for which a proxy says so (a 5xx without ``Retry-After``), is
+  waited for :data:`OUTAGE_LIMIT_S` seconds in all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from publisher.verdicts import Lost
 from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import TrickleError
+from trickle.errors import Refused, TrickleError
 
 if TYPE_CHECKING:
     from random import Random
@@ -73,12 +74,7 @@ class Patience:
             self._failures, self._outage_s = 0, 0.0
         elif not known and not self._can_outlast(in_vain_s):
             return None
-        self._failures += not known
-        least_s = MIN_DELAY_S if self._failures <= FIRST_RETRIES else OUTAGE_DELAY_S
-        delay_s = max(least_s, self._backoff.delay(max(1, self._failures), self._rng))
-        if not known:
-            self._outage_s += delay_s + in_vain_s
-        return delay_s
+        return self._outlast(in_vain_s, known=known)
 
     def after_answer(self, error: TrickleError, lived_s: float, *, known: bool = False) -> float | None:
         """How many seconds to wait before another request; ``None`` if there is to be none.
@@ -88,6 +84,9 @@ class Patience:
             lived_s: how long after the request was begun.
             known: another request was told the same, and has paid.
         """
+        if isinstance(error, Refused) and (error.status or 0) >= 500 and error.retry_after is None and lived_s < LONG_S:
+            # A proxy's, most likely, with nobody behind it: an outage like any other.
+            return self._outlast(0.0, known=known) if known or self._can_outlast(0.0) else None
         floor_s = getattr(error, "retry_after", None) or 0.0
         if known:
             pass
@@ -100,6 +99,14 @@ class Patience:
         if floor_s > MAX_RETRY_AFTER_S:
             return None
         return max(MIN_DELAY_S, self._backoff.delay(max(1, self._failures), self._rng, floor_s=floor_s))
+
+    def _outlast(self, in_vain_s: float, *, known: bool) -> float:
+        self._failures += not known
+        least_s = MIN_DELAY_S if self._failures <= FIRST_RETRIES else OUTAGE_DELAY_S
+        delay_s = max(least_s, self._backoff.delay(max(1, self._failures), self._rng))
+        if not known:
+            self._outage_s += delay_s + in_vain_s
+        return delay_s
 
     def _can_outlast(self, in_vain_s: float) -> bool:
         if self._outage_s + in_vain_s >= OUTAGE_LIMIT_S:

@@ -437,9 +437,9 @@ def test_what_all_are_told_at_once_is_paid_for_once() -> None:
     plan, ticket = started(budget=RetryBudget(reserve=2))
     ahead = opened(plan)
     for _ in range(2):
-        assert plan.on_post(ticket, answer(503), IDLE) == plan.on_post(ahead, answer(429), IDLE)
+        assert plan.on_post(ticket, answer(429), IDLE) == plan.on_post(ahead, answer(429), IDLE)
         plan.before_request(ticket)
-    assert isinstance(plan.on_post(ticket, answer(503), IDLE), Stop)
+    assert isinstance(plan.on_post(ticket, answer(429), IDLE), Stop)
 
 
 def test_what_was_under_way_does_not_end_the_trouble() -> None:
@@ -478,14 +478,14 @@ def test_no_delay_is_shorter_than_the_minimum() -> None:
 def test_the_budget_ends_the_retries() -> None:
     """Without published segments, the retries run out, with the last error."""
     plan, ticket = started(budget=RetryBudget(reserve=2))
-    for reply in (answer(503), answer(200, Size=0)):
+    for reply in (answer(429), answer(200, Size=0)):
         assert not isinstance(plan.on_post(ticket, reply, IDLE), Stop)
     verdict = plan.on_post(ticket, answer(470, Latest=7), IDLE)
     assert isinstance(verdict, Stop)
     assert isinstance(verdict.error, errors.SegmentMissing)
     assert plan.owns_channel
     assert isinstance(plan.on_post(ticket, answer(200, Size=0), IDLE), Stop)
-    assert isinstance(plan.on_post(ticket, answer(503), Progress(lived_s=LONG_S)), RetryAfter)
+    assert isinstance(plan.on_post(ticket, answer(429), Progress(lived_s=LONG_S)), RetryAfter)
 
 
 # Lost connections.
@@ -539,7 +539,7 @@ def test_slow_failures_are_a_part_of_the_outage() -> None:
     assert isinstance(plan.on_located(lost(connected=False), 5, 10.0), Stop)
 
 
-@pytest.mark.parametrize("reply", [answer(503), answer(429)])
+@pytest.mark.parametrize("reply", [Answered(503, httpx.Headers({"Retry-After": "1"})), answer(429)])
 def test_a_busy_server_is_asked_for_the_position_again(reply: Answered) -> None:
     """Each of these is paid for."""
     plan, ticket = started(budget=RetryBudget(reserve=1))

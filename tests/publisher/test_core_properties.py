@@ -310,12 +310,15 @@ class Publishing(RuleBasedStateMachine):
 
     def _wait(self, delay_s: float, outcome: Outcome, lived_s: float, *, known: bool = False) -> None:
         assert delay_s >= MIN_DELAY_S, "nothing is repeated at once"
-        if not isinstance(outcome, Lost):
+        in_vain_s = 0.0
+        if isinstance(outcome, Answered):
             self.held = True
-            self.paid += not known and lived_s < LONG_S
-            return
-        in_vain_s = outcome.waited_s if outcome.connected else lived_s
-        if outcome.connected and not in_vain_s and lived_s >= LONG_S:
+            if lived_s >= LONG_S or outcome.status < 500 or errors.retry_after_s(outcome.headers) is not None:
+                self.paid += not known and lived_s < LONG_S
+                return
+        else:
+            in_vain_s = outcome.waited_s if outcome.connected else lived_s
+        if isinstance(outcome, Lost) and outcome.connected and not in_vain_s and lived_s >= LONG_S:
             self.outage_s = 0.0
         elif not known:
             assert self.outage_s < OUTAGE_LIMIT_S, "somebody has to know"

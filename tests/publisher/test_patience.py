@@ -43,6 +43,28 @@ def test_an_outage_is_outlasted_for_a_stated_time(lost: Lost, lived_s: float, rn
     assert OUTAGE_LIMIT_S <= passed_s < OUTAGE_LIMIT_S + delay_s + in_vain_s
 
 
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_proxy_that_stands_alone_is_the_same_outage(status: int) -> None:
+    """It costs as much as nobody at all; with a word on when to come back it is a refusal, which is paid for."""
+    delays: list[list[float]] = []
+    for proxied in (False, True):
+        patience = Patience(TopRandom())
+        delays.append([])
+        while (delay_s := _fail(patience, status if proxied else None)) is not None:
+            delays[-1].append(delay_s)
+        assert sum(delays[-1]) >= OUTAGE_LIMIT_S
+    assert delays[0] == delays[1]
+    patience = Patience(TopRandom(), budget=RetryBudget(reserve=0))
+    assert patience.after_answer(Refused(status, retry_after=1.0), 0.0) is None
+
+
+def _fail(patience: Patience, status: int | None) -> float | None:
+    if status is None:
+        return patience.after_loss(CUT, 0.0, known=False)
+    assert patience.after_answer(Refused(status), 0.0, known=True) is not None
+    return patience.after_answer(Refused(status), 0.0)
+
+
 def test_only_a_quiet_end_is_ordinary() -> None:
     """A connection that stood long and was cut costs nothing; one on which an answer was due does."""
     patience = Patience(ZeroRandom(), budget=RetryBudget(reserve=0))
@@ -66,8 +88,8 @@ def test_what_is_published_restores_it() -> None:
     patience = Patience(ZeroRandom(), budget=RetryBudget(ratio=1, reserve=1))
     for _ in range(20):
         assert patience.after_loss(SILENT, 10.0, known=False) is not None
-        assert patience.after_answer(Refused(503), 0.0) == MIN_DELAY_S
-        assert patience.after_answer(Refused(503), 0.0) is None
+        assert patience.after_answer(Refused(429), 0.0) == MIN_DELAY_S
+        assert patience.after_answer(Refused(429), 0.0) is None
         patience.published()
 
 
