@@ -31,17 +31,20 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "app.core": ("app.core",),
     "app.storage": ("app.core", "app.storage"),
     "app.data_plane": ("app.core", "app.storage", "app.data_plane", "app.settings"),
-    # The one arrow between the planes: what the API changes goes through the object that also relays and logs.
+    # The arrows between the planes: what the API changes goes through the object that also relays and logs, and what
+    # it refuses it refuses in the same words.
     "app.control_plane": (
         "app.core",
         "app.storage",
         "app.control_plane",
         "app.settings",
-        "app.data_plane.plane",
+        "app.data_plane.answers",
         "app.data_plane.identity",
+        "app.data_plane.plane",
+        "app.data_plane.replies",
     ),
     # Decides for both planes, and answers in their words.
-    "app.access": ("app.access", "app.core", "app.data_plane", "app.control_plane.scope"),
+    "app.access": ("app.access", "app.core", "app.data_plane", "app.control_plane.refuse", "app.control_plane.scope"),
     "app.conformance": ("app.conformance",),
 }
 """Inside the server: which parts of `app` a part may import. What is not listed is wiring and may import all."""
