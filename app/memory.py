@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from app.access.webhooks import MAX_CACHED, MAX_WAITING
+from app.core.guard import CLIENTS
 from app.data_plane.overtaken import MAX_HELD
 from app.data_plane.protocol import UNSPLIT
 from app.data_plane.reader import TURN_BYTES
@@ -23,11 +25,25 @@ CHANNEL_BYTES: Final = 4 << 10
 REQUEST_BYTES: Final = 2 << 10
 """A pipelined request beside the bytes of its head."""
 
-RECORD_BYTES: Final = 2 << 10
+RECORD_BYTES: Final = 2304
 """An access record that waits to be written, with path, client and user agent as long as they may be."""
 
 TOMBSTONE_BYTES: Final = 1 << 10
 """What is remembered of a channel that has ended, with the longest name."""
+
+ACCOUNT_BYTES: Final = 1 << 10
+"""An account of the storm guard, with the longest name of a channel."""
+
+ADDRESS_BYTES: Final = 512
+"""An address that is told apart."""
+
+TOKEN_BYTES: Final = 2 << 10
+"""A token that was checked, with the longest subject and a pattern or two; 17 kB with as many patterns as there may be,
+which are up to whoever signs tokens."""
+
+DECISION_BYTES: Final = 512
+QUESTION_BYTES: Final = 3 << 10
+"""An answer of the webhook that is remembered, and a question to it that waits: all of a request that it may need."""
 
 CACHES_BYTES: Final = 16 << 20
 """All caches of parsed names, heads and user agents when they are full, and room for what is being worked on."""
@@ -72,6 +88,10 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
         "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + READ_BYTES),
         "held requests": min(MAX_HELD, load.held) * READ_BYTES,
         "copies for readers": load.copying * (TURN_BYTES + 2 * READ_BYTES),
+        "guard accounts": CLIENTS * ACCOUNT_BYTES if options.storm_guard else 0,
+        "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,
+        "tokens": settings.token_cache * TOKEN_BYTES if settings.has_tokens else 0,
+        "webhook": MAX_CACHED * DECISION_BYTES + MAX_WAITING * QUESTION_BYTES if settings.webhook_url else 0,
         "access log": settings.access_log_queue * RECORD_BYTES if settings.access_log is not None else 0,
         "caches": CACHES_BYTES,
     }

@@ -29,8 +29,9 @@ from benchmarks.endurance.subject import Life
 from benchmarks.servers import BenchmarkError, Cores, raise_file_limit
 from trickle.records import Event
 
-WARM_UP_S = 60.0
-"""Of each life, at most half of it: what the window, caches and the allocator take until they are full."""
+WARM_UP = 0.5
+"""The share of each life that is not judged: what the window, caches and above all the allocator take until they are
+full. The last of these rises with each new peak of what is held, which on a busy machine takes five minutes."""
 
 RSS_SHARE, RSS_KB = 0.05, 2000.0
 """By so much of itself, or so many kB, resident memory may rise: what the allocator may leave behind is not a leak."""
@@ -46,7 +47,7 @@ took with it before its subscriber had them, at the end of what it had."""
 def growths(lives: list[Life]) -> Iterator[Growth]:
     """What a line through each life's samples says."""
     for number, life in enumerate(lives, 1):
-        warm = min(WARM_UP_S, life.seconds[-1] / 2) if life.seconds else 0.0
+        warm = WARM_UP * life.seconds[-1] if life.seconds else 0.0
         first = next((at for at, second in enumerate(life.seconds) if second >= warm), 0)
         seconds = life.seconds[first:]
         yield growth(f"life {number}, kB resident", seconds, life.rss_kb[first:], RSS_SHARE, RSS_KB)

@@ -27,7 +27,7 @@ class Admission:
         self._client_connections = limits.client_connections or UNLIMITED
         self._client_exchanges = limits.client_exchanges or UNLIMITED
         self._rate, self._burst = limits.client_requests_per_s, limits.client_burst
-        if limits.client_connections or limits.client_exchanges or self._rate:
+        if limits.tells_clients_apart:
             self.clients = Clients(limits.clients)
 
     def connect(self, client: Client | None) -> Limit | None:

@@ -80,3 +80,8 @@ class Limits:
     idle_timeout_s: float = 300.0
     tombstone_s: float = 300.0
     tombstones: int = 10_000
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Whether there is a limit for each client address."""
+        return bool(self.client_connections or self.client_exchanges or self.client_requests_per_s)

@@ -161,6 +161,7 @@ def test_stalled_readers_hold_no_copies(filled: tuple[int, Load, Settings]) -> N
     grown, present, settings = filled
     computed = bound(settings, present)
     tight = sum(computed.values()) - CACHES_BYTES - computed["access log"] - computed["tombstones"]
+    tight -= computed["guard accounts"]
     assert 0.9 * BUDGET <= grown <= tight, json.dumps({"grown": grown, "tight": tight, **computed})
 
 
@@ -178,5 +179,21 @@ def test_an_access_log_is_counted_where_there_is_one(tmp_path: Path) -> None:
     assert bound(load({}).settings, nobody)["access log"] == 0
     assert (
         bound(load({"access_log": tmp_path / "log", "access_log_queue": 1000}).settings, nobody)["access log"]
-        == 2_048_000
+        == 2_304_000
     )
+
+
+@pytest.mark.parametrize(
+    ("switched_on", "row"),
+    [
+        ({"per_ip_limit": 1}, "addresses"),
+        ({"jwt_secret_file": "secret"}, "tokens"),
+        ({"webhook_url": "http://127.0.0.1/", "control_token_file": "token"}, "webhook"),
+    ],
+)
+def test_what_is_off_takes_nothing(switched_on: dict[str, Any], row: str) -> None:
+    """Tables of what not every server does."""
+    nobody = Load(connections=0)
+    assert bound(load({}).settings, nobody)[row] == 0
+    assert bound(load(switched_on).settings, nobody)[row] > 0
+    assert bound(load({"storm_guard": "off"}).settings, nobody)["guard accounts"] == 0
