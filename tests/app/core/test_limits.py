@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
@@ -23,3 +23,10 @@ def test_limits_do_not_change() -> None:
     """Limits are set once, when the server starts."""
     with pytest.raises(FrozenInstanceError):
         Limits().readers = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("limit", ["client_connections", "client_exchanges", "client_requests_per_s"])
+def test_clients_are_told_apart_where_each_has_a_limit(limit: str) -> None:
+    """Any of the three is reason enough to know them."""
+    assert not Limits().tells_clients_apart
+    assert replace(Limits(), **{limit: 1}).tells_clients_apart
