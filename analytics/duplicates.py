@@ -5,12 +5,12 @@ To look for them in the lines is the most expensive plan there is; so that is do
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from analytics.query import query
 from analytics.rollup import BITS
 
 if TYPE_CHECKING:
@@ -24,15 +24,12 @@ def _never() -> bool:
     return False
 
 
-def suspected(rollup: DataFrame, alike: Callable[[], bool] = _never) -> bool:
-    """Whether lines seem to be there more than once.
+def traces() -> dict[str, str]:
+    """What :func:`suspected` needs to know of a roll-up, as SQL to be added up, by name.
 
     Certain traces: the ids of an even number of lines cancel each other out, or three and more have one id. And over
     all rows: the ids of distinct lines fill as many of 64 bits as chance would have it; copies fill fewer. A few copies
     among many lines are none of both.
-
-    Args:
-        alike: whether some lines are the same to the byte; asked only if the roll-up leaves it open.
     """
     empty, two_empty = f"power(1 - 1D / {BITS}, n)", f"power(1 - 2D / {BITS}, n)"
     # Occupancy: n balls into m bins leave m * (1 - 1/m)^n of them empty, with this variance.
@@ -40,18 +37,50 @@ def suspected(rollup: DataFrame, alike: Callable[[], bool] = _never) -> bool:
     same = "(n % 2 = 0 AND id_xor = 0) OR (n >= 3 AND bit_count(id_bits) = 1)"
     # Where every line is known by its connection: others have no id, and would look like copies.
     known = "id_bits IS NOT NULL AND conn_bits IS NOT NULL AND n > 1"
-    (row,) = query(
-        f"""
-        SELECT coalesce(max({same}), false) AS certain, coalesce(sum(bit_count(id_bits)), 0) AS seen,
-            coalesce(sum(n), 0) AS lines,
-            coalesce(sum({BITS} * (1 - {empty})), 0D) AS expected, coalesce(sum({variance}), 0D) AS variance
-        FROM {{rollup}} WHERE {known}""",
-        rollup=rollup,
-    ).collect()
-    if row["certain"] or row["seen"] < row["expected"] - SIGMAS * (row["variance"] + 1) ** 0.5:
+    counts = {
+        "certain": f"IF({same}, 1, 0)",
+        "ids": "bit_count(id_bits)",
+        "with_id": "n",
+        "expected": f"{BITS} * (1 - {empty})",
+        "variance": variance,
+    }
+    return {name: f"sum(IF({known}, {count}, 0))" for name, count in counts.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """The sums of :func:`traces` over a roll-up."""
+
+    certain: int
+    ids: int
+    with_id: int
+    expected: float
+    variance: float
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Traces:
+        """Those of the whole, from those of its parts."""
+        rows = list(rows)
+        return cls(**{name: sum(row[name] or 0 for row in rows) for name in traces()})
+
+
+def suspected(found: Traces, alike: Callable[[], bool] = _never) -> bool:
+    """Whether lines seem to be there more than once.
+
+    Args:
+        alike: whether some lines are the same to the byte; asked only if the roll-up leaves it open.
+    """
+    if found.certain or found.ids < found.expected - SIGMAS * (found.variance + 1) ** 0.5:
         return True
     # As many bits as lines: no two of them have one id.
-    return row["seen"] < row["lines"] and alike()
+    return found.ids < found.with_id and alike()
+
+
+def traces_in(rollup: DataFrame) -> Traces:
+    """The traces in a roll-up."""
+    return Traces.of(
+        row.asDict() for row in rollup.selectExpr(*(f"{of} AS {name}" for name, of in traces().items())).collect()
+    )
 
 
 def once(rows: DataFrame, owner: str | None = None) -> DataFrame:

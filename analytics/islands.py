@@ -17,7 +17,7 @@ from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABL
 from analytics.own_time import own_us_sql
 from analytics.params import StormParams, micros
 from analytics.query import query
-from analytics.repeats import distinct_seqs_sql, stretch_hits_sql, waited_sql
+from analytics.repeats import distinct_seqs_sql, shared_sql, stretch_hits_sql, waited_sql
 from analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def _repeating(buckets: str, params: StormParams) -> str:
         for name in ("seq_bits", "seq_lo", "seq_hi", "first_us", "last_us")
     )
     gap = micros(params.gap_s)
-    again = f"coalesce({_shared('before')} AND first_us - last_us_before <= {gap}, false)"
-    next_again = f"coalesce({_shared('after')} AND first_us_after - last_us <= {gap}, false)"
+    again = f"coalesce({shared_sql('before')} AND first_us - last_us_before <= {gap}, false)"
+    next_again = f"coalesce({shared_sql('after')} AND first_us_after - last_us <= {gap}, false)"
     known = f"IF({again}, bit_count(seq_bits & seq_bits_before), 0)"
     return f"""
         SELECT *, greatest(0L, distinct_seqs - {known}) AS seqs
@@ -95,12 +95,6 @@ def _repeating(buckets: str, params: StormParams) -> str:
             FROM (SELECT *, family AS answer FROM ({buckets}))
             WINDOW near AS (PARTITION BY {KEY} ORDER BY bucket_us))
         WHERE family NOT IN ({quoted(ONCE_PER_SEQ)}) OR n > distinct_seqs OR {again} OR {next_again}"""
-
-
-def _shared(side: str) -> str:
-    """Whether a row and its neighbour were about a seq that is the same. Bits alone say no more than modulo 64."""
-    overlap = f"seq_lo <= seq_hi_{side} AND seq_lo_{side} <= seq_hi"
-    return f"(seq_bits & seq_bits_{side}) <> 0 AND {overlap}"
 
 
 def _rated(rows: str) -> str:

@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer
 from analytics.classes import classify, without_repetition
 from analytics.content import has_repeated_line
+from analytics.divided import FEW_ROWS, Divided, divided
 from analytics.duplicates import once, suspected
 from analytics.episodes import merge_channels, merge_clients, storms
 from analytics.fleet import candidates, fleet_candidates, worth_looking
 from analytics.islands import islands
 from analytics.meanwhile import meanwhile
 from analytics.metrics.measure import figures, of_episodes, of_traffic
+from analytics.metrics.timeline import step_width
 from analytics.metrics.totals import overview
 from analytics.normalise import normalise
 from analytics.params import StormParams
@@ -37,11 +39,6 @@ if TYPE_CHECKING:
     from analytics.inputs import LogFiles
     from analytics.metrics.totals import Overview
     from analytics.sources import Reading
-
-
-FEW_ROWS: Final = 200_000
-"""Rows of a roll-up up to which one core is quicker than two that have to exchange them, and plans are run as they are
-rather than compiled. Five million lines of a healthy fleet make half as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ def counted(
     with _kept(rollup):
         with stage(what):
             seen = overview(rollup)
-        if again is None or not suspected(rollup, partial(has_repeated_line, files.names)):
+        if again is None or not suspected(seen.traces, partial(has_repeated_line, files.names)):
             yield Counted(rollup, seen)
             return
     every = again()
@@ -151,13 +148,13 @@ def _report(
     duplicates: int = 0,
 ) -> Report:
     spark = rollup.sparkSession
-    with _suited(spark, seen.rows):
-        rows = settled(rollup, seen.rows)
-        with meanwhile(spark, partial(of_traffic, rows, seen, params)) as traffic:
-            with stage("looking for storms"):
-                episodes, count = _episodes(rows, seen, params)
-            with stage("adding up"):
-                found = of_episodes(rows, episodes, params) | traffic()
+    with stage("setting healthy traffic aside"), _suited(spark, seen.rows):
+        parts = divided(rollup, step_width(seen.from_us or 0, seen.to_us or 0)).settled()
+    with _suited(spark, parts.rows), meanwhile(spark, partial(of_traffic, parts, seen, params)) as traffic:
+        with stage("looking for storms"):
+            episodes, count = _episodes(parts, seen, params)
+        with stage("adding up"):
+            found = of_episodes(parts, episodes, params) | traffic()
     measured = figures(found, seen, episodes, params)
     told = {field.name: getattr(measured, field.name) for field in fields(measured)}
     told["quality"] = replace(
@@ -178,18 +175,6 @@ def _kept(rollup: DataFrame) -> Iterator[None]:
         rollup.unpersist()
 
 
-def settled(rollup: DataFrame, rows: int) -> DataFrame:
-    """The roll-up as it is, without the plan that made it, for the many small queries that follow.
-
-    Each of them would plan the way from the lines again. And a few rows are all in one place, so that none of these
-    queries has to move them: moving takes longer than all else.
-
-    Args:
-        rollup: persisted; rows: how many it has.
-    """
-    return (rollup.coalesce(1) if rows <= FEW_ROWS else rollup).localCheckpoint()
-
-
 def _suited(spark: SparkSession, rows: int) -> AbstractContextManager[None]:
     return interpreted(spark) if rows <= FEW_ROWS else nullcontext()
 
@@ -208,11 +193,14 @@ def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) 
     return without_repetition(merged, params)
 
 
-def _episodes(rollup: DataFrame, seen: Overview, params: StormParams) -> tuple[tuple[Episode, ...], int]:
+def _episodes(parts: Divided, seen: Overview, params: StormParams) -> tuple[tuple[Episode, ...], int]:
     """The worst episodes, and how many there are."""
     refused, failed = (_clients(seen, kinds) for kinds in ((Answer.OVERLOAD,), FAILURES))
-    worst, count = _worst(find_storms(rollup, params, fleets=worth_looking(refused, failed, params)), params)
-    paces = tempos(rollup, worst)
+    fleets = worth_looking(refused, failed, params)
+    worst, count = _worst(find_storms(parts.storm_rows(), params, fleets=fleets), params)
+    # Segments that nobody repeated are part of the pace of whoever repeated those beside them.
+    served = any(row["answer"] == Answer.SERVED for row in worst)
+    paces = tempos(parts.rollup if served else parts.telling, worst)
     return tuple(episode_from(row, pace) for row, pace in zip(worst, paces, strict=True)), count
 
 

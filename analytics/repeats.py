@@ -62,6 +62,16 @@ def distinct_seqs_sql() -> str:
         WHEN {span} <= {BITS} THEN least(n, bit_count(seq_bits)) ELSE least(n, {span}, {several}) END AS bigint)"""
 
 
+def shared_sql(side: str) -> str:
+    """Whether a row and its neighbour were about a seq that is the same. Bits alone say no more than modulo 64.
+
+    Args:
+        side: what the names of the neighbour's columns end with, after ``_``.
+    """
+    overlap = f"seq_lo <= seq_hi_{side} AND seq_lo_{side} <= seq_hi"
+    return f"(seq_bits & seq_bits_{side}) <> 0 AND {overlap}"
+
+
 def connections_sql(bits: str = "conn_bits", most: str = "n") -> str:
     """About how many connections the lines came over: at least 1, at most ``most``; 1 where the log does not say."""
     estimate = f"coalesce({counted_sql(bits)}, {most})"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from analytics.content import has_repeated_line
-from analytics.duplicates import suspected
+from analytics.duplicates import suspected, traces_in
 from analytics.errors import BadInput
 from analytics.incremental.identity import stamp_of
 from analytics.incremental.manifest import KnownLog, Part
@@ -53,7 +53,9 @@ def take_in(
     # What a log that goes shared with others may count nowhere now.
     again = any(manifest.logs[key].shared for key in gone) and bool(fresh or there)
     if not again and lines:
-        again = suspected(compared(spark, folder, manifest, beside, hours), partial(has_repeated_line, names))
+        again = suspected(
+            traces_in(compared(spark, folder, manifest, beside, hours)), partial(has_repeated_line, names)
+        )
     if not again:
         changed = write_hours(spark, folder, manifest, lines, gone)
         _check_unmoved(fresh)
@@ -63,7 +65,7 @@ def take_in(
     with stage("leaving out lines that are there twice"), linked({**fresh, **there}, state.files) as files:
         lines = set_aside(spark, folder, roll_up(files, True), there, hours)
     lost = beside.keys() - there.keys()
-    unsure = bool(lost) and suspected(compared(spark, folder, manifest, lost, hours))
+    unsure = bool(lost) and suspected(traces_in(compared(spark, folder, manifest, lost, hours)))
     changed = write_hours(spark, folder, manifest, lines, gone, there, hours)
     _check_unmoved({**fresh, **there})
     left_out = {key: _difference(counts, lines.get(key, {})) for key, counts in before.items()}

@@ -16,10 +16,12 @@ from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES
 from analytics.metrics.timeline import MAX_STEPS
+from analytics.metrics.wanted import as_judged
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from analytics.divided import Divided
     from analytics.params import StormParams
 
 MAX_BREAKS: Final = 10_000
@@ -70,14 +72,14 @@ these whose client was answered later."""
 _FAILED: Final = f"answer IN ({', '.join(repr(answer.value) for answer in FAILURES)})"
 
 
-def cube(judged: DataFrame, width_us: int, params: StormParams) -> DataFrame:
+def cube(judged: DataFrame, parts: Divided, params: StormParams) -> DataFrame:
     """The figures' rows: ``kind`` (:class:`Kind`), ``name``, ``at``, ``to``, the sums, ``clients``.
 
     Args:
-        judged: :func:`analytics.metrics.wanted.judged`, persisted.
-        width_us: of a step of the timeline, microseconds.
+        judged: :func:`analytics.metrics.wanted.judged` of the rows of ``parts`` that are not quiet, persisted.
     """
-    inputs = (_who(judged), _times(judged, width_us), _networks(judged), _suspects(judged, params))
+    who, times = (judged.unionAll(as_judged(sums)) for sums in (parts.who, parts.times))
+    inputs = (_who(who), _times(times, parts.step_us), _networks(judged), _suspects(judged, parts.rollup, params))
     rows = inputs[0]
     for other in inputs[1:]:
         rows = rows.unionAll(other)
@@ -125,14 +127,16 @@ def _networks(judged: DataFrame) -> DataFrame:
     return _row(repeats, f"'{Kind.NET}'", "net", sums=_SUMS[:2])
 
 
-def _suspects(judged: DataFrame, params: StormParams) -> DataFrame:
+def _suspects(judged: DataFrame, rollup: DataFrame, params: StormParams) -> DataFrame:
     """The minutes of clients that may have broken their budget. Nearly all clients never repeat anything."""
     repeating = judged.where("n > wanted AND client IS NOT NULL").groupBy("client")
     most = repeating.agg(F.expr("sum(n - wanted) AS repeats")).where(F.col("repeats") >= params.client_budget_floor)
     suspects = most.orderBy(F.col("repeats").desc(), "client").limit(MAX_SUSPECTS).select("client")
-    theirs = judged.join(F.broadcast(suspects), "client", "left_semi")
-    rows = theirs.selectExpr("client", "minute_us", "n AS requests", "n - wanted AS repeats")
-    return _row(rows, f"'{Kind.CLIENT_BREAK}'", "client", "minute_us", sums=_SUMS[:2])
+    minute = f"bucket_us - bucket_us % {MINUTE_S * 1_000_000} AS minute_us"
+    every = rollup.selectExpr("client", minute, "n AS requests", "0L AS repeats")
+    repeated = judged.where("n > wanted").selectExpr("client", "minute_us", "0L AS requests", "n - wanted AS repeats")
+    theirs = every.unionAll(repeated).join(F.broadcast(suspects), "client", "left_semi")
+    return _row(theirs, f"'{Kind.CLIENT_BREAK}'", "client", "minute_us", sums=_SUMS[:2])
 
 
 def _sums() -> list[Column]:

@@ -21,8 +21,7 @@ from analytics.metrics.wanted import judged
 from analytics.report.figures import BudgetBreak, NodeMinute, Offender, Quality, Share, Success, Timeline, Totals
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+    from analytics.divided import Divided
     from analytics.metrics.parts import Row
     from analytics.metrics.totals import Overview
     from analytics.params import StormParams
@@ -59,40 +58,38 @@ class Figures:
     timeline: Timeline | None
 
 
-def of_traffic(rollup: DataFrame, seen: Overview, params: StormParams) -> Parts:
+def of_traffic(parts: Divided, seen: Overview, params: StormParams) -> Parts:
     """What is to be known whether there are storms or not: the rows behind most figures.
 
     Args:
-        rollup: persisted, or it is computed several times.
-        seen: :func:`analytics.metrics.totals.overview` of it.
+        parts: of a roll-up; seen: :func:`analytics.metrics.totals.overview` of it.
     """
-    width = timeline.step_width(seen.from_us or 0, seen.to_us or 0)
-    with persisted(judged(rollup, params)) as rows:
+    with persisted(judged(parts.telling.where("NOT quiet"), params)) as rows:
         return collect_parts(
             {
-                "cube": cube(rows, width, params),
-                "markers": timeline.markers(rollup, params),
-                "gaps": gaps.cells(rollup, seen),
-                "clocks": clocks.scattered(rollup),
+                "cube": cube(rows, parts, params),
+                "markers": timeline.markers(parts.telling, params),
+                "gaps": gaps.cells(parts.arrivals(), seen),
+                "clocks": clocks.scattered(parts.rollup),
             }
         )
 
 
-def of_episodes(rollup: DataFrame, episodes: Sequence[Episode], params: StormParams) -> Parts:
+def of_episodes(parts: Divided, episodes: Sequence[Episode], params: StormParams) -> Parts:
     """What is to be known of each storm.
 
     Args:
-        rollup: as of :func:`of_traffic`; episodes: the worst ones found in it, the worst first.
+        parts: as of :func:`of_traffic`; episodes: the worst ones found in it, the worst first.
     """
     if not episodes:
         return {name: [] for name in _OF_EPISODES}
     steps = [sparklines.step_width(episode.start_us, episode.end_us) for episode in episodes]
-    with persisted(members_of(rollup, episodes, steps)) as members:
+    with persisted(members_of(parts.telling, episodes, steps)) as members:
         return collect_parts(
             {
                 "arrivals": sparklines.arrivals(members),
-                "served": outcomes.served_again(rollup, members),
-                "waits": blast.healthy_waits(rollup, members, episodes, params),
+                "served": outcomes.served_again(parts.answered(), members),
+                "waits": blast.healthy_waits(parts.rollup, members, episodes, params),
                 "networks": networks(members),
             }
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer
+from analytics.duplicates import Traces, traces
 from analytics.report.figures import Quality, Totals
 from analytics.schema import EXPECTED
 from trickle.records import Event
@@ -43,6 +44,7 @@ class Overview:
         missing_columns: expected fields that no line has.
         coarse: all times are whole seconds.
         rows: rows of the roll-up.
+        traces: of lines that are there more than once.
     """
 
     by_answer: dict[str, int]
@@ -64,6 +66,7 @@ class Overview:
     missing_columns: tuple[str, ...]
     coarse: bool
     rows: int
+    traces: Traces
 
     @property
     def requests(self) -> int:
@@ -123,6 +126,7 @@ def answer_totals(rollup: DataFrame) -> DataFrame:
         F.max(F.when(fine, 1).otherwise(0)).alias("fine"),
         F.slice(F.collect_set("node"), 1, MAX_NODES).alias("nodes"),
         F.approx_count_distinct("client").alias("clients"),
+        *(F.expr(f"{found} AS {name}") for name, found in traces().items()),
     )
 
 
@@ -155,6 +159,7 @@ def _summary(rows: list[Any]) -> Overview:
         missing_columns=_missing(exchanges),
         coarse=counts.total() >= ENOUGH_TIMES and not any(row["fine"] for row in exchanges),
         rows=_total(rows, "rows"),
+        traces=Traces.of(rows),
     )
 
 

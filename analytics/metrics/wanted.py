@@ -60,6 +60,14 @@ JUDGED: Final = (
 _STRETCH: Final = ("who", "channel", "place")
 
 
+def as_judged(quiet: DataFrame) -> DataFrame:
+    """Sums of rows in which nothing was repeated (:mod:`analytics.divided`), with the columns of :func:`judged`; those
+    that the sums do not have are null."""
+    known = {"answer": f"'{Answer.OK}'", "wanted": "n", "wasted_bytes": "0D", "wasted_us": "0D"}
+    known |= {name: name for name in quiet.columns if name in JUDGED}
+    return quiet.selectExpr(*(f"{known.get(name, 'NULL')} AS {name}" for name in JUDGED))
+
+
 def judged(rollup: DataFrame, params: StormParams) -> DataFrame:
     """The exchanges of a roll-up, each row with how many of its requests were wanted.
 

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.duplicates import suspected
+from analytics.duplicates import suspected, traces_in
 from analytics.inputs import find_logs
 from analytics.job import make_report, rolled_up
 from tests.analytics.support.writer import LogWriter, write_lines
@@ -58,4 +58,4 @@ def test_what_only_looks_alike(spark: SparkSession, tmp_path: Path) -> None:
         log.event(turn * 0.1, Event.CHANNEL_CREATE, "film")
         log.event(turn * 0.1, Event.CHANNEL_CREATE, "film")
     write_lines(tmp_path / "a.jsonl", log.lines())
-    assert not suspected(rolled_up(spark, find_logs([str(tmp_path)])).localCheckpoint())
+    assert not suspected(traces_in(rolled_up(spark, find_logs([str(tmp_path)]))))

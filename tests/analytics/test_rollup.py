@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.job import find_storms, settled
+from analytics.divided import together
+from analytics.job import find_storms
 from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.rollup import events_of, roll_up
@@ -68,7 +69,7 @@ def test_plan(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
     assert len(re.findall(r"Exchange", plan)) == 1
     assert not re.search(r"\b(Sort|Window|\w*Python\w*|SortAggregate|ObjectHashAggregate)\b", plan)
 
-    few = settled(rollup, 1)
+    few = together(rollup.localCheckpoint(), 1)
     rest = executed_plan(find_storms(few, StormParams()))
     # What needs windows reads the stored roll-up and nothing else; and its few rows are never moved.
     assert "Window" in rest

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from analytics.classes import StormClass
+from analytics.divided import divided
 from analytics.metrics.measure import Figures, figures, of_episodes, of_traffic
+from analytics.metrics.timeline import step_width
 from analytics.metrics.totals import Overview, overview
 from analytics.params import StormParams
 from analytics.report.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
@@ -62,7 +64,8 @@ def measured(rollup: DataFrame, episodes: list[Episode]) -> tuple[Overview, Figu
         seen = overview(rollup)
         with interpreted(rollup.sparkSession):
             params = StormParams()
-            found = of_traffic(rollup, seen, params) | of_episodes(rollup, episodes, params)
+            parts = divided(rollup, step_width(seen.from_us or 0, seen.to_us or 0)).settled()
+            found = of_traffic(parts, seen, params) | of_episodes(parts, episodes, params)
             return seen, figures(found, seen, episodes, params)
     finally:
         rollup.unpersist()
