@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer
+from analytics.answers import FAILURES, Answer, among
 from analytics.duplicates import Traces, traces
 from analytics.report.figures import Quality, Totals
 from analytics.schema import EXPECTED
@@ -125,7 +125,7 @@ def answer_totals(rollup: DataFrame) -> DataFrame:
         F.bit_or("present").alias("present"),
         F.max(F.when(fine, 1).otherwise(0)).alias("fine"),
         F.slice(F.collect_set("node"), 1, MAX_NODES).alias("nodes"),
-        F.approx_count_distinct("client").alias("clients"),
+        F.approx_count_distinct(F.when(among(FAILURES), F.col("client"))).alias("clients"),
         *(F.expr(f"{found} AS {name}") for name, found in traces().items()),
     )
 
