@@ -96,7 +96,7 @@ def test_fail_on(tmp_path: Path) -> None:
     [
         ([], 2),
         (["LOG", "--fail-on", "sometimes"], 2),
-        (["LOG", "--json", "/nonexistent/report.json"], 2),
+        (["LOG", "--json", "absent/report.json"], 2),
         (["LOG", "--json", "/"], 2),
         (["missing.jsonl"], 3),
         (["empty.jsonl"], 3),
@@ -105,7 +105,8 @@ def test_fail_on(tmp_path: Path) -> None:
 def test_wrong_use(arguments: list[str], code: int, naive: Path, tmp_path: Path) -> None:
     """Wrong arguments are usage errors, missing or empty logs bad input; neither shows a stack."""
     (tmp_path / "empty.jsonl").touch()
-    names = {"LOG": str(naive), "missing.jsonl": f"{tmp_path}/missing.jsonl", "empty.jsonl": f"{tmp_path}/empty.jsonl"}
+    inside = ("missing.jsonl", "empty.jsonl", "absent/report.json")
+    names = {"LOG": str(naive)} | {name: f"{tmp_path}/{name}" for name in inside}
     result = invoke(*[names.get(argument, argument) for argument in arguments])
     assert result.exit_code == code
     assert "Traceback" not in result.stderr
