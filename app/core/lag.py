@@ -6,10 +6,12 @@ lag. Standing still is about everything that a connection is sent, answers inclu
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from typing import Final
 
 from app.core.segment import Segment
@@ -81,3 +83,16 @@ class Timelines:
         """How many bytes of a segment are so old that every reader who was there must have them."""
         when, size = self._marks[segment][0]
         return size if now - when >= self._limit_s else 0
+
+    def age_s(self, segment: Segment, have: int, now: float) -> float:
+        """For how long a reader that has so many bytes of a segment has lacked the next one, at least.
+
+        Args:
+            have: bytes that it has, or found when it came.
+
+        Returns:
+            Seconds; 0 where it lacks nothing, or nobody has looked yet.
+        """
+        marks = self._marks.get(segment, ())
+        at = bisect_right(marks, have, key=itemgetter(1))
+        return now - marks[at][0] if at < len(marks) else 0.0

@@ -187,6 +187,10 @@ class Connection(HttpToolsProtocol):
         """How many body bytes the reader on this connection is behind."""
         return reader.lag() if (reader := self.reader()) is not None else 0
 
+    def lag_s(self) -> float:
+        """For how many seconds the reader on this connection has lacked what was published."""
+        return reader.lag_s() if (reader := self.reader()) is not None else 0.0
+
     def with_origin(self, headers: dict[bytes, bytes]) -> dict[bytes, bytes]:
         """The headers of the request that was parsed, with all that proxies say about its client."""
         return headers | {FORWARDED_FOR: forwarded_for(self.headers)}

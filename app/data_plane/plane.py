@@ -91,6 +91,7 @@ class DataPlane:
         holds, held_us: how many it has held back so far, and for how long altogether (those of ``guarded`` not yet).
         unheld: how many it would have, had there not been too many already.
         stalled: connections with unsent bytes. cut_offs: how many of them were cut off, by the reason.
+        timelines: when the bytes were published that somebody lacks.
         catching_up: readers that are behind, and whose connection takes more.
         ending: readers that have all of a segment but its end.
         resting: connections between requests, new ones included, each with the time when it closes; in that order.
@@ -147,7 +148,7 @@ class DataPlane:
         self.loop_lag = Histogram()
         self.bytes_in = 0
         self.bytes_out = 0
-        self._timelines = Timelines(options.reader_lag_s)
+        self.timelines = Timelines(options.reader_lag_s)
         self._common: tuple[object, bytes] = (None, b"")
 
     def jitter(self, low: int, high: int) -> int:
@@ -180,7 +181,7 @@ class DataPlane:
         self.registry.expire(now)
         self.latencies.settle()
         self._send_interim(now)
-        cut_off_stalled(self, self._timelines, now)
+        cut_off_stalled(self, self.timelines, now)
         self._close_resting(now)
         if self.access is not None:
             self.access.tick()

@@ -111,6 +111,12 @@ class Reader(Exchange):
         """Body bytes published but not sent yet, beyond what was there when the reader came."""
         return self.segment.size - max(self.sent, self.backlog)
 
+    def lag_s(self) -> float:
+        """For how many seconds it has lacked what it has not been sent, or has not taken."""
+        plane = self.plane
+        unsent = self.connection.transport.get_write_buffer_size()
+        return plane.timelines.age_s(self.segment, max(self.sent - unsent, self.backlog), plane.clock())
+
     def is_overdue(self, overdue: int, unsent: int) -> bool:
         """Whether it lacks bytes that are too old.
 

@@ -21,6 +21,10 @@ STEPS: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """From what the kernel holds for a reader, to where it is cut off by default."""
 
 
+STEPS_S: Final = (0.5, 1, 2, 5)
+"""From two looks of the sweeper, to half of the time after which a reader is cut off by default."""
+
+
 class ReaderLag(Collector):
     """The largest lag, and how many readers are how far behind."""
 
@@ -30,9 +34,14 @@ class ReaderLag(Collector):
     def collect(self) -> Iterator[Metric]:
         """As of now."""
         behind: Iterator[Connection | Reader] = chain(self._plane.stalled, self._plane.catching_up)
-        lags = [who.lag() for who in islice(behind, MOST)]
+        late = list(islice(behind, MOST))
+        lags, ages = [who.lag() for who in late], [who.lag_s() for who in late]
         yield gauge(
             "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
         )
         counts = {str(step): float(sum(lag > step for lag in lags)) for step in STEPS}
         yield gauges("readers_behind", "Readers that are further behind than so many body bytes.", "bytes", counts)
+        longest = max(ages, default=0)
+        yield gauge("reader_lag_max_seconds", "For how long a reader has lacked what was published.", longest)
+        counts = {str(step): float(sum(age > step for age in ages)) for step in STEPS_S}
+        yield gauges("readers_late", "Readers that have lacked something for more seconds.", "seconds", counts)

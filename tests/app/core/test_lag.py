@@ -87,3 +87,12 @@ def test_overdue_is_what_was_there_so_long_ago(steps: list[tuple[float, int]], l
         timelines.look([segment], now)
         assert timelines.overdue(segment, now) == max((s for when, s in seen if now - when >= limit_s), default=0)
     assert len(timelines._marks[segment]) <= limit_s / 0.1 + 2
+
+
+def test_the_age_of_what_a_reader_lacks() -> None:
+    """Since the look at which the first byte was there that it has not; nothing for who has all, or is not followed."""
+    timelines, segment = Timelines(10.0), Segment(0)
+    for now in range(4):
+        timelines.look([grown(segment, 100 * (now + 1))], float(now))
+    assert [timelines.age_s(segment, have, 5.0) for have in (0, 99, 100, 199, 200, 399, 400)] == [5, 5, 4, 4, 3, 2, 0]
+    assert timelines.age_s(Segment(1), 0, 5.0) == 0

@@ -171,7 +171,7 @@ def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> N
         reader = channel.read(0)
         eventually(lambda: server.plane.stalled)
         for tick in range(3):
-            cut_off_stalled(server.plane, server.plane._timelines, server.plane.clock() + tick)
+            cut_off_stalled(server.plane, server.plane.timelines, server.plane.clock() + tick)
         assert reader.head().status == 200
         assert reader.rest() == body
 

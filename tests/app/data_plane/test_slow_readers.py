@@ -123,6 +123,7 @@ def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServ
         with slow_reader(server, channel, upload.chunk, 40) as reader:
             later(server, 0)
             later(server, LAG_S / 2)
+            assert server.inside(lambda: max(stalled.lag_s() for stalled in server.plane.stalled)) >= LAG_S / 2
             sent = sent_to(server)
             reader.take(9 * CHUNK)
             eventually(lambda: sent_to(server) > sent + 4 * CHUNK)

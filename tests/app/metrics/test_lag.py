@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from app.data_plane.plane import DataPlane
-from app.metrics.lag import MOST, STEPS, ReaderLag
+from app.metrics.lag import MOST, STEPS, STEPS_S, ReaderLag
 from tests.app.metrics.scrape import Samples, labelled, scrape
 
 
@@ -21,6 +21,9 @@ class Connection:
     def lag(self) -> int:
         Connection.looked += 1
         return self._behind
+
+    def lag_s(self) -> float:
+        return max(0, self._behind) / 1000
 
 
 def lag_of(*behind: int, catching_up: tuple[int, ...] = ()) -> Samples:
@@ -47,6 +50,15 @@ def test_readers_are_counted_by_how_far_they_are_behind() -> None:
 def test_readers_that_catch_up_are_behind_too() -> None:
     """Their connection takes more, and they wait for their turn."""
     assert lag_of(1, catching_up=(70_000,))["tricklecast_reader_lag_max_bytes", ()] == 70_000
+
+
+def test_readers_are_counted_by_how_long_they_lack_something() -> None:
+    """A step is not beyond itself, as for bytes."""
+    found = lag_of(400, 500, 501, catching_up=(2001, 9000))
+    assert found["tricklecast_reader_lag_max_seconds", ()] == 9
+    assert STEPS_S == (0.5, 1, 2, 5)
+    assert list(labelled(found, "tricklecast_readers_late", "seconds").values()) == [3, 2, 2, 1]
+    assert lag_of()["tricklecast_reader_lag_max_seconds", ()] == 0
 
 
 def test_the_work_is_bounded() -> None:

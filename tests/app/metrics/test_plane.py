@@ -26,7 +26,7 @@ def test_what_is_there_is_shown() -> None:
         expected = {
             "channels": 2, "channels_draining": 1, "readers": 1, "readers_waiting": 1, "preconnects": 1,
             "segments_written": 0, "segments_orphaned": 0, "stalled_connections": 0, "received_bytes_total": 6,
-            "overtaking_posts": 0, "draining": 0, "reader_lag_max_bytes": 0,
+            "overtaking_posts": 0, "draining": 0, "reader_lag_max_bytes": 0, "reader_lag_max_seconds": 0,
         }  # fmt: skip
         assert {name: gauges[name] for name in expected} == expected
         assert gauges["sent_bytes_total"] >= 5
