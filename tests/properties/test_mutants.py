@@ -58,7 +58,7 @@ STALE_UNLESS_TAKEN_OVER: Final = "if writer.outcome is not None and writer.segme
 
 MUTANTS: Final = (
     # The head.
-    Mutant("head-assigned", Channel, "_advance", "max(self.next_seq, seq + 1)", "seq + 1"),
+    Mutant("head-assigned", Channel, "_advance", "if seq >= self.next_seq:", "if True:"),
     Mutant(
         "empty-close-does-not-advance",
         Channel,
@@ -123,8 +123,8 @@ MUTANTS: Final = (
         "reader-of-an-evicted-segment-leaks-its-memory",
         Channel,
         "detach",
-        "self._budget.settle(segment)",
-        "pass",
+        "self._budget.settle if segment.closed else self.release",
+        "self.release",
     ),
     Mutant("negative-seq-is-off-by-one", Channel, "resolve", "head + seq + 1", "head + seq"),
     # Bytes.
@@ -175,7 +175,7 @@ MUTANTS: Final = (
     Mutant("channel-has-no-limit", Registry, "_limit_of_readers", "not channel.reading.admits(join=join)", "False"),
     Mutant("reader-of-a-channel-counts-for-ever", Channel, "detach", "self.reading.give_back()", "pass"),
     Mutant("publisher-counts-for-ever", Writer, "settle", "self._counted.give_back()", "pass"),
-    Mutant("journal-has-gaps", Journal, "_next", "self.index += 1", "self.index += 2"),
+    Mutant("journal-has-gaps", Journal, "segment_closed", "self.index += 1", "self.index += 2"),
     Mutant("idle-counts-from-the-beginning", Registry, "_idle_at", "channel.active_at", "channel.created_at"),
     Mutant(
         "earlier-deadline-is-missed",
@@ -200,6 +200,6 @@ def test_the_walk_is_green_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
     same = Mutant("none", Channel, "_advance", "self.next_seq", "self.next_seq")
     with pytest.raises(AssertionError, match="only once"):
         same.mutate()
-    one = Mutant("none", Channel, "_advance", "max(self.next_seq, seq + 1)", "max(seq + 1, self.next_seq)")
+    one = Mutant("none", Channel, "_advance", "if seq >= self.next_seq:", "if self.next_seq <= seq:")
     monkeypatch.setattr(Channel, "_advance", one.mutate())
     run_state_machine_as_test(RegistryMachine, settings=settings(HUNT, max_examples=50))
