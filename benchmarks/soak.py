@@ -122,7 +122,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long in all [30]")
     parser.add_argument("--busy", type=float, default=0.6, metavar="SHARE", help="of a core, for the server [0.6]")
-    parser.add_argument("--readers", type=int, default=300, help="of the crowd, at any time [300]")
+    parser.add_argument("--readers", type=int, default=500, help="of the crowd, at any time [500]")
     parser.add_argument("--publishers", type=int, default=5, help="of the crowd, at any time [5]")
     parser.add_argument("--seed", type=int, default=1, help="of all that the crowd draws [1]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all samples to this file")

@@ -65,9 +65,9 @@ class Job:
     port: int
     seed: int = 1
     publishers: int = 5
-    readers: int = 300
-    chunk_bytes: int = 8 << 10
-    segment_s: float = 1.0
+    readers: int = 500
+    chunk_bytes: int = 1 << 10
+    segment_s: float = 0.5
     life_s: float = 20.0
     rate: float = 30.0
 

@@ -31,7 +31,7 @@ STEERED_S = 40.0
 """For so long, at most half of the first life, the crowd's pace is adjusted; then it stays, so that what the server
 holds is always about the same."""
 
-DELIVERIES = 60_000
+DELIVERIES = 600_000
 """Chunks a second, over all readers, beyond which no pace is asked for: more than a core can deliver one by one."""
 
 LATE_S = 0.5
@@ -56,7 +56,7 @@ class Plan:
     seconds: float
     busy: float = 0.6
     publishers: int = 5
-    readers: int = 300
+    readers: int = 500
     life_s: float = 20.0
     witnesses: int = 4
     every_s: float = 0.1
