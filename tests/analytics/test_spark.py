@@ -146,6 +146,7 @@ def test_quiet_start_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert [line.split(" ")[0:2] for line in done.stderr.splitlines()] == [
         ["storms:", "starting"],
         ["storms:", "reading"],
+        ["storms:", "setting"],
         ["storms:", "looking"],
         ["storms:", "adding"],
     ]
