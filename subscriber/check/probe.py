@@ -23,6 +23,7 @@ from subscriber.transport import TrailerTransport
 from trickle import wire
 from trickle.bearer import Bearer
 from trickle.errors import TrickleError, header_int
+from trickle.records import Reason
 
 MAX_SEGMENTS: Final = 20_000
 """A check ends after so many: its notes are in memory (about 2 kB each)."""
@@ -182,7 +183,8 @@ class Probe:
             restarted=segment.restarted,
             content_type=segment.content_type,
             size_at_start=segment.size_at_start,
-            truncated=segment.truncated,
+            # One that was skipped is told as empty, and its media as missing.
+            truncated=None if segment.truncated == Reason.SKIPPED else segment.truncated,
             broken=None if segment.broken is None else str(segment.broken),
             left=left,
             size=content.size,
