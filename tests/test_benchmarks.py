@@ -144,6 +144,7 @@ async def _soak(folder: Path) -> Outcome:
     return await soak(plan, folder, UNBOUND, lambda _: None)
 
 
+@pytest.mark.long
 @LINUX
 def test_a_soak_survives_a_restart_and_a_kill(tmp_path: Path) -> None:
     """The server ends and is killed in the middle, the clients go on, and the log can be read afterwards."""

@@ -47,6 +47,7 @@ def test_made_logs_are_of_their_shape(logs: dict[str, Path], tmp_path: Path) -> 
     assert rows == [(len(lines),)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_spark_and_duckdb_find_what_was_planted(spark: SparkSession, logs: dict[str, Path]) -> None:
     """Both find every planted storm and nothing else; what the worker measured survives its way through JSON."""
