@@ -25,6 +25,7 @@ from publisher.verdicts import (
     Ticket,
     Verdict,
 )
+from tests.publisher.dice import TopRandom, ZeroRandom
 from trickle import errors, wire
 from trickle.backoff import RetryBudget
 
@@ -35,20 +36,6 @@ WAITING = Progress(handed=10)
 """Something to send, of which nothing was sent in this request."""
 
 GONE = Progress(sent=10, handed=10, held=False)
-
-
-class TopRandom(Random):
-    """Dice that always show the highest number, so that delays are known."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
-
-
-class ZeroRandom(Random):
-    """Dice that always show the lowest number."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return a
 
 
 def answer(status: int, detail: str = "", **headers: object) -> Answered:

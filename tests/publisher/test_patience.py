@@ -8,26 +8,13 @@ import pytest
 
 from publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_LIMIT_S, Patience
 from publisher.verdicts import Lost
+from tests.publisher.dice import TopRandom, ZeroRandom
 from trickle.backoff import RetryBudget
 from trickle.errors import ConnectionLost, Refused
 
 SILENT = Lost(ConnectionLost(), waited_s=10.0)
 CUT = Lost(ConnectionLost())
 UNREACHABLE = Lost(ConnectionLost(), connected=False)
-
-
-class TopRandom(Random):
-    """Dice that always show the highest number."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return b
-
-
-class ZeroRandom(Random):
-    """Dice that always show the lowest number."""
-
-    def uniform(self, a: float, b: float) -> float:
-        return a
 
 
 @pytest.mark.parametrize(("lost", "lived_s"), [(SILENT, 10.0), (SILENT, 3600.0), (UNREACHABLE, 5.0), (CUT, 0.0)])

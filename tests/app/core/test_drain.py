@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.drain import COME_BACK_S, Drain
+from benchmarks.restart import WINDOW_S, busiest
 
 SECONDS: Final = st.floats(0.0, 3600.0)
 BEGUN: Final = 100.0
@@ -84,17 +84,6 @@ def test_when_it_is_over(at_s: float, connected: bool, busy: bool, over: bool) -
     assert make().is_over(BEGUN + at_s, connected=connected, busy=busy) is over
 
 
-def busiest(times: Sequence[float], window_s: float = 1.0) -> int:
-    """How many lie in the fullest window."""
-    ordered = sorted(times)
-    first = most = 0
-    for number, at in enumerate(ordered):
-        while ordered[first] <= at - window_s:
-            first += 1
-        most = max(most, number - first + 1)
-    return most
-
-
 @pytest.mark.parametrize("clients", [300, 2000])
 @pytest.mark.parametrize("spread_s", [5.0, 10.0])
 def test_the_successor_is_not_run_over(clients: int, spread_s: float) -> None:
@@ -105,7 +94,7 @@ def test_the_successor_is_not_run_over(clients: int, spread_s: float) -> None:
     back = [at + rng.randint(*drain.come_back_s(at)) for at in left]
     assert min(back) >= BEGUN + spread_s + drain.restart_s
     assert max(back) <= BEGUN + 2 * spread_s + drain.restart_s + 1
-    assert max(busiest(left), busiest(back)) < 2 * clients / spread_s
+    assert max(busiest(left, WINDOW_S), busiest(back, WINDOW_S)) < 2 * clients / spread_s
 
 
 def test_who_keeps_asking_is_sent_to_the_same_seconds() -> None:
