@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
+from app.core.capacity import UNLIMITED, Capacity
 from app.core.clients import Client, Clients
-from app.core.gate import UNLIMITED, Gate
 from app.core.limits import Limit, Limits
 
 
@@ -21,7 +21,7 @@ class Admission:
             be told apart.
     """
 
-    def __init__(self, limits: Limits, connections: Gate) -> None:
+    def __init__(self, limits: Limits, connections: Capacity) -> None:
         self._connections = connections
         self.clients: Clients | None = None
         self._client_connections = limits.client_connections or UNLIMITED

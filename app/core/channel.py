@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from app.core.budget import Budget
+from app.core.capacity import Capacity
 from app.core.deadlines import Deadlines
 from app.core.facts import EndReason, Journal
-from app.core.gate import Gate
 from app.core.limits import Limits
 from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
 from app.core.segment import FINISH, OPEN, WAITING, Cursor, Event, Segment, encode_frame, prefix
@@ -61,7 +61,7 @@ class Channel:
         self.ended = False
         self.drain_until: float | None = None
         self.next_seq = self.floor = self.bytes_in = self.bytes_out = 0
-        self.reading = Gate(limits.readers_per_channel)
+        self.reading = Capacity(limits.readers_per_channel)
         self.scheduled_at: float | None = None
         self._limits = limits
         self._budget = budget

@@ -28,11 +28,11 @@ def check_registry(registry: Registry) -> None:
     assert registry.budget.used == held, "the budget counts just what is held"
     # A segment that closes without a byte cannot be refused; the next one makes room for it.
     assert held <= registry.limits.total_bytes + SEGMENT_COST, "the budget holds"
-    assert len(registry.channels) == registry.gates.channels.used, "channels are counted"
-    assert writers == registry.gates.publishers.used, "publishers are counted"
+    assert len(registry.channels) == registry.capacities.channels.used, "channels are counted"
+    assert writers == registry.capacities.publishers.used, "publishers are counted"
     assert readers <= registry.readers, "readers are counted, those of ended lives, too"
-    for gate in registry.gates:
-        assert 0 <= gate.used <= gate.limit, f"the limit holds: {gate}"
+    for capacity in registry.capacities:
+        assert 0 <= capacity.used <= capacity.limit, f"the limit holds: {capacity}"
     assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
 
 

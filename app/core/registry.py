@@ -9,10 +9,10 @@ from itertools import chain, count, islice
 from typing import Final
 
 from app.core.budget import Budget
+from app.core.capacity import Capacities
 from app.core.channel import Channel
 from app.core.drain import COME_BACK_S
 from app.core.facts import EndReason, FactListener, Journal
-from app.core.gate import Gates
 from app.core.limits import Limit, Limits
 from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
 from app.core.segment import Cursor, Segment
@@ -52,8 +52,8 @@ class Registry:
     Attributes:
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time after which who is refused for that reason is to come back.
-        gates: of the limits that all clients share. Connections are taken and given back outside; here is decided who
-            may join while they are short.
+        capacities: of the limits that all clients share. Connections are taken and given back outside; here is decided
+            who may join while they are short.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Registry:
         self.shutting_down = False
         self.come_back_s = COME_BACK_S
         self.channels: dict[str, Channel] = {}
-        self.gates = Gates.of(limits)
+        self.capacities = Capacities.of(limits)
         self.budget = Budget(limits.total_bytes, self._reclaim)
         self.journal = Journal(listener, segment_listener)
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
@@ -83,7 +83,7 @@ class Registry:
     @property
     def readers(self) -> int:
         """Readers at this moment, waiting ones included."""
-        return self.gates.readers.used
+        return self.capacities.readers.used
 
     def create(
         self, name: str, content_type: str, now: float, *, force: bool = False, resumed: bool = False
@@ -105,9 +105,9 @@ class Registry:
         if self.shutting_down:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
         join = not (force or resumed)
-        if channel is None and not self.gates.channels.admits(join=join):
+        if channel is None and not self.capacities.channels.admits(join=join):
             return Refusal(Why.LIMIT, limit=Limit.CHANNELS)
-        if join and not self.gates.connections.joinable:
+        if join and not self.capacities.connections.joinable:
             return Refusal(Why.LIMIT, limit=Limit.CONNECTIONS)
         return self._create(name, content_type, now)
 
@@ -151,7 +151,7 @@ class Registry:
         channel = self.channels.get(name)
         if channel is None:
             return self._missing(name)
-        readers, reading = self.gates.readers, channel.reading
+        readers, reading = self.capacities.readers, channel.reading
         # Asked first what is true of all but a few requests: every GET comes this way.
         if seq < 0 or readers.used >= readers.limit or reading.used >= reading.limit:
             limit = self._limit_of_readers(channel, join=seq < 0)
@@ -165,12 +165,12 @@ class Registry:
 
     def attach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
         """Count a reader in; it is woken as long as the segment is not closed."""
-        self.gates.readers.take()
+        self.capacities.readers.take()
         channel.attach(cursor, segment)
 
     def detach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
         """Count a reader out, exactly once for each attach."""
-        self.gates.readers.give_back()
+        self.capacities.readers.give_back()
         channel.detach(cursor, segment)
 
     # Writing.
@@ -201,14 +201,14 @@ class Registry:
         if channel is not None and channel.ended and seq != 0 and not reset:
             return Refusal(Why.ENDED, channel, seq, recently_ended=True)
         live = channel is not None and not channel.ended
-        if not self.gates.publishers.admits(join=not live and seq <= 0) and not self._is_written(channel, seq):
+        if not self.capacities.publishers.admits(join=not live and seq <= 0) and not self._is_written(channel, seq):
             return Refusal(Why.LIMIT, channel, limit=Limit.PUBLISHERS)
         found = self.create(name, "" if live else content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
         answer = found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key, attempt=attempt)
         if isinstance(answer, Writer):
-            answer.count(self.gates.publishers)
+            answer.count(self.capacities.publishers)
             found.content_type = found.content_type or content_type
         return answer
 
@@ -273,11 +273,11 @@ class Registry:
 
     def _limit_of_readers(self, channel: Channel, *, join: bool) -> Limit | None:
         """The limit that one more reader would exceed."""
-        if not self.gates.readers.admits(join=join):
+        if not self.capacities.readers.admits(join=join):
             return Limit.READERS
         if not channel.reading.admits(join=join):
             return Limit.CHANNEL_READERS
-        return Limit.CONNECTIONS if join and not self.gates.connections.joinable else None
+        return Limit.CONNECTIONS if join and not self.capacities.connections.joinable else None
 
     def _is_written(self, channel: Channel | None, seq: int) -> bool:
         """Whether somebody writes the segment, so that who takes it over is not one more."""
@@ -289,7 +289,7 @@ class Registry:
         if before is not None:
             self._forget(before)
         else:
-            self.gates.channels.take()
+            self.capacities.channels.take()
         tombstone = self._tombstones.pop(name, None)
         last = before.epoch if before else tombstone.epoch if tombstone else 0
         channel = Channel(
@@ -311,7 +311,7 @@ class Registry:
         """The drain is over: the name is free again."""
         self._forget(channel)
         del self.channels[channel.name]
-        self.gates.channels.give_back()
+        self.capacities.channels.give_back()
         self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)

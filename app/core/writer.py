@@ -11,8 +11,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from app.core.capacity import Capacity
     from app.core.channel import Channel
-    from app.core.gate import Gate
     from app.core.segment import Segment
 
 
@@ -93,7 +93,7 @@ class Writer:
         self.attempt = attempt
         self.repeated = repeated
         self.outcome: Outcome | None = None
-        self._counted: Gate | None = None
+        self._counted: Capacity | None = None
 
     def __repr__(self) -> str:
         state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
@@ -113,7 +113,7 @@ class Writer:
         """Whether it is one of the publishers: the server's own are not."""
         return self._counted is not None
 
-    def count(self, publishers: Gate) -> None:
+    def count(self, publishers: Capacity) -> None:
         """It is one of the publishers, until its part has ended."""
         publishers.take()
         self._counted = publishers

@@ -127,7 +127,7 @@ class DataPlane:
         self.handshakes: set[asyncio.Task[None]] = set()
         self.failed_handshakes = 0
         self.surplus: dict[Patience, None] = {}
-        self.admission = Admission(registry.limits, registry.gates.connections)
+        self.admission = Admission(registry.limits, registry.capacities.connections)
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.preconnects: dict[Publish, float] = {}
         self.held: set[Held] = set()

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from app.access_log import AccessLog
-from app.core.gate import UNLIMITED
+from app.core.capacity import UNLIMITED
 from app.data_plane.plane import DataPlane
 from app.metrics.families import gauges
 
@@ -35,13 +35,17 @@ class LimitsCollector(Collector):
         used = {name: usage.used for name, usage in usages.items()}
         yield gauges("limit", "Limits that all clients share.", "limit", limits)
         yield gauges("limit_used", "How much of each limit is used.", "limit", used)
-        closed = {name: not gate.joinable for name, gate in self._plane.registry.gates._asdict().items()}
+        capacities = self._plane.registry.capacities._asdict()
+        closed = {name: not capacity.joinable for name, capacity in capacities.items()}
         yield gauges("limit_joins_refused", "1 while only those who go on are let in.", "limit", closed)
 
     def _usages(self) -> dict[str, Usage]:
         registry = self._plane.registry
-        gates = registry.gates._asdict()
-        usages = {name: Usage(gate.used, gate.limit) for name, gate in gates.items() if gate.limit != UNLIMITED}
+        usages = {
+            name: Usage(capacity.used, capacity.limit)
+            for name, capacity in registry.capacities._asdict().items()
+            if capacity.limit != UNLIMITED
+        }
         usages["total_bytes"] = Usage(registry.budget.used, registry.budget.limit)
         if self._log is not None:
             usages["access_log_queue"] = Usage(self._log.queued, self._log.limit)

@@ -17,10 +17,10 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from app.core.budget import Budget
+from app.core.capacity import Capacity
 from app.core.channel import Channel
 from app.core.deadlines import Deadlines
 from app.core.facts import Journal
-from app.core.gate import Gate
 from app.core.registry import Registry
 from app.core.segment import Segment
 from app.core.window import Window
@@ -170,8 +170,8 @@ MUTANTS: Final = (
         "content_type",
     ),
     # Limits.
-    Mutant("joins-never-stop", Gate, "take", ">= self._joins_stop", "> self.limit"),
-    Mutant("joins-return-at-once", Gate, "give_back", "self._joins_return", "self._joins_stop"),
+    Mutant("joins-never-stop", Capacity, "take", ">= self._joins_stop", "> self.limit"),
+    Mutant("joins-return-at-once", Capacity, "give_back", "self._joins_return", "self._joins_stop"),
     Mutant("channel-has-no-limit", Registry, "_limit_of_readers", "not channel.reading.admits(join=join)", "False"),
     Mutant("reader-of-a-channel-counts-for-ever", Channel, "detach", "self.reading.give_back()", "pass"),
     Mutant("publisher-counts-for-ever", Writer, "settle", "self._counted.give_back()", "pass"),

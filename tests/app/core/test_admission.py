@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from app.core.admission import Admission
+from app.core.capacity import Capacity
 from app.core.clients import Client
-from app.core.gate import Gate
 from app.core.limits import Limit, Limits
 
 
 def make(**limits: Any) -> Admission:
-    """An admission with a gate of its own."""
+    """An admission with a capacity of its own."""
     limited = Limits(**limits)
-    return Admission(limited, Gate(limited.connections))
+    return Admission(limited, Capacity(limited.connections))
 
 
 def client_of(admission: Admission, address: str = "a") -> Client:
@@ -116,8 +116,8 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.limits = Limits(
             connections=connections, client_exchanges=exchanges, client_connections=per_client, clients=clients
         )
-        self.gate = Gate(connections)
-        self.admission = Admission(self.limits, self.gate)
+        self.capacity = Capacity(connections)
+        self.admission = Admission(self.limits, self.capacity)
         self.connected: list[Client] = []
         self.asking: list[Client] = []
 
@@ -161,7 +161,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         here = {*self.connected, *self.asking}
         clients = self.admission.clients
         assert clients is not None
-        assert self.gate.used == len(self.connected)
+        assert self.capacity.used == len(self.connected)
         assert len(clients) <= self.limits.clients
         assert len(here - {clients.others}) <= self.limits.clients
         for client in here:

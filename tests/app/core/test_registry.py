@@ -246,7 +246,7 @@ def test_who_takes_over_is_not_one_more() -> None:
     first = grant(registry, "c", 0)
     grant(registry, "c", 0)
     assert first.outcome == Outcome(Verdict.SUPERSEDED, 0)
-    assert registry.gates.publishers.used == 1
+    assert registry.capacities.publishers.used == 1
     check_registry(registry)
 
 
@@ -264,7 +264,7 @@ def test_every_way_to_end_makes_room_for_a_publisher(end: str) -> None:
         case _:
             registry.end("c", 0.0)
     channel.abort(writer, 0.0)
-    assert registry.gates.publishers.used == 0
+    assert registry.capacities.publishers.used == 0
     check_registry(registry)
 
 
@@ -307,7 +307,7 @@ def test_nobody_joins_while_connections_are_short(connections: int, joins: bool)
     registry, _ = make_registry(connections=10)
     publish(registry, "c", 0)
     for _ in range(connections):
-        registry.gates.connections.take()
+        registry.capacities.connections.take()
     refused = Limit.CONNECTIONS
     answers = [registry.resolve("c", -1), registry.reserve("new", 0, Told(), 0.0), registry.create("other", "", 0.0)]
     assert [isinstance(answer, Refusal) and answer.limit is refused for answer in answers] == [not joins] * 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.gate import Gate
+from app.core.capacity import Capacity
 from app.core.segment import Segment
 from app.core.writer import Outcome, Verdict, Writer
 from tests.app.core.support import Bench, Told
@@ -36,7 +36,7 @@ def test_settling_tells_nobody() -> None:
 
 def test_a_writer_that_is_counted_counts_until_it_is_settled() -> None:
     """It takes its place among the publishers, and gives it back; the server's own writers take none."""
-    publishers, writer = Gate(5), make()
+    publishers, writer = Capacity(5), make()
     assert not writer.counted
     writer.settle(Verdict.COMPLETE)
     writer = make()

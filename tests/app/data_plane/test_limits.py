@@ -72,7 +72,7 @@ def test_connections_are_limited() -> None:
         first.request("POST", f"{target.base}/c", {})
         assert first.response().status == 200
         second = target.open()
-        eventually(lambda: server.plane.registry.gates.connections.used == 2)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 2)
         for _ in range(2):
             surplus = target.send("GET", f"{target.base}/c/next")
             refused = surplus.response()
@@ -82,17 +82,17 @@ def test_connections_are_limited() -> None:
         first.request("GET", f"{target.base}/c/next")
         assert first.response().status == 200
         second.close()
-        eventually(lambda: server.plane.registry.gates.connections.used == 1)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 1)
         assert target.ask("GET", f"{target.base}/c/next").status == 200
         first.close()
-        eventually(lambda: server.plane.registry.gates.connections.used == 0)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 0)
 
 
 def test_the_control_plane_answers_when_all_connections_are_taken() -> None:
     """Health, metrics and the API are there for those who come to look; each such connection closes with its answer."""
     with limited(max_connections=1) as (server, target):
         target.open()
-        eventually(lambda: server.plane.registry.gates.connections.used == 1)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 1)
         for path in ("/healthz", "/readyz", "/metrics", "/api/v1/channels"):
             surplus = target.send("GET", path)
             answer = surplus.response()
@@ -107,7 +107,7 @@ def test_silent_connections_do_not_keep_an_operator_out() -> None:
     """Beyond the limit only so many are kept that have not asked: the oldest are answered unasked, and closed."""
     with limited(max_connections=1) as (server, target):
         taken = target.open()
-        eventually(lambda: server.plane.registry.gates.connections.used == 1)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 1)
         silent: list[Connection] = []
         for number in range(MAX_SURPLUS + 3):
             silent.append(target.open())
@@ -132,7 +132,7 @@ def test_joins_wait_while_connections_are_short() -> None:
         channel.publish(0, b"x")
         eventually(lambda: not server.plane.connections)
         opened = [target.open() for _ in range(3)]
-        eventually(lambda: server.plane.registry.gates.connections.used == 3)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 3)
         check_refused(server, channel.get(-1), 503, "connections")
         check_refused(server, target.channel().post(0), 503, "connections")
         assert channel.get(0).body == b"x"
@@ -146,7 +146,7 @@ def test_connections_of_a_client_are_limited() -> None:
     """429; the control plane answers all the same."""
     with limited(per_ip_connections=2) as (server, target):
         target.open(), target.open()
-        eventually(lambda: server.plane.registry.gates.connections.used == 2)
+        eventually(lambda: server.plane.registry.capacities.connections.used == 2)
         check_refused(server, target.ask("GET", f"{target.base}/c/next"), 429, "per_ip_connections")
         assert target.ask("GET", "/healthz").status == 200
 

@@ -142,7 +142,7 @@ def left_over(plane: DataPlane) -> dict[str, int]:
     counts = {
         "connections": len(plane.connections),
         "handshakes": len(plane.handshakes),
-        "places": plane.registry.gates.connections.used,
+        "places": plane.registry.capacities.connections.used,
         "exchanges": sum(connection.exchange is not None for connection in plane.connections),
         "preconnects": len(plane.preconnects),
         "held": len(plane.held),

@@ -36,7 +36,7 @@ def silent(server: LocalServer, stack: ExitStack) -> socket.socket:
 
 def places(server: LocalServer) -> int:
     """How many connections have a place."""
-    return server.plane.registry.gates.connections.used
+    return server.plane.registry.capacities.connections.used
 
 
 @pytest.mark.parametrize(("others", "status"), [(1, 404), (2, 503)])

@@ -16,7 +16,7 @@ is left belongs to those who go on with what they have begun. The distance betwe
 full from letting in and refusing by turns."""
 
 
-class Gate:
+class Capacity:
     """A limit that many share, with a reserve for those who are in already.
 
     Args:
@@ -38,7 +38,7 @@ class Gate:
         self.joinable = self._joins_stop > 0
 
     def __repr__(self) -> str:
-        return f"<Gate {self.used} of {self.limit}{'' if self.joinable else ', not for new ones'}>"
+        return f"<Capacity {self.used} of {self.limit}{'' if self.joinable else ', not for new ones'}>"
 
     def admits(self, *, join: bool) -> bool:
         """Whether there is room for one more, who is new (``join``) or goes on."""
@@ -57,18 +57,23 @@ class Gate:
             self.joinable = True
 
 
-class Gates(NamedTuple):
+class Capacities(NamedTuple):
     """The limits that all clients share."""
 
-    readers: Gate
-    publishers: Gate
-    channels: Gate
-    connections: Gate
+    readers: Capacity
+    publishers: Capacity
+    channels: Capacity
+    connections: Capacity
 
     @classmethod
-    def of(cls, limits: Limits) -> Gates:
+    def of(cls, limits: Limits) -> Capacities:
         """As wide as the limits."""
-        return cls(Gate(limits.readers), Gate(limits.publishers), Gate(limits.channels), Gate(limits.connections))
+        return cls(
+            Capacity(limits.readers),
+            Capacity(limits.publishers),
+            Capacity(limits.channels),
+            Capacity(limits.connections),
+        )
 
 
 def _share(limit: int, share: tuple[int, int]) -> int:
