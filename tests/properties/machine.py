@@ -146,6 +146,15 @@ class RegistryMachine(RuleBasedStateMachine):
         for seq in seqs:
             self.world.read("a", self.world.head("a") + seq, attach=attach, leaves=True)
 
+    @rule(name=CHANNELS, come=st.integers(1, 6), go=st.integers(0, 3))
+    def come_and_go(self, name: str, come: int, go: int) -> None:
+        """Readers by the number, since a limit lets in by shares; one more comes when some have left."""
+        for _ in range(come):
+            self.world.read(name, -1, attach=True, leaves=False)
+        for _ in range(min(go, len(self.world.readers))):
+            self.world.detach(self.world.readers[-1])
+        self.world.read(name, -1, attach=True, leaves=True)
+
     @precondition(lambda self: self.world.posts)
     @rule(which=WHICH, sizes=SIZES)
     def append(self, which: int, sizes: list[int]) -> None:
