@@ -90,6 +90,7 @@ class RegistryMachine(RuleBasedStateMachine):
         keys=st.sampled_from([["k1"], ["k1"], [None, "k1"], ["k1", "k2"], ["k1", None]]),
         sizes=SIZES.filter(bool),
         attempt=st.sampled_from([1, 1, 2]),
+        later=st.sampled_from([1, 1, 1, -1]),
         delete=NOT_OFTEN,
         again=SIZES,
         end=st.booleans(),
@@ -100,6 +101,7 @@ class RegistryMachine(RuleBasedStateMachine):
         keys: list[str | None],
         sizes: list[int],
         attempt: int,
+        later: int,
         delete: bool,
         again: list[int],
         end: bool,
@@ -111,7 +113,7 @@ class RegistryMachine(RuleBasedStateMachine):
                 self.world.append(self.world.posts[-1], sizes)
         if delete:
             self.world.close_segment("a", seq)
-        self._reserve("a", seq, "", False, "k1", attempt + 1)
+        self._reserve("a", seq, "", False, "k1", max(1, attempt + later))
         if self.world.posts:
             (self.world.finish if end else self.world.append)(self.world.posts[-1], again)
 
