@@ -40,6 +40,7 @@ class Seen:
     Attributes:
         number: its place in the check, from 0 on.
         seq, epoch, gap, restarted, content_type, size_at_start: as ``subscriber.Segment`` has them.
+        skipped: nobody wrote it, says the server: it has no byte.
         truncated, broken: why it is not whole; ``None`` if it is.
         left: the check ended before the segment did: nothing is known of its end.
         size: bytes that were read.
@@ -60,6 +61,7 @@ class Seen:
     restarted: bool = False
     content_type: str = ""
     size_at_start: int | None = None
+    skipped: bool = False
     truncated: str | None = None
     broken: str | None = None
     left: bool = False

@@ -174,6 +174,7 @@ class Probe:
             self._decoder.offer(self._seen[-1], content)
 
     def _seen_of(self, segment: Segment, content: Content, *, left: bool) -> Seen:
+        skipped = segment.truncated == Reason.SKIPPED
         since_s = anyio.current_time() - segment.answered_at
         return Seen(
             len(self._seen),
@@ -183,8 +184,8 @@ class Probe:
             restarted=segment.restarted,
             content_type=segment.content_type,
             size_at_start=segment.size_at_start,
-            # One that was skipped is told as empty, and its media as missing.
-            truncated=None if segment.truncated == Reason.SKIPPED else segment.truncated,
+            skipped=skipped,
+            truncated=None if skipped else segment.truncated,
             broken=None if segment.broken is None else str(segment.broken),
             left=left,
             size=content.size,

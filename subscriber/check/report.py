@@ -72,6 +72,7 @@ def _segment(seen: Seen, began_s: float, length_s: float | None) -> dict[str, An
         "content_type": seen.content_type,
         "container": seen.media.container.value,
         "bytes": seen.size,
+        "skipped": seen.skipped,
         "truncated": seen.truncated,
         "broken": seen.broken,
         "left": seen.left,

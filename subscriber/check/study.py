@@ -43,12 +43,12 @@ class Seam:
 
     Attributes:
         before, after: the segments.
-        between: seqs of empty segments between them.
+        between: the segments between them, which hold nothing.
     """
 
     before: Seen
     after: Seen
-    between: tuple[int, ...] = ()
+    between: tuple[Seen, ...] = ()
 
     def tracks(self) -> Iterator[tuple[Track, Track]]:
         """The tracks that both have, with samples in both."""
@@ -115,15 +115,15 @@ class Study:
 
     @cached_property
     def seams(self) -> list[Seam]:
-        """Where segments join; empty ones in between are no obstacle."""
+        """Where segments join; those in between that hold nothing are no obstacle."""
         found: list[Seam] = []
         before: Seen | None = None
-        between: list[int] = []
+        between: list[Seen] = []
         for seen in self.seen:
             if seen.gap or seen.restarted:
                 before = None
             if not seen.size and seen.whole:
-                between.append(seen.seq)
+                between.append(seen)
                 continue
             if before is not None and before.whole and before.media.container is seen.media.container:
                 found.append(Seam(before, seen, tuple(between)))
@@ -132,14 +132,18 @@ class Study:
 
     @cached_property
     def jumps(self) -> list[Jump]:
-        """The places where times do not go on, in order; those that :attr:`dropped` explains are left out."""
-        dropped = set(self.dropped)
-        return [jump for jump in self._all_jumps if jump.seconds < 0 or not dropped.intersection(jump.seam.between)]
+        """The places where times do not go on, in order; what is missing where segments hold nothing is left out."""
+        return [jump for jump in self._all_jumps if jump.seconds < 0 or not jump.seam.between]
 
     @cached_property
     def dropped(self) -> list[int]:
-        """Seqs of empty segments whose media is missing: their publisher gave them up, or left their numbers out."""
-        return sorted({seq for jump in self._all_jumps if jump.seconds > 0 for seq in jump.seam.between})
+        """Seqs of empty segments whose media is missing, unless a skipped one beside them accounts for it.
+
+        Their publisher gave them up, or left their numbers out at a server that calls them empty.
+        """
+        holes = [jump.seam.between for jump in self._all_jumps if jump.seconds > 0]
+        unmarked = [hole for hole in holes if not any(seen.skipped for seen in hole)]
+        return sorted({seen.seq for hole in unmarked for seen in hole})
 
     @cached_property
     def _all_jumps(self) -> list[Jump]:

@@ -36,6 +36,10 @@ _OF_MEDIA: Final = tuple(name for kind in (Container.MPEGTS, Container.FMP4) for
 FIRST_BYTE_S: Final = 1.0
 """A server sends no head before there is a byte (docs/reference/protocol.md, section 4), so this is all network."""
 
+_DROPPED_CURE: Final = (
+    "Look at what the publisher reports as dropped or lost: its uplink is too slow, or numbers were left out."
+)
+
 LAG_SEGMENTS: Final = 3
 """One segment behind the head is usual while a segment ends, and two where segments overlap."""
 
@@ -68,6 +72,14 @@ def _truncated(study: Study, limits: Limits) -> Result:
     return _cut({seen.seq: seen.truncated for seen in study.seen if seen.truncated is not None}, "truncated")
 
 
+def _skipped(study: Study, limits: Limits) -> Result:
+    skipped = [seen.seq for seen in study.seen if seen.skipped]
+    values: dict[str, Value] = {"skipped": len(skipped)}
+    if not skipped:
+        return Result(Verdict.OK, "none skipped", values=values)
+    return Result(Verdict.FAIL, f"{count(len(skipped), 'segment')} skipped", values=values, segments=named(skipped))
+
+
 def _broken(study: Study, limits: Limits) -> Result:
     result = _cut({seen.seq: seen.broken for seen in study.seen if seen.broken is not None}, "cut")
     if result.verdict is Verdict.FAIL or not study.run.resumed:
@@ -85,7 +97,7 @@ def _cut(reasons: dict[int, str], word: str) -> Result:
 
 
 def _empty(study: Study, limits: Limits) -> Result:
-    empty = [seen.seq for seen in study.seen if not seen.size and not seen.left and seen.broken is None]
+    empty = [seen.seq for seen in study.seen if not (seen.size or seen.skipped or seen.left) and seen.broken is None]
     values: dict[str, Value] = {"empty": len(empty)}
     if not empty:
         return Result(Verdict.OK, "none empty", values=values)
@@ -93,10 +105,7 @@ def _empty(study: Study, limits: Limits) -> Result:
         values["dropped"] = len(study.dropped)
         figure = f"{count(len(study.dropped), 'segment')} dropped"
         note = "Segments are empty, and the media that belongs into them is missing."
-        cure = (
-            "Look at what the publisher reports as dropped or lost: its uplink is too slow, or numbers were left out."
-        )
-        return Result(Verdict.FAIL, figure, note, cure, values, named(study.dropped))
+        return Result(Verdict.FAIL, figure, note, _DROPPED_CURE, values, named(study.dropped))
     verdict = Verdict.WARN if study.is_media else Verdict.OK
     return Result(verdict, f"{len(empty)} of {len(study.seen)} empty", values=values, segments=named(empty))
 
@@ -197,6 +206,13 @@ TRANSPORT_RULES: Final = (
         "Segments that were published, or should have been, never came.",
         "If “behind the head” warns, too, this side or its network is too slow: the server dropped what was not read"
         " in time. Otherwise the publisher left numbers out: look at what it reports as dropped or lost.",
+    ),
+    Rule(
+        "skipped",
+        "No segment skipped",
+        _skipped,
+        "The publisher passed segments over: it dropped them, or left their numbers out.",
+        _DROPPED_CURE,
     ),
     Rule(
         "truncated",

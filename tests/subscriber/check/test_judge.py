@@ -285,6 +285,27 @@ def test_a_segment_cut_by_its_publisher_is_truncated_and_nothing_else(good: list
     assert {name for name in troubles(judgement) if name not in ("truncated", "counters_across")} == set()
 
 
+def test_a_segment_that_nobody_wrote_is_skipped_and_nothing_else(good: list[bytes]) -> None:
+    """The media that it lacks is told with it, whether the server can tell it from an empty one or not."""
+    seen = seen_of(good)
+    hollow = replace(seen[1], size=0, media=Media(Container.OTHER), picture=None)
+    skipped = judged([seen[0], replace(hollow, skipped=True), *seen[2:]])
+    assert troubles(skipped) == {"skipped": "fail"}
+    assert skipped.finding("skipped").segments == (1,)
+    unmarked = judged([seen[0], hollow, *seen[2:]])
+    assert troubles(unmarked) == {"empty": "fail"}
+    assert unmarked.finding("empty").figure == "1 segment dropped"
+
+
+def test_an_empty_segment_beside_a_skipped_one_is_not_dropped(good: list[bytes]) -> None:
+    """The skipped one accounts for the media that is missing; the other may have been meant to be empty."""
+    seen = seen_of(good)
+    hollow = [replace(one, size=0, media=Media(Container.OTHER), picture=None) for one in seen[1:3]]
+    judgement = judged([seen[0], replace(hollow[0], skipped=True), hollow[1], *seen[3:]])
+    assert troubles(judgement) == {"skipped": "fail", "empty": "warn"}
+    assert judgement.finding("empty").segments == (2,)
+
+
 def test_tables_and_parameters_that_are_missing_are_found(clip: Clip, good: list[bytes]) -> None:
     """Program tables, parameter sets and init segments have to stand in each segment."""
     bare = [data if number == 0 else data[188 * 3 :] for number, data in enumerate(good)]

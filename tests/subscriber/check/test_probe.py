@@ -128,6 +128,32 @@ def test_a_segment_that_its_publisher_dropped_is_found(url: str, segments: list[
     assert judgement.finding("times_across").verdict is Verdict.OK
 
 
+def test_a_segment_that_nobody_wrote_is_skipped(segments: list[bytes]) -> None:
+    """The server says so, and the check tells it as that and as nothing else."""
+    with local_server() as server:
+        registry = server.plane.registry
+        url = f"http://127.0.0.1:{server.port}/trickle/cam"
+
+        async def publish(probe: Probe) -> None:
+            async with httpx.AsyncClient() as http:
+                headers = {"Content-Type": wire.MPEG_TS}
+                for seq in (0, 1):
+                    await http.post(f"{url}/{seq}", content=segments[seq], headers=headers)
+                await until(lambda: 2 in registry.channels["cam"].segments)  # the check asks for it
+                await http.post(f"{url}/3", content=segments[3], headers=headers)
+                await until(lambda: probe.segments == 4)
+                await http.delete(url)
+
+        _, run = looked(url, publish)
+    judgement = judge(run)
+    assert [(seen.seq, seen.skipped, seen.whole) for seen in run.seen][2] == (2, True, True)
+    assert judgement.finding("skipped").verdict is Verdict.FAIL
+    assert judgement.finding("skipped").figure == "1 segment skipped"
+    assert judgement.finding("skipped").segments == (2,)
+    for name in ("gaps", "empty", "truncated", "times_across"):
+        assert judgement.finding(name).verdict is Verdict.OK, judgement.finding(name)
+
+
 def test_segments_that_have_left_the_window_are_a_gap(segments: list[bytes]) -> None:
     """Whoever begins too late learns what is missing, and neither times nor counters are expected to go on over it."""
     with local_server(window_segments=2) as server:
