@@ -11,8 +11,8 @@ from typing import Final
 import httpx
 
 from app.access.keys import InvalidKeys, Key, parse_key_set
+from app.access.outside import outside_client, problem_of
 from app.access.secrets import MAX_BYTES
-from trickle import __version__
 
 TIMEOUT_S: Final = 5.0
 """For one fetch: requests with a token of an unknown key wait for it."""
@@ -85,8 +85,8 @@ class KeyServer:
 
     async def run(self) -> None:
         """Keep the keys up to date, until cancelled."""
-        headers = {"User-Agent": f"tricklecast/{__version__}", "Accept": "application/json"}
-        async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S, transport=self._transport) as client:
+        headers = {"Accept": "application/json"}
+        async with outside_client(self._url, headers, self._transport, timeout_s=TIMEOUT_S) as client:
             while True:
                 self._fetching = True
                 worked = await self._fetch(client)
@@ -120,8 +120,8 @@ class KeyServer:
             self._failed(f"no answer within {TIMEOUT_S:g} s")
         except InvalidKeys as error:
             self._failed(str(error))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            self._failed(str(error) or type(error).__name__)
+        except Exception as error:
+            self._failed(problem_of(error))
         return False
 
     async def _get(self, client: httpx.AsyncClient) -> bytes:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class AccessSettings(BaseSettings):
@@ -70,7 +70,7 @@ class AccessSettings(BaseSettings):
     @field_validator("jwks_url")
     @classmethod
     def _keys_come_safely(cls, value: str | None) -> str | None:
-        if value is not None and value.startswith("http:") and urlsplit(value).hostname not in _LOOPBACK:
+        if value is not None and value.startswith("http:") and urlsplit(value).hostname not in LOOPBACK:
             raise ValueError("keys come by https, or from this machine: who changes them on the way is let in")
         return value
 

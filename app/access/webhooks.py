@@ -16,8 +16,9 @@ from typing import Final
 import httpx
 
 from app.access.lru import Lru
+from app.access.outside import outside_client, problem_of
 from app.access.secrets import Secret
-from trickle import __version__, wire
+from trickle import wire
 from trickle.wire import Status
 
 FAILED: Final = int(Status.UNAVAILABLE)
@@ -138,12 +139,11 @@ class Webhook:
 
     async def run(self) -> None:
         """Ask, until cancelled."""
-        limits = httpx.Limits(max_connections=self._concurrency)
-        headers = {"Content-Type": "application/json", "User-Agent": f"tricklecast/{__version__}"}
-        async with (
-            httpx.AsyncClient(headers=headers, limits=limits, transport=self._transport) as client,
-            asyncio.TaskGroup() as group,
-        ):
+        headers = {"Content-Type": "application/json"}
+        client = outside_client(
+            self._url, headers, self._transport, timeout_s=self._timeout_s, connections=self._concurrency
+        )
+        async with client, asyncio.TaskGroup() as group:
             for _ in range(self._concurrency):
                 group.create_task(self._work(client))
 
@@ -168,16 +168,16 @@ class Webhook:
                 raise TimeoutError  # those before it took too long
             async with asyncio.timeout(left_s):
                 headers = self._signature(question.body)
-                async with client.stream(
-                    "POST", self._url, content=question.body, headers=headers, timeout=self._timeout_s
-                ) as response:
+                async with client.stream("POST", self._url, content=question.body, headers=headers) as response:
                     status, problem = _decision(response.status_code), f"status {response.status_code}"
                     cache_control = ",".join(response.headers.get_list("Cache-Control"))
                     await _pass_over(response)
         except TimeoutError:
             pass
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as error:
-            problem = str(error) or type(error).__name__
+        except httpx.HTTPError as error:
+            problem = problem_of(error)
+        except Exception as error:
+            status, problem = FAILED, problem_of(error)
         if status == FAILED:
             self._complain(problem)
             return Decision(FAILED, 0.0)
