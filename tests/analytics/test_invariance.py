@@ -213,9 +213,6 @@ def test_settings_and_places(spark: SparkSession, case: Case, tmp_path: Path) ->
 )
 @settings(
     max_examples=2,
-    deadline=None,
-    derandomize=True,
-    database=None,
     # A report takes seconds: what fails is told as it is.
     phases=(Phase.generate,),
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -102,7 +102,7 @@ def test_two_clients_that_are_held_under_one_name() -> None:
     st.sampled_from([SECOND, 10 * SECOND]),
     st.lists(st.integers(0, 1000), max_size=80),
 )
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_any_arrivals(gaps: list[int], width_us: int, holds_ms: list[int]) -> None:
     """Whatever arrives has a pace or none, figures within their bounds, and no order of the rows changes it."""
     rows = rows_of(arrivals([gap / SECOND for gap in gaps]), width_us, holds_ms[: len(gaps) + 1])

@@ -23,7 +23,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(limit=st.sampled_from([1500, 4000, 12_000]), steps=STEPS)
 def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str, list[int], bool]]) -> None:
     """The same segments are kept, the same bytes are refused, and the sums agree, after every step."""

@@ -338,8 +338,6 @@ def test_arbitrary_answers_never_make_a_storm() -> None:
         settings=settings(
             max_examples=150,
             stateful_step_count=60,
-            derandomize=True,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=False,
         ),

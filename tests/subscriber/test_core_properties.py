@@ -252,7 +252,7 @@ def runs(draw: st.DrawFn, *, seeking: bool = False) -> Run:
     return run
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(runs() | runs(seeking=True))
 def test_requests_are_bounded(run: Run) -> None:
     """Requests ≤ segments + reconnects + waited / 20 s + 2, and as much again for each seek."""
@@ -262,7 +262,7 @@ def test_requests_are_bounded(run: Run) -> None:
     assert run.refreshes <= run.waited_s / REFRESH_S
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(runs() | runs(seeking=True))
 def test_reconnects_are_paid_for(run: Run) -> None:
     """By what went well; but for a first step forward after each segment, and for waits, which another test bounds."""
@@ -272,7 +272,7 @@ def test_reconnects_are_paid_for(run: Run) -> None:
     assert reconnects - free - run.waits <= BUDGET_RESERVE + BUDGET_RATIO * (run.whole + run.refreshes)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(runs() | runs(seeking=True))
 def test_no_request_is_repeated_at_once(run: Run) -> None:
     """The same GET comes again only after a pause, and no pause is longer than patience allows."""
@@ -289,14 +289,14 @@ def test_no_request_is_repeated_at_once(run: Run) -> None:
             assert delay_s >= MIN_PAUSE_S
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(runs() | runs(seeking=True))
 def test_every_sequence_ends_in_data_a_wait_or_a_typed_end(run: Run) -> None:
     """At most three requests in a row (the head, its segment, one step forward) bring none of these."""
     assert run.longest_rush <= 3
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(starts, st.lists(events, min_size=1, max_size=4), st.sampled_from(OnLag), st.integers(0, 1000))
 def test_a_server_that_repeats_itself_is_left_or_read(
     start: AnyStart, cycle: list[Reply | str], on_lag: OnLag, seed: int
@@ -309,7 +309,7 @@ def test_a_server_that_repeats_itself_is_left_or_read(
     assert run.over or progress >= 200 / 50
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=120)
 @given(runs() | runs(seeking=True))
 def test_segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
     """Within one numbering each seq comes once, in order, and ``gap`` is exactly what lies between."""
@@ -320,7 +320,7 @@ def test_segments_come_in_order_and_gaps_are_counted(run: Run) -> None:
                 assert after.seq == before.seq + 1 + after.gap
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(runs() | runs(seeking=True))
 def test_what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
     """After a seek to N, what lies between N and the first segment is its gap, unless the server's head is below N."""
@@ -337,7 +337,7 @@ def _moved_back(run: Run) -> bool:
     return any(isinstance(verdict, Resync) and verdict.delay_s > 0 for verdict in run.verdicts)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.integers(0, 1000), st.floats(0, 60), st.booleans(), st.lists(absences, min_size=1, max_size=5))
 def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool, looks: list[Reply | str]) -> None:
     """An endless row of 404s, refusals, resets and 502s is left when the time is over, after few requests."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from subscriber.lines import Broken, Item, Line, Lines
@@ -29,7 +29,6 @@ def texts(items: list[Item]) -> list[bytes]:
     return [item.data for item in items if isinstance(item, Line)]
 
 
-@settings(deadline=None, derandomize=True)
 @given(documents, cuts, cuts)
 def test_chunks_and_segments_do_not_matter(lines: list[bytes], chunks: list[int], segments: list[int]) -> None:
     """However the bytes are cut, the same lines come out, whether the last one is ended or not."""
@@ -46,7 +45,6 @@ def test_chunks_and_segments_do_not_matter(lines: list[bytes], chunks: list[int]
         assert not any(isinstance(item, Broken) for item in items)
 
 
-@settings(deadline=None, derandomize=True)
 @given(documents, cuts, st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
 def test_nothing_is_glued_together(lines: list[bytes], cut: list[int], gone: set[int], short: set[int]) -> None:
     """With segments missing or cut short, whatever comes out was a line; and what was lost between is told."""

@@ -124,7 +124,7 @@ GARBAGE = st.one_of(
 )
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None)
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(st.lists(GARBAGE, min_size=100, max_size=150))
 def test_garbage(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, garbage: list[bytes]) -> None:
     """Whatever the lines are: those between them are unharmed, and nothing is raised."""

@@ -50,7 +50,7 @@ def send(server: LocalServer, packets: list[bytes], end: str) -> bytes:
     return b""
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     good=st.integers(0, 5),

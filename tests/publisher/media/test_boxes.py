@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.media.boxes import (
@@ -89,7 +89,6 @@ def test_start_codes_become_lengths() -> None:
     assert length_prefixed(b"\0\0\1\0\0\1\x09") == b"\0\0\0\1\x09"
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.binary(min_size=1).filter(lambda unit: b"\0\0" not in unit and not unit.endswith(b"\0"))))
 def test_no_unit_is_lost(units: list[bytes]) -> None:
     """Whatever the units hold, they come out one by one."""

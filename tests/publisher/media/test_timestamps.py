@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
@@ -174,7 +174,6 @@ def test_another_source_goes_on_behind_what_there_is() -> None:
     assert line.elapsed_s(begin) == (begin - LEAD) / CLOCK_HZ
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.integers(0, 1 << 33), min_size=1, max_size=5), st.integers(0, 20))
 def test_streams_stay_in_step_over_any_jumps(jumps: list[int], lag: int) -> None:
     """What was shown together in the source is shown together, though one stream comes some packets later."""
@@ -191,7 +190,6 @@ def test_streams_stay_in_step_over_any_jumps(jumps: list[int], lag: int) -> None
             assert abs(here - there) <= 2
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.none() | st.integers(-500, 500), st.none() | st.integers(-500, 500), st.integers(0, 1))))
 def test_the_rules_of_mpegts_hold_for_any_source(times: list[tuple[int | None, int | None, int]]) -> None:
     """Decoding times increase in each stream, and no frame is shown before it is decoded, or before 0."""

@@ -468,7 +468,7 @@ def flipped(data: bytes, places: list[int]) -> bytes:
     return bytes(changed)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     segments=st.lists(GARBAGE, min_size=1, max_size=3),
     places=st.lists(st.integers(0, 1 << 20), max_size=12),
@@ -484,7 +484,7 @@ def test_any_bytes_are_taken(segments: list[bytes], places: list[int], step: int
         reader.finish()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=300), codec=st.sampled_from(["h264", "hevc", "vvc", "mpeg2video", "mpeg4", "aac"]))
 def test_any_elementary_stream_is_taken(data: bytes, codec: str) -> None:
     """Start codes in any bytes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from subscriber.remux.timeline import CLOCK_HZ, MAX_PAUSE, MIN_STEP, WRAP, Timeline, Times
@@ -106,7 +106,6 @@ packets = st.lists(
 
 
 @given(st.lists(packets, min_size=1, max_size=5), st.booleans())
-@settings(deadline=None, derandomize=True)
 def test_any_times_become_ones_that_a_file_can_hold(segments: list[list[Times]], wraps: bool) -> None:
     """Decoding times of each stream rise by a tick of the file at least, and nothing is shown before it is decoded."""
     for packets in segments:

@@ -75,7 +75,7 @@ def reports(draw: st.DrawFn) -> Report:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(reports())
 def test_there_is_always_a_report(report: Report) -> None:
     """No figure is too large, no time too far away, and no text too strange to be shown."""
