@@ -15,8 +15,9 @@ from typing import Final
 from app.core.crowd import CROWD, Crowd
 
 FREE: Final = 8
-"""So many fruitless answers are free. A storm is a storm from 8 on (docs/reference/storm-classes.md), and clients in
-the field repeat a 470 five times at once (docs/reference/protocol.md, section 7)."""
+"""So many answers of either sort are free for who is known to be one client. A storm is a storm from 8 on
+(docs/reference/storm-classes.md), and clients in the field repeat a 470 five times at once (docs/reference/protocol.md,
+section 7). Who may be many has :data:`~app.core.crowd.CROWD`."""
 
 FIRST_HOLD_S: Final = 0.02
 LONGEST_HOLD_S: Final = 1.0
@@ -67,21 +68,45 @@ FRUITLESS: Final = frozenset({Answer.MISSING, Answer.AHEAD, Answer.REFUSED})
 nobody stood shortly before it (:mod:`app.core.crowd`)."""
 
 
+class _Here:
+    """The connections over which an account's clients were last told in vain, and which are still open.
+
+    Attributes:
+        count: how many.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class _Account:
-    """What is known of a client on a channel.
+    """What is known of a client on a channel; or, without names, of all who cannot be told apart.
 
     Attributes:
         owed: fruitless answers that were not paid back, as of ``at`` (seconds).
+        asked: of these those that came over a connection which had not asked in vain before, likewise.
         more: readers that have come without having stood before, or come again, likewise.
         crowd: where they stand; ``None`` before there was one.
+        here: the connections that have asked in vain; ``None`` before there was one that counts.
     """
 
-    __slots__ = ("at", "crowd", "more", "owed")
+    __slots__ = ("asked", "at", "crowd", "here", "more", "owed")
 
     def __init__(self, now: float) -> None:
         self.at = now
-        self.owed = self.more = 0.0
+        self.owed = self.asked = self.more = 0.0
         self.crowd: Crowd | None = None
+        self.here: _Here | None = None
+
+    def pay_back(self, now: float) -> None:
+        """So much time has passed."""
+        paid_back = (now - self.at) * PAID_BACK_PER_S
+        self.at = now
+        self.owed = max(0.0, self.owed - paid_back)
+        self.asked = max(0.0, self.asked - paid_back)
+        self.more = max(0.0, self.more - paid_back)
 
 
 class Guard:
@@ -94,12 +119,20 @@ class Guard:
     def __init__(self, clients: int = CLIENTS) -> None:
         self._limit = clients
         self._accounts: OrderedDict[tuple[int, str], _Account] = OrderedDict()
+        self._here: dict[int, _Here] = {}
 
     def __len__(self) -> int:
         """Accounts kept."""
         return len(self._accounts)
 
-    def hold(self, client: int, channel: str, seq: int, answer: Answer, now: float) -> float:
+    @property
+    def connections(self) -> int:
+        """Connections that are remembered for having asked in vain."""
+        return len(self._here)
+
+    def hold(
+        self, client: int, channel: str, seq: int, answer: Answer, now: float, *, connection: int | None = None
+    ) -> float:
         """A client is about to be given an answer that may bring it nothing new; count it.
 
         Args:
@@ -108,25 +141,38 @@ class Guard:
             seq: the seq that the answer is about, resolved if it could be.
             answer: what it is about to be told.
             now: the time in seconds; never earlier than in the call before.
+            connection: the number of its connection, if ``client`` may be many who cannot be told apart; to be given
+                to :meth:`left` when it closes.
 
         Returns:
             How many seconds later it is to be told so: 0 for at once, at most :data:`LONGEST_HOLD_S`.
         """
         account = self._account((client, channel), now)
-        paid_back = (now - account.at) * PAID_BACK_PER_S
-        account.at = now
-        account.owed = max(0.0, account.owed - paid_back)
-        account.more = max(0.0, account.more - paid_back)
-        if answer in FRUITLESS:
-            account.owed = min(account.owed + 1.0, FREE + DOUBLED)
-            return _hold_s(account.owed - FREE)
-        account.crowd = account.crowd or Crowd()
-        if account.crowd.step(seq):
-            return 0.0
-        # A channel has one publisher, and may have any number of readers.
-        free = FREE if answer is Answer.CLOSED else CROWD
-        account.more = min(account.more + 1.0, free + DOUBLED)
-        return _hold_s(account.more - free)
+        account.pay_back(now)
+        free = FREE if connection is None else CROWD
+        if answer not in FRUITLESS:
+            account.crowd = account.crowd or Crowd()
+            if account.crowd.step(seq):
+                return 0.0
+            account.more = min(account.more + 1.0, free + DOUBLED)
+            return _hold_s(account.more - free)
+        share = 1.0
+        if connection is not None:
+            account.here = account.here or _Here()
+            if self._comes(connection, account.here):
+                account.asked = min(account.asked + 1.0, free + DOUBLED)
+                return _hold_s(account.asked - free)
+            # It asks once more. As many clients as there are connections share what is paid back, so that each may ask
+            # as often as if it were alone.
+            share = 1.0 / min(account.here.count, CROWD)
+        account.owed = min(account.owed + share, FREE + DOUBLED)
+        return _hold_s(account.owed - FREE)
+
+    def left(self, connection: int) -> None:
+        """A connection has closed, whether it had asked in vain or not."""
+        here = self._here.pop(connection, None)
+        if here is not None:
+            here.count -= 1
 
     def served(self, client: int, channel: str, *, fewer: bool = False) -> None:
         """A client got what it asked for, or waits for it: what it was told in vain is not held against it any more.
@@ -137,7 +183,7 @@ class Guard:
         account = self._accounts.get((client, channel))
         if account is None:
             return
-        account.owed = 0.0
+        account.owed = account.asked = 0.0
         if fewer:
             account.more = max(0.0, account.more - 1.0)
         if account.crowd is None:
@@ -150,6 +196,17 @@ class Guard:
             if now - account.at < FORGOTTEN_S:
                 return
             del self._accounts[key]
+
+    def _comes(self, connection: int, here: _Here) -> bool:
+        """Note over which connection somebody asks in vain; whether it is a new one here."""
+        before = self._here.get(connection)
+        if before is here:
+            return False
+        if before is not None:
+            before.count -= 1
+        self._here[connection] = here
+        here.count += 1
+        return True
 
     def _account(self, key: tuple[int, str], now: float) -> _Account:
         account = self._accounts.get(key)

@@ -120,6 +120,8 @@ class Connection(HttpToolsProtocol):
         self.plane.resting.pop(self, None)
         if self.plane.access is not None:
             self.plane.access.left(self)
+        if self.plane.guard is not None:
+            self.plane.guard.left(self.number)
         self.plane.paused.discard(self)
         self.deaf = True
         self.fd = -1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from app.core.guard import Answer
 from app.core.resolution import Serve, Wait
 from app.data_plane.exchange import Exchange
-from app.data_plane.identity import guarded_client
+from app.data_plane.identity import guarded_client, has_name
 from app.data_plane.replies import Reply
 from app.data_plane.routes import Route
 from app.data_plane.tally import Record
@@ -27,6 +27,9 @@ MAX_GUARDED: Final = 20_000
 """Held at a time, 1 kB more each than a reader that waits; more are answered at once. One process answers no more
 requests in the second that the longest hold takes, so that a loop cannot get there by asking."""
 
+
+_READING: Final = frozenset({Op.READ, Op.CHANGES, Op.NEXT})
+"""Many may do that to one channel. A channel has one publisher, and one who manages it."""
 
 Again = Callable[["Connection", "Request", Route, Record, bool], None]
 """Asks the core once more, and answers; the last argument says that it was held."""
@@ -116,7 +119,9 @@ def held_back(
     if seq is None:
         seq = record.rseq if record.rseq is not None else route.seq or 0
     client = guarded_client(route.op, request.headers, request.ip)
-    hold_s = plane.guard.hold(client, route.channel, seq, answer, plane.clock())
+    maybe_many = route.op in _READING and not has_name(request.headers)
+    place = connection.number if maybe_many else None
+    hold_s = plane.guard.hold(client, route.channel, seq, answer, plane.clock(), connection=place)
     if not hold_s:
         return False
     if len(plane.guarded) >= MAX_GUARDED:

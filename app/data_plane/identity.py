@@ -56,3 +56,8 @@ def guarded_client(op: Op | None, headers: dict[bytes, bytes], ip: str | None) -
     """
     name = headers.get(CLIENT) or headers.get(b"user-agent", b"")
     return hash((ip, op, name[:MAX_TEXT]))
+
+
+def has_name(headers: dict[bytes, bytes]) -> bool:
+    """Whether a client says which one it is: without, all behind its address may be one for the storm guard."""
+    return bool(headers.get(CLIENT))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from itertools import pairwise
+from heapq import heappop, heappush
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given
@@ -28,31 +29,44 @@ LOOPS = [*Answer]
 ABOUT_A_SEQ = [answer for answer in Answer if answer not in FRUITLESS]
 
 
-def loop(guard: Guard, answer: Answer, count: int, *, now: float = 0.0, pause_s: float = 0.0) -> list[float]:
-    """The holds of a client that repeats one request, each time so long after the answer."""
+MANY = [False, True]
+"""Whether who asks has a name, and so is one client, or may be many behind one address."""
+
+
+def loop(
+    guard: Guard, answer: Answer, count: int, *, now: float = 0.0, pause_s: float = 0.0, many: bool = False
+) -> list[float]:
+    """The holds of a client that repeats one request, each time so long after the answer.
+
+    Args:
+        many: it has no name, and makes a new connection for each request.
+    """
     holds = []
-    for _ in range(count):
-        holds.append(guard.hold(1, "c", 7, answer, now))
+    for number in range(count):
+        holds.append(guard.hold(1, "c", 7, answer, now, connection=number if many else None))
+        guard.left(number)
         now += holds[-1] + pause_s
     return holds
 
 
-def free(answer: Answer) -> int:
-    """So many answers of a kind are free: readers may be many."""
-    return FREE if answer in FRUITLESS or answer is Answer.CLOSED else CROWD
+def free(many: bool) -> int:
+    """So many answers are free."""
+    return CROWD if many else FREE
 
 
+@pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("answer", LOOPS)
-def test_the_first_few_are_free(answer: Answer) -> None:
+def test_the_first_few_are_free(answer: Answer, many: bool) -> None:
     """Up to the limit nothing is held; the next one is, shortly."""
-    holds = loop(Guard(), answer, free(answer) + 1)
-    assert holds == [0.0] * free(answer) + [FIRST_HOLD_S]
+    holds = loop(Guard(), answer, free(many) + 1, many=many)
+    assert holds == [0.0] * free(many) + [FIRST_HOLD_S]
 
 
+@pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("answer", LOOPS)
-def test_the_hold_doubles_up_to_a_second(answer: Answer) -> None:
+def test_the_hold_doubles_up_to_a_second(answer: Answer, many: bool) -> None:
     """A client without a pause of its own ends at one request a second, and never below."""
-    holds = loop(Guard(), answer, free(answer) + 60)[free(answer) :]
+    holds = loop(Guard(), answer, free(many) + 60, many=many)[free(many) :]
     assert all(earlier <= later + 1e-9 for earlier, later in pairwise(holds))
     # While it is held, it pays back a little: nearly doubled.
     assert holds[1] == pytest.approx(2 * FIRST_HOLD_S, rel=0.05)
@@ -64,10 +78,11 @@ def test_the_hold_doubles_up_to_a_second(answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("pause_s", "held"), [(LONGEST_HOLD_S - 0.01, True), (LONGEST_HOLD_S, False), (LONGEST_HOLD_S + 0.01, False)]
 )
+@pytest.mark.parametrize("many", MANY)
 @pytest.mark.parametrize("answer", LOOPS)
-def test_once_a_second_is_never_held(answer: Answer, pause_s: float, held: bool) -> None:
+def test_once_a_second_is_never_held(answer: Answer, many: bool, pause_s: float, held: bool) -> None:
     """The least Retry-After is a second: whoever waits so long owes nothing; slightly less adds up in the end."""
-    assert any(loop(Guard(), answer, 100 * CROWD + 100, pause_s=pause_s)) is held
+    assert any(loop(Guard(), answer, 100 * free(many) + 100, pause_s=pause_s, many=many)) is held
 
 
 @given(st.lists(st.tuples(st.floats(1.0, 5.0), st.sampled_from(Answer), st.integers(0, 3)), max_size=60))
@@ -105,7 +120,9 @@ def test_healthy_readers_behind_one_address_are_never_held(
     while sum(reader.times for reader in readers) > CROWD:
         readers.pop()
     guard = Guard()
-    assert not any(guard.hold(1, "c", seq, answer, 0.0) for seq in interleaved(readers, data))
+    connections = count()
+    holds = [guard.hold(1, "c", seq, answer, 0.0, connection=next(connections)) for seq in interleaved(readers, data)]
+    assert not any(holds)
 
 
 @given(READERS, st.integers(0, 20), st.integers(0, 5), st.data())
@@ -114,18 +131,92 @@ def test_a_loop_among_healthy_readers_is_held(
 ) -> None:
     """After no more requests than would be free if it were alone, and one for each that the others make meanwhile."""
     guard = Guard()
+    connections = count()
+
+    def read(seq: int) -> float:
+        return guard.hold(1, "c", seq, Answer.SAME, 0.0, connection=next(connections))
+
     others, loops = 0, 0
     for seq in interleaved(readers, data):
         others += 1
-        guard.hold(1, "c", seq, Answer.SAME, 0.0)
+        read(seq)
         for _ in range(repeats):
             loops += 1
-            if guard.hold(1, "c", at, Answer.SAME, 0.0):
+            if read(at):
                 assert loops <= CROWD + others + 1
                 return
-    while not guard.hold(1, "c", at, Answer.SAME, 0.0):
+    while not read(at):
         loops += 1
         assert loops <= CROWD + others + 1
+
+
+@st.composite
+def polite(draw: st.DrawFn) -> list[tuple[float, int]]:
+    """When each of a crowd asks, on a connection of its own that stays: none sooner than a second after its answer."""
+    asked = []
+    for connection in range(draw(st.integers(1, CROWD))):
+        now = draw(st.floats(0.0, 3.0))
+        for pause_s in draw(st.lists(st.floats(1.0, 3.0), max_size=6)):
+            asked.append((now, connection))
+            now += pause_s
+    return sorted(asked)
+
+
+@given(polite(), st.sampled_from(sorted(FRUITLESS, key=str)))
+def test_a_crowd_that_waits_as_told_is_never_held(asked: list[tuple[float, int]], answer: Answer) -> None:
+    """Behind one address, without names, all for the same missing channel; also when some leave on the way."""
+    guard = Guard()
+    last = {connection: now for now, connection in asked}
+    for now, connection in asked:
+        assert guard.hold(1, "c", 0, answer, now, connection=connection) == 0.0
+        if last[connection] == now:
+            guard.left(connection)
+    assert guard.connections == 0
+
+
+@pytest.mark.parametrize(("clients", "held"), [(CROWD - 1, False), (CROWD, False), (CROWD + 1, True)])
+@pytest.mark.parametrize("stay", [True, False])
+def test_a_crowd_that_asks_once(clients: int, held: bool, stay: bool) -> None:
+    """One below and at the limit nobody is held, whether the connections stay or not; one above, the last is."""
+    guard = Guard()
+    holds = []
+    for connection in range(clients):
+        holds.append(guard.hold(1, "c", 0, Answer.MISSING, 0.0, connection=connection))
+        if not stay:
+            guard.left(connection)
+    assert holds[:CROWD] == [0.0] * min(clients, CROWD)
+    assert any(holds) is held
+
+
+def test_a_loop_over_one_connection_is_one_client() -> None:
+    """A name is not needed to see that: it is held as soon as one with a name, but for its first request."""
+    guard = Guard()
+    holds = [guard.hold(1, "c", 0, Answer.MISSING, 0.0, connection=1) for _ in range(FREE + 2)]
+    assert holds == [0.0] * (FREE + 1) + [FIRST_HOLD_S]
+    assert guard.hold(1, "c", 0, Answer.MISSING, 0.0, connection=2) == 0.0, "who else comes is another client"
+
+
+@pytest.mark.parametrize("loops", [1, 5, CROWD, 4 * CROWD])
+def test_each_of_several_loops_ends_at_one_request_a_second(loops: int) -> None:
+    """Together they are paid back no more than that: 64 connections are as good as 64 names, and more are no better."""
+    guard = Guard()
+    due = [(0.0, connection) for connection in range(loops)]
+    asked = 0
+    while due[0][0] < 40.0:
+        now, connection = heappop(due)
+        asked += now >= 20.0
+        heappush(due, (now + guard.hold(1, "c", 0, Answer.MISSING, now, connection=connection), connection))
+    assert asked == pytest.approx(20 * loops, rel=0.05)
+
+
+def test_a_connection_counts_where_it_asked_last() -> None:
+    """Over one connection of a proxy many clients ask, one after the other; each client has its own account."""
+    guard = Guard()
+    for client in (1, 2, 1):
+        assert guard.hold(client, "c", 0, Answer.MISSING, 0.0, connection=1) == 0.0
+    assert guard.connections == 1
+    holds = [guard.hold(1, "c", 0, Answer.MISSING, 0.0, connection=1) for _ in range(FREE + 1)]
+    assert holds == [0.0] * FREE + [FIRST_HOLD_S], "two that had come in all would have paid half for each"
 
 
 @given(
@@ -141,7 +232,7 @@ def test_no_hold_is_longer_than_a_second(asked: list[tuple[float, Answer, int, i
         now += pause_s
         if served:
             guard.served(client, "c", fewer=seq > 5)
-        hold = guard.hold(client, "c", seq, answer, now)
+        hold = guard.hold(client, "c", seq, answer, now, connection=seq or None)
         assert hold == 0.0 or FIRST_HOLD_S / 2 <= hold <= LONGEST_HOLD_S
         guard.expire(now)
         assert len(guard) <= 3
@@ -169,7 +260,7 @@ def test_a_loop_over_any_number_of_seqs_in_turn_is_held(answer: Answer, seqs: in
     turns = 0
     while not any(guard.hold(1, "c", seq, answer, 0.0) for seq in range(seqs)):
         turns += 1
-    assert turns == free(answer)
+    assert turns == FREE
 
 
 def test_a_step_is_not_held_whatever_the_client_owes() -> None:
@@ -185,7 +276,7 @@ def test_kinds_of_answers_add_up() -> None:
     guard = Guard()
     loop(guard, Answer.REFUSED, FREE)
     assert guard.hold(1, "c", 7, Answer.MISSING, 0.0) == FIRST_HOLD_S
-    loop(guard, Answer.SAME, CROWD)
+    loop(guard, Answer.SAME, FREE)
     assert guard.hold(1, "c", 7, Answer.EMPTY, 0.0) == FIRST_HOLD_S
 
 
@@ -199,10 +290,21 @@ def test_being_served_pays_everything_back() -> None:
     assert loop(guard, Answer.AHEAD, FREE, now=60.0) == [0.0] * FREE
 
 
+@pytest.mark.parametrize("served", [True, False])
+def test_being_served_pays_back_for_a_crowd(served: bool) -> None:
+    """When the channel begins, those who have looked for it in vain begin anew."""
+    guard = Guard()
+    loop(guard, Answer.SAME, 1)  # so that the account is kept
+    loop(guard, Answer.MISSING, CROWD, many=True)
+    if served:
+        guard.served(1, "c")
+    assert any(loop(guard, Answer.MISSING, CROWD, many=True)) is not served
+
+
 def test_being_served_forgives_no_repetition() -> None:
     """Others behind the same address are served all the time: a loop among them is held all the same."""
     guard = Guard()
-    loop(guard, Answer.SAME, CROWD)
+    loop(guard, Answer.SAME, FREE)
     loop(guard, Answer.AHEAD, FREE)
     guard.served(1, "c")
     assert guard.hold(1, "c", 0, Answer.AHEAD, 0.0) == 0.0
@@ -216,7 +318,7 @@ def test_a_reader_that_is_seen_to_go_on_is_no_repetition(readers: int) -> None:
     for _ in range(readers):
         assert guard.hold(1, "c", 7, Answer.SAME, 0.0) == 0.0
         guard.served(1, "c", fewer=True)
-    assert loop(guard, Answer.SAME, CROWD) == [0.0] * CROWD
+    assert loop(guard, Answer.SAME, FREE) == [0.0] * FREE
 
 
 def test_clients_and_channels_count_for_themselves() -> None:

@@ -20,6 +20,7 @@ from trickle.records import AccessRecord
 from trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
 
 FOR_EVER_S = 3600.0
+NAMED = {CLIENT: "naive"}
 
 
 class Script(Guard):
@@ -31,7 +32,9 @@ class Script(Guard):
         self.told: list[tuple[int, Answer]] = []
         self.got_on: list[bool] = []
 
-    def hold(self, client: int, channel: str, seq: int, answer: Answer, now: float) -> float:
+    def hold(
+        self, client: int, channel: str, seq: int, answer: Answer, now: float, *, connection: int | None = None
+    ) -> float:
         self.told.append((seq, answer))
         return self.hold_s
 
@@ -55,6 +58,23 @@ def held(server: LocalServer, count: int = 1) -> list[Guarded]:
     """Wait until so many exchanges are held."""
     eventually(lambda: len(server.plane.guarded) == count, what=f"{count} are held")
     return list(server.plane.guarded)
+
+
+@contextmanager
+def stopped_clock(server: LocalServer) -> Iterator[Callable[[float], None]]:
+    """Time passes for the server only when it is told so: nothing is paid back on a machine that is slow."""
+    clock = server.plane.clock
+    now = clock()
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    server.plane.clock = lambda: now
+    try:
+        yield pass_time
+    finally:
+        server.plane.clock = clock
 
 
 def reads(server: LocalServer, channel: Channel, count: int) -> list[AccessRecord]:
@@ -85,7 +105,7 @@ def test_a_loop_is_answered_later_and_later_and_never_refused(channel: Channel, 
     connection = channel.target.open()
     begun = time.monotonic()
     for _ in range(FREE + 4):
-        connection.request("GET", channel.at(0))
+        connection.request("GET", channel.at(0), NAMED)
         response = connection.response()
         assert (response.status, response.body) == (404, b"Stream not found")
     assert time.monotonic() - begun >= 0.02 + 0.04 + 0.08
@@ -101,24 +121,71 @@ def test_a_loop_is_answered_later_and_later_and_never_refused(channel: Channel, 
 
 
 def test_a_new_connection_is_no_new_client(channel: Channel, target: Target, server: LocalServer) -> None:
-    """One connection per request: the address and the user agent tell that it is the same; another name is another."""
+    """One connection per request: its name tells that it is the same; another name is another."""
     for _ in range(FREE + 1):
-        assert target.ask("GET", channel.at(0), {"User-Agent": "naive/1"}).status == 404
-    assert target.ask("GET", channel.at(0), {"User-Agent": "naive/1", CLIENT: "somebody else"}).status == 404
+        assert target.ask("GET", channel.at(0), NAMED).status == 404
+    assert target.ask("GET", channel.at(0), {CLIENT: "somebody else"}).status == 404
     records = reads(server, channel, FREE + 2)
     assert [record.guard_ms is not None for record in records] == [False] * FREE + [True, False]
 
 
-def test_the_same_segment_with_its_bytes_again_and_again(channel: Channel, server: LocalServer) -> None:
+def test_without_a_name_a_new_connection_may_be_a_new_client(
+    channel: Channel, target: Target, server: LocalServer
+) -> None:
+    """As many as a crowd has members; by address and user agent, since more cannot be told."""
+    with stopped_clock(server):
+        for _ in range(CROWD + 1):
+            assert target.ask("GET", channel.at(0), {"User-Agent": "naive/1"}).status == 404
+        assert target.ask("GET", channel.at(0), {"User-Agent": "another/1"}).status == 404
+    records = reads(server, channel, CROWD + 2)
+    assert [record.guard_ms is not None for record in records] == [False] * CROWD + [True, False]
+
+
+def test_a_crowd_looks_for_a_channel_and_one_of_it_loops(channel: Channel, server: LocalServer) -> None:
+    """Twenty without names ask, and ask again as they are told: none is held. The one that does not wait is."""
+    connections = [channel.target.open() for _ in range(20)]
+    with stopped_clock(server) as pass_time:
+        for _ in range(3):
+            for connection in connections:
+                connection.request("GET", channel.at(0))
+                assert connection.response().status == 404
+            pass_time(1.5)
+        assert not any(record.guard_ms is not None for record in reads(server, channel, 60))
+        asked, holds = 0, server.plane.holds
+        while server.plane.holds == holds:
+            connections[0].request("GET", channel.at(0))
+            assert connections[0].response().status == 404
+            asked += 1
+            assert asked <= 20 * FREE + 1, "each of twenty is free to owe as much as one alone"
+
+
+def test_the_guard_forgets_connections_that_close(channel: Channel, server: LocalServer) -> None:
+    """Only those that are there are as many clients."""
+    guard = server.plane.guard
+    assert guard is not None
+    before = guard.connections
+    asking = channel.target.open()
+    asking.request("GET", channel.at(0))
+    asking.response()
+    assert guard.connections == before + 1
+    asking.close()
+    eventually(lambda: guard.connections == before)
+
+
+@pytest.mark.parametrize(("headers", "free"), [({}, CROWD), (NAMED, FREE)], ids=["unnamed", "named"])
+def test_the_same_segment_with_its_bytes_again_and_again(
+    headers: dict[str, str], free: int, channel: Channel, server: LocalServer
+) -> None:
     """It is served each time, whole, and later each time."""
     channel.publish(0, b"the same", b"another")
     connection = channel.target.open()
-    for _ in range(CROWD + 1):
-        connection.request("GET", channel.at(0))
-        assert connection.response().body == b"the same"
-    records = reads(server, channel, CROWD + 1)
-    assert [record.guard_ms is not None for record in records] == [False] * CROWD + [True]
-    connection.request("GET", channel.at(1))
+    with stopped_clock(server):
+        for _ in range(free + 1):
+            connection.request("GET", channel.at(0), headers)
+            assert connection.response().body == b"the same"
+    records = reads(server, channel, free + 1)
+    assert [record.guard_ms is not None for record in records] == [False] * free + [True]
+    connection.request("GET", channel.at(1), headers)
     assert connection.response().body == b"another"
     assert server.record(channel=channel.name, op="read", seq=1).guard_ms is None
 
@@ -280,7 +347,7 @@ def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: 
     ("method", "at", "body", "status", "free"),
     [
         ("GET", "next", None, 200, CROWD),
-        ("POST", "", None, 200, CROWD),
+        ("POST", "", None, 200, FREE),
         ("POST", "0", b"again", 409, FREE),
         ("POST", "900", b"far ahead", 470, FREE),
         ("DELETE", "missing", None, 400, FREE),
@@ -293,10 +360,11 @@ def test_loops_of_every_kind_are_held(
     channel.publish(0, b"x")
     path = f"{channel.path}-missing" if at == "missing" else channel.at(at) if at else channel.path
     holds = []
-    for _ in range(free + 1):
-        before = server.plane.holds
-        assert channel.target.ask(method, path, {"User-Agent": "naive/1"}, body).status == status
-        holds.append(server.plane.holds - before)
+    with stopped_clock(server):
+        for _ in range(free + 1):
+            before = server.plane.holds
+            assert channel.target.ask(method, path, {"User-Agent": "naive/1"}, body).status == status
+            holds.append(server.plane.holds - before)
     assert holds == [0] * free + [1]
 
 
