@@ -7,7 +7,7 @@ from typing import Final
 
 from app.access.webhooks import MAX_CACHED, MAX_WAITING
 from app.core.guard import CLIENTS
-from app.data_plane.overtaken import MAX_HELD
+from app.data_plane.overtaking import MAX_OVERTAKING
 from app.data_plane.protocol import UNSPLIT
 from app.data_plane.reader import TURN_BYTES
 from app.data_plane.turns import MAX_QUEUED, QUEUE_BYTES
@@ -58,7 +58,7 @@ class Load:
         publishing: in the middle of a chunk.
         beginning: in the middle of a request's head.
         pipelining: with a full queue of requests behind one that waits.
-        held: with a POST that has overtaken others, unread but for what came with its head; at most 256.
+        overtaking: with a POST that has overtaken others, unread but for what came with its head; at most 256.
         copying: stalled readers that cannot share frames: TLS, or HTTP/1.0.
     """
 
@@ -66,7 +66,7 @@ class Load:
     publishing: int = 0
     beginning: int = 0
     pipelining: int = 0
-    held: int = 0
+    overtaking: int = 0
     copying: int = 0
 
 
@@ -86,7 +86,7 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
         "partial chunks": load.publishing * 2 * UNSPLIT,
         "heads": load.beginning * 2 * (options.header_bytes + options.url_bytes),
         "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + READ_BYTES),
-        "held requests": min(MAX_HELD, load.held) * READ_BYTES,
+        "overtaking requests": min(MAX_OVERTAKING, load.overtaking) * READ_BYTES,
         "copies for readers": load.copying * (TURN_BYTES + 2 * READ_BYTES),
         "guard accounts": CLIENTS * ACCOUNT_BYTES if options.storm_guard else 0,
         "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.access.waiting import Asking
 from app.core.guard import Answer
 from app.data_plane.exchange import Exchange
 from app.data_plane.guarded import held_back
 from app.data_plane.tally import Record
+from app.data_plane.waiting import Waiting
 from trickle.records import Op
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Entry:
     """
 
     __slots__ = (
-        "_asking",
         "_begin",
         "_check",
         "_held",
         "_route",
+        "_waiting",
         "channel",
         "connection",
         "op",
@@ -65,33 +65,33 @@ class Entry:
         self._begin = begin
         self._check = check
         self._held = False
-        self._asking: Asking | None = None
+        self._waiting: Waiting | None = None
 
     @property
     def waits(self) -> bool:
         """Whether it waits, or has waited, for an answer from outside."""
-        return self._asking is not None
+        return self._waiting is not None
 
     @property
     def over(self) -> bool:
         """Whether nobody waits any more: the client has gone, or the server goes."""
-        return self._asking is not None and self._asking.over
+        return self._waiting is not None and self._waiting.over
 
     def wait(self) -> None:
         """Let it wait; :meth:`begin` or :meth:`refuse` ends that."""
-        if self._asking is None:
-            self._asking = Asking(self.connection, self.request, self.record)
+        if self._waiting is None:
+            self._waiting = self.connection.exchange = Waiting(self.connection, self.request, self.record)
 
     def begin(self) -> None:
         """Begin what has waited."""
-        assert self._asking is not None, "it has waited"
-        self._asking.withdraw()
-        self._begin(self.connection, self.request, self._route, self.record, self._asking)
+        assert self._waiting is not None, "it has waited"
+        self._waiting.withdraw()
+        self._begin(self.connection, self.request, self._route, self.record, self._waiting)
 
     def refuse(self, reply: Reply) -> bool:
         """Answer that it may not, at once or, if the client has heard it too often, later; always ``False``."""
-        if self._asking is not None:
-            self._asking.send_away(reply)
+        if self._waiting is not None:
+            self._waiting.send_away(reply)
         elif self._held or not held_back(
             self.connection, self.request, self._route, self.record, Answer.REFUSED, self._again
         ):

@@ -24,7 +24,7 @@ from app.data_plane.exchange import Exchange
 from app.data_plane.guarded import done_in_vain, fruitless, gets_on, held_back, reads_again
 from app.data_plane.head import content_length, expects_continue
 from app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
-from app.data_plane.overtaken import MAX_HELD, Held
+from app.data_plane.overtaking import MAX_OVERTAKING, Overtaking
 from app.data_plane.publish import Publish
 from app.data_plane.reader import Reader
 from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
@@ -165,8 +165,8 @@ def _publish(connection: Connection, request: Request, route: Route, record: Rec
     if reply is None:
         reserved = _reserve(publish, request, route)
         overtaking = isinstance(reserved, Refusal) and reserved.overtaking and not held
-        if overtaking and len(connection.plane.held) < MAX_HELD:
-            connection.exchange = Held(connection, request, record, lambda held: _publish_again(held, route))
+        if overtaking and len(connection.plane.overtaking) < MAX_OVERTAKING:
+            connection.exchange = Overtaking(connection, request, record, lambda waited: _publish_again(waited, route))
             return
         reply = _begin_writing(publish, request, reserved, route)
     if reply is not None:
@@ -175,15 +175,15 @@ def _publish(connection: Connection, request: Request, route: Route, record: Rec
         _deliver(publish, request)
 
 
-def _publish_again(held: Held, route: Route) -> None:
+def _publish_again(waited: Overtaking, route: Route) -> None:
     """Try once more to publish what has overtaken others."""
-    connection, request = held.connection, held.request
-    publish = Publish(connection, request, held.record)
-    publish.arrived = held.arrived
+    connection, request = waited.connection, waited.request
+    publish = Publish(connection, request, waited.record)
+    publish.arrived = waited.arrived
     reserved = _reserve(publish, request, route)
-    if isinstance(reserved, Refusal) and reserved.overtaking and held.wait_longer():
+    if isinstance(reserved, Refusal) and reserved.overtaking and waited.wait_longer():
         return
-    held.withdraw()
+    waited.withdraw()
     connection.exchange = publish
     reply = _begin_writing(publish, request, reserved, route)
     if reply is not None:

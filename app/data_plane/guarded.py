@@ -16,6 +16,7 @@ from app.data_plane.identity import guarded_client, has_name
 from app.data_plane.replies import Reply
 from app.data_plane.routes import Route
 from app.data_plane.tally import Record
+from app.data_plane.waiting import Waiting
 from trickle.records import Op, Reason
 from trickle.wire import Status
 
@@ -35,15 +36,15 @@ Again = Callable[["Connection", "Request", Route, Record, bool], None]
 """Asks the core once more, and answers; the last argument says that it was held."""
 
 
-class Guarded(Exchange):
-    """A request that is answered later, as any other is then. The body of a segment stays unread until then.
+class Guarded(Waiting):
+    """A request that is answered later, as any other is then.
 
     Args:
         hold_s: how much later, in seconds.
         again: called when the time is over.
     """
 
-    __slots__ = ("_again", "_since", "_timer", "request", "route")
+    __slots__ = ("_again", "_since", "_timer", "route")
 
     def __init__(
         self,
@@ -56,25 +57,16 @@ class Guarded(Exchange):
     ) -> None:
         super().__init__(connection, request, record)
         request.shrink(credentials=self.plane.access is not None)
-        self.request = request
         self.route = route
         self._since = self.plane.clock()
         self._again = again
-        if route.op is Op.PUBLISH:
-            # It may yet be taken: what came with the head is kept, and no more comes.
-            request.held = True
-            connection.flow.pause_reading()
         self.plane.guarded.add(self)
         self.plane.holds += 1
         self._timer = connection.loop.call_later(hold_s, self.release)
 
-    @property
-    def idle(self) -> bool:
-        """It only waits."""
-        return True
-
     def withdraw(self) -> None:
-        """Wait no longer, and let the body come."""
+        """Wait no longer."""
+        super().withdraw()
         self._timer.cancel()
         plane, now = self.plane, self.plane.clock()
         held_us = int((now - self._since) * 1_000_000)
@@ -83,10 +75,6 @@ class Guarded(Exchange):
         plane.guarded.discard(self)
         plane.held_us += held_us
         self.record.guard_ms = held_us // 1000
-        if self.request.held:
-            self.request.held = False
-            if not self.connection.transport.is_closing():
-                self.connection.flow.resume_reading()
 
     def release(self) -> None:
         """The hold is over."""

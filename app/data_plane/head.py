@@ -55,6 +55,11 @@ def _coding(fields: Sequence[tuple[bytes, bytes]]) -> Objection | None:
     return _CODING if any(coding != _CHUNKED for coding in codings) else None
 
 
+def has_body(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a body follows, or may."""
+    return b"transfer-encoding" in headers or bool(content_length(headers))
+
+
 def content_length(headers: Mapping[bytes, bytes]) -> int | None:
     """The announced size of the body in bytes; ``None`` if it is not announced."""
     value = headers.get(b"content-length")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from app.data_plane.connection import Connection
     from app.data_plane.gate import Gate
     from app.data_plane.guarded import Guarded
-    from app.data_plane.overtaken import Held
+    from app.data_plane.overtaking import Overtaking
     from app.data_plane.patience import Patience
     from app.data_plane.publish import Publish
 
@@ -85,7 +85,7 @@ class DataPlane:
         handshakes: of TLS, that are under way. failed_handshakes: how many came to nothing.
         surplus: connections beyond a limit, oldest first.
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
-        held: POSTs that wait for those that they have overtaken.
+        overtaking: POSTs that wait for those that they have overtaken.
         guard: the storm guard, unless it is off.
         guarded: exchanges that it holds back now.
         holds, held_us: how many it has held back so far, and for how long altogether (those of ``guarded`` not yet).
@@ -130,7 +130,7 @@ class DataPlane:
         self.admission = Admission(registry.limits, registry.capacities.connections)
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.preconnects: dict[Publish, float] = {}
-        self.held: set[Held] = set()
+        self.overtaking: set[Overtaking] = set()
         self.guard = Guard() if options.storm_guard else None
         self.guarded: set[Guarded] = set()
         self.holds = 0

@@ -42,8 +42,7 @@ class Request:
         complete: whether the body has ended.
         publish: the exchange that takes the body, once there is one.
         queued: whether it waits behind an unfinished exchange of its connection.
-        held: whether its body is kept and not read on: it waits for requests that it has overtaken, or to be allowed,
-            or is held back.
+        held: whether its body is kept and not read on, since it waits (:class:`app.data_plane.waiting.Waiting`).
         ip: the address of its client, as far as it is known.
         arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
     """

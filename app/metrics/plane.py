@@ -53,7 +53,7 @@ class PlaneCollector(Collector):
         cut_offs = {str(why): float(n) for why, n in plane.cut_offs.items()}
         yield counters("cut_offs", "Connections that were cut off, since their peer did not read.", "reason", cut_offs)
         yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.stalled))
-        yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.held))
+        yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.overtaking))
         yield gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.guarded))
 
     def _exchanges(self) -> Iterator[Metric]:

@@ -20,7 +20,7 @@ from tests.support.waiting import WITHIN_S, eventually
 
 MiB = 1 << 20
 BUDGET = 48 * MiB
-STALLED, WAITING, PRECONNECTED, PUBLISHING, BEGINNING, PIPELINING, HELD = 150, 100, 100, 60, 40, 20, 30
+STALLED, WAITING, PRECONNECTED, PUBLISHING, BEGINNING, PIPELINING, OVERTAKING = 150, 100, 100, 60, 40, 20, 30
 TOLERANCE = 1.2
 """The allocator's share: what is free in pages that are in use."""
 
@@ -119,7 +119,7 @@ def fill(server: RunningServer, crowd: Crowd) -> None:
         crowd.connect(b"GET /trickle/x/0 HTTP/1.1\r\nHost: h\r\nA: " + b"h" * 60_000)
     for _ in range(PIPELINING):
         crowd.connect(get("tiny", 1000) + get("tiny", 0, b"A: " + b"q" * 900 + b"\r\n") * 200)
-    for number in range(HELD):
+    for number in range(OVERTAKING):
         crowd.connect(post("tiny", 1002 + number % 40, CHUNKED) + b"8000\r\n" + b"h" * 32_000)
 
 
@@ -137,10 +137,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Load
         eventually(lambda: metric(server, "connections") >= crowd.connections)
         present = Load(
             connections=crowd.connections,
-            publishing=PUBLISHING + HELD,
+            publishing=PUBLISHING + OVERTAKING,
             beginning=BEGINNING,
             pipelining=PIPELINING,
-            held=HELD,
+            overtaking=OVERTAKING,
         )
         held = metric(server, "held_bytes")
         assert 0.9 * BUDGET <= held <= BUDGET
@@ -165,7 +165,7 @@ def test_stalled_readers_hold_no_copies(filled: tuple[int, Load, Settings]) -> N
     assert 0.9 * BUDGET <= grown <= tight, json.dumps({"grown": grown, "tight": tight, **computed})
 
 
-@pytest.mark.parametrize("state", ["publishing", "beginning", "pipelining", "held", "copying"])
+@pytest.mark.parametrize("state", ["publishing", "beginning", "pipelining", "overtaking", "copying"])
 def test_each_state_of_a_connection_has_its_price(state: str) -> None:
     """One more in that state is more than one more that only waits."""
     settings = load({}).settings

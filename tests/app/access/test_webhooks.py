@@ -133,6 +133,19 @@ def test_a_body_that_comes_while_it_is_asked(target: Target, hook: Service) -> N
     assert whole.post(1, b"x" * size).get("Lp-Trickle-Size") == str(size)
 
 
+def test_a_body_that_nobody_wants_is_passed_over_meanwhile(target: Target, hook: Service) -> None:
+    """It is read and dropped as it comes; what follows on the connection is found."""
+    hook.gate.clear()
+    connection = target.open()
+    path = f"{target.base}/held-unwanted"
+    connection.request("POST", path, {}, b"x" * (3 << 20))
+    eventually(lambda: hook.asked)
+    connection.request("GET", f"{path}/next")
+    hook.gate.set()
+    assert connection.response().status == 200
+    assert connection.response().body == b"0"
+
+
 def test_a_preconnect_that_had_to_wait(target: Target, hook: Service) -> None:
     """It is an ordinary one then."""
     hook.gate.clear()

@@ -301,7 +301,7 @@ def test_a_post_that_overtook_others_is_held_until_they_come() -> None:
         channel = target.channel()
         channel.publish(0, b"a")
         early = channel.upload(3, b"d")
-        eventually(lambda: server.plane.held, what="the POST is held")
+        eventually(lambda: server.plane.overtaking, what="the POST is held")
         reader = channel.waiting(1)
         earlier = channel.upload(2, b"c").end()
         assert earlier.answer().status == 200
@@ -311,7 +311,7 @@ def test_a_post_that_overtook_others_is_held_until_they_come() -> None:
         answer = early.answer()
         assert (answer.status, answer.get("Lp-Trickle-Seq"), answer.get("Lp-Trickle-Size")) == (200, "3", "3")
         assert [channel.get(seq).body for seq in range(4)] == [b"a", b"b", b"c", b"ddd"]
-        assert not server.plane.held
+        assert not server.plane.overtaking
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -324,7 +324,7 @@ def test_what_came_with_a_held_post_is_kept(ended: bool) -> None:
         body = encode_chunk(b"whole") + (b"0\r\n\r\n" if ended else b"")
         early.send(early.render("POST", channel.at(3), {"Transfer-Encoding": "chunked"}) + body)
         early.expects("POST")
-        eventually(lambda: server.plane.held, what="the POST is held")
+        eventually(lambda: server.plane.overtaking, what="the POST is held")
         channel.publish(1, b"b")
         if not ended:
             early.send(b"0\r\n\r\n")
@@ -348,19 +348,31 @@ def test_a_held_post_whose_client_goes_is_forgotten() -> None:
         channel = target.channel()
         channel.publish(0)
         gone = channel.upload(3, b"x")
-        eventually(lambda: server.plane.held, what="the POST is held")
+        eventually(lambda: server.plane.overtaking, what="the POST is held")
         gone.abort()
         channel.publish(1)
         channel.publish(2)
         assert channel.post(3, b"mine").get("Lp-Trickle-Size") == "4"
 
 
+def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() -> None:
+    """Nothing has to be held back, so that its connection is read from all the time."""
+    with local_server(overtaking_grace_s=30) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0)
+        gone = target.send("POST", channel.at(3), {"Content-Length": "0"})
+        eventually(lambda: server.plane.overtaking, what="the POST is held")
+        gone.close()
+        assert server.record(channel=channel.name, seq=3).reason == "client_gone"
+        assert not server.plane.overtaking
+
+
 def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are refused at once."""
-    monkeypatch.setattr("app.data_plane.dispatch.MAX_HELD", 1)
+    monkeypatch.setattr("app.data_plane.dispatch.MAX_OVERTAKING", 1)
     with local_server(overtaking_grace_s=30) as server, server.client() as target:
         channel = target.channel()
         channel.publish(0)
         channel.upload(3)
-        eventually(lambda: server.plane.held, what="the POST is held")
+        eventually(lambda: server.plane.overtaking, what="the POST is held")
         assert channel.upload(4).answer().status == 470

@@ -145,7 +145,7 @@ def left_over(plane: DataPlane) -> dict[str, int]:
         "places": plane.registry.capacities.connections.used,
         "exchanges": sum(connection.exchange is not None for connection in plane.connections),
         "preconnects": len(plane.preconnects),
-        "held": len(plane.held),
+        "overtaking": len(plane.overtaking),
         "stalled": len(plane.stalled),
         "resting": len(plane.resting),
         "unfinished": len(plane.unfinished),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.data_plane.exchange import Exchange
 from app.data_plane.tally import Record
+from app.data_plane.waiting import Waiting
 
 if TYPE_CHECKING:
     from app.data_plane.connection import Connection
@@ -19,34 +19,28 @@ if TYPE_CHECKING:
 LOOKS: Final = 6
 """How often it is tried again, each time after twice as long: soon, and cheaply."""
 
-MAX_HELD: Final = 256
+MAX_OVERTAKING: Final = 256
 """At a time; more are refused at once. Each holds a connection that is not read from, and no more of its body than
 came with its head."""
 
 
-class Held(Exchange):
-    """A POST that waits, unread, until the core takes it or the grace is over.
+class Overtaking(Waiting):
+    """A POST that waits until the core takes it or the grace is over.
 
     Args:
         again: tries once more; called with this exchange.
     """
 
-    __slots__ = ("_again", "_look", "_timer", "request")
+    __slots__ = ("_again", "_look", "_timer")
 
-    def __init__(self, connection: Connection, request: Request, record: Record, again: Callable[[Held], None]) -> None:
+    def __init__(
+        self, connection: Connection, request: Request, record: Record, again: Callable[[Overtaking], None]
+    ) -> None:
         super().__init__(connection, request, record)
-        self.request = request
         self._again = again
         self._look = 0
-        request.held = True
-        connection.flow.pause_reading()
-        self.plane.held.add(self)
+        self.plane.overtaking.add(self)
         self._wait()
-
-    @property
-    def idle(self) -> bool:
-        """It only waits."""
-        return True
 
     def _wait(self) -> None:
         # 1 + 2 + 4 + ... of these shares make up the grace.
@@ -62,9 +56,7 @@ class Held(Exchange):
         return True
 
     def withdraw(self) -> None:
-        """Wait no longer, and let the body come."""
+        """Wait no longer."""
+        super().withdraw()
         self._timer.cancel()
-        self.plane.held.discard(self)
-        self.request.held = False
-        if not self.connection.transport.is_closing():
-            self.connection.flow.resume_reading()
+        self.plane.overtaking.discard(self)
