@@ -6,19 +6,23 @@ the hot path never waits for a disk. What does not fit into the queue is counted
 What is promised: after an orderly end every record is in the file; after the process was killed all but the queue (it
 is emptied every ``GATHER_S``), and at most the last line is torn. A file is synced to the disk when it is let go of,
 not in between: when the machine itself goes down, what the kernel had not written yet (some 30 s) is lost.
+
+A log that cannot be written any more (a full disk, say) is no reason to send viewers away: records wait in the queue
+and the file is tried again. One that never could be written is an error, and so is one that cannot be completed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from glob import escape
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +38,11 @@ BATCH: Final = 1000
 
 GATHER_S: Final = 0.1
 """How long the task lets records gather before it writes again."""
+
+RETRY_S: Final = 1.0
+"""How long after a failure a log is tried again that could be written before."""
+
+logger = logging.getLogger("tricklecast.access_log")
 
 
 class AccessLogError(TrickleError):
@@ -71,6 +80,7 @@ class AccessLog:
         self._size = 0
         self._rotations = 0
         self._unreported = 0
+        self._failing = False
         self.dropped = 0
         self.written = 0
 
@@ -108,30 +118,41 @@ class AccessLog:
         """Write until closed.
 
         Raises:
-            AccessLogError: the file cannot be opened or written.
+            AccessLogError: the file could never be written, or not when the log was closed.
         """
         await self.check()
-        with self._explained():
-            while not self._closing or self._pending:
+        while not self._closing or self._pending:
+            try:
                 await self._write_file()
+            except OSError as error:
+                await self._failed(error)
 
     async def check(self) -> None:
-        """Find out whether the log can be written, before anything depends on it.
+        """Find out whether the log can be opened, before anything depends on it.
 
         Raises:
-            AccessLogError: the file cannot be opened.
+            AccessLogError: it cannot.
         """
-        with self._explained():
+        try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
             async with aiofiles.open(self._path, "ab"):
                 pass
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
         except OSError as error:
-            raise AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}") from error
+            raise self._explained(error) from error
+
+    async def _failed(self, error: OSError) -> None:
+        """Wait before the next try, if there is to be one."""
+        explained = self._explained(error)
+        if self._closing or not self.written:
+            raise explained from error
+        if not self._failing:
+            self._failing = True
+            logger.warning("%s; it is tried again, and records wait meanwhile", explained)
+        await asyncio.sleep(RETRY_S)
+        self._wake.set()
+
+    def _explained(self, error: OSError) -> AccessLogError:
+        return AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}")
 
     @property
     def _pending(self) -> bool:
@@ -139,7 +160,8 @@ class AccessLog:
 
     async def _write_file(self) -> None:
         """Write one file until it is due for rotation, to be opened again, or the log is closed."""
-        async with aiofiles.open(self._path, "ab") as file:
+        # Without a buffer, so that it is known what was written when the disk is full.
+        async with aiofiles.open(self._path, "ab", buffering=0) as file:
             self._size = await file.tell()
             self._opened_at = time.monotonic()
             if self._size and await asyncio.to_thread(_is_torn, self._path):
@@ -174,13 +196,26 @@ class AccessLog:
                 dropped, self._unreported = self._unreported, 0
                 self.event(Event.LOG_DROPPED, detail=f"{dropped} records")
             batch = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            lines = b"".join([orjson.dumps(record.as_dict(), option=orjson.OPT_APPEND_NEWLINE) for record in batch])
-            await file.write(lines)
-            await file.flush()
-            self._size += len(lines)
-            self.written += len(batch)
+            await self._write_batch(file, batch)
             if self._due():
                 return
+
+    async def _write_batch(self, file: Any, batch: list[AccessRecord]) -> None:
+        """Write these records, or put those back whose lines did not get into the file whole."""
+        lines = [orjson.dumps(record.as_dict(), option=orjson.OPT_APPEND_NEWLINE) for record in batch]
+        data = memoryview(b"".join(lines))
+        sent = 0
+        try:
+            while sent < len(data):
+                sent += await file.write(data[sent:])
+        finally:
+            whole = bisect_right(list(accumulate(map(len, lines))), sent)
+            self._queue.extendleft(reversed(batch[whole:]))
+            self._size += sent
+            self.written += whole
+        if self._failing:
+            self._failing = False
+            logger.warning("the access log %s is written again", self._path)
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s

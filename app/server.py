@@ -127,7 +127,7 @@ async def _serve(
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(log.run()) if log else None
         if writing is not None:
-            # A log that cannot be written stops the server: running without it would hide what it is there for.
+            # A log that never worked stops the server: its operator believes that there is one.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
         beside = [group.create_task(task) for task in (sweep(plane), access.run(), Trimmer().run())]
         await server.serve(sockets=[listener])

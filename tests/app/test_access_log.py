@@ -6,13 +6,16 @@ import asyncio
 import errno
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiofiles
 import aiofiles.os
 import pytest
 
+from app import access_log
 from app.access_log import BATCH, AccessLog, AccessLogError
 from tests.support.logs import Record, matching, read_log
 from tests.support.waiting import WITHIN_S, until
@@ -363,3 +366,99 @@ def test_a_file_is_synced_when_it_is_let_go_of(path: Path, monkeypatch: pytest.M
     log.close()
     with pytest.raises(AccessLogError, match="Input/output error"):
         asyncio.run(log.run())
+
+
+class Disk:
+    """A disk with so much room; what does not fit is written in part, as disks do."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = 1 << 30
+        self.refused = 0
+        self._open = aiofiles.open
+        monkeypatch.setattr(access_log, "RETRY_S", 0.001)
+        monkeypatch.setattr(aiofiles, "open", self._opening)
+
+    @asynccontextmanager
+    async def _opening(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with self._open(*args, **options) as file:
+            write = file.write
+
+            async def limited(data: bytes) -> int:
+                if not self.room:
+                    self.refused += 1
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                size = min(self.room, len(data))
+                self.room -= size
+                assert await write(data[:size]) == size
+                return size
+
+            file.write = limited
+            yield file
+
+
+@pytest.mark.parametrize("room", [0, 1, 70, 71, 150, 1000])
+def test_a_full_disk_stops_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, room: int
+) -> None:
+    """Wherever it was cut off: when there is room again each record is a line once, and torn is at most one more."""
+    disk = Disk(monkeypatch)
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        disk.room = room
+        for number in range(1, 30):
+            log.put(record(number))
+        await until(lambda: disk.refused > 1)
+        assert log.written + log.queued == 30
+        disk.room = 1 << 30
+        await written(log, 30)
+
+    log = run(lambda: make(path), use)
+    lines = path.read_bytes().splitlines()
+    assert [json.loads(line)["rseq"] for line in lines if line.endswith(b"}")] == list(range(30))
+    assert len([line for line in lines if not line.endswith(b"}")]) <= 1
+    assert (log.written, log.dropped) == (30, 0)
+    assert [entry.message for entry in caplog.records] == [
+        f"cannot write the access log {path}: No space left on device; it is tried again, and records wait meanwhile",
+        f"the access log {path} is written again",
+    ]
+
+
+def test_a_disk_that_stays_full(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue stays bounded, and the end says that something is missing."""
+    disk = Disk(monkeypatch)
+    logs: list[AccessLog] = []
+
+    async def use(log: AccessLog) -> None:
+        logs.append(log)
+        log.put(record(0))
+        await written(log, 1)
+        disk.room = 0
+        for number in range(1, 30):
+            log.put(record(number))
+        await until(lambda: disk.refused > 1)
+
+    with pytest.raises(AccessLogError, match="No space left"):
+        run(lambda: make(path, queue=10), use)
+    assert (logs[0].written, logs[0].queued, logs[0].dropped) == (1, 10, 19)
+
+
+def test_a_log_that_is_gone_is_made_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot be opened at the moment at which somebody else rotates it is waited for."""
+    monkeypatch.setattr(access_log, "RETRY_S", 0.001)
+
+    async def use(log: AccessLog) -> None:
+        log.put(record(0))
+        await written(log, 1)
+        os.rename(path, path.with_name("access.jsonl.1"))
+        os.mkdir(path)
+        log.reopen()
+        await until(lambda: log._failing)
+        log.put(record(1))
+        os.rmdir(path)
+        await written(log, 2)
+
+    run(lambda: make(path), use)
+    assert [line["rseq"] for line in read_log(path.with_name("access.jsonl.1"))] == [0]
+    assert seqs(path) == [1]

@@ -125,7 +125,7 @@ def test_an_unwritable_log(tmp_path: Path) -> None:
 
 
 def test_a_full_disk() -> None:
-    """A log that cannot be written any more stops the server: running on would hide what it is there for."""
+    """A log that never could be written stops the server: its operator believes that there is one."""
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no device that is always full here")
