@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,32 @@ def deferred() -> Iterator[None]:
         _restore(before)
         if caught:
             signal.raise_signal(caught[0])
+
+
+@contextmanager
+def for_us_alone() -> Iterator[None]:
+    """Lets processes that are started meanwhile, that is: Spark's JVM, ignore SIGTERM for all their life.
+
+    ``timeout`` and systemd send it to all processes of a group. Java would be gone before it could be asked to stop; it
+    ends with us in any case, since it reads from us. (Of SIGINT pyspark takes care.) Only processes with a
+    ``preexec_fn`` are reached, such as pyspark's: what is done in the child alone cannot lose a signal that is for us.
+    """
+    _sheltering.set()
+    try:
+        yield
+    finally:
+        _sheltering.clear()
+
+
+_sheltering: Final = threading.Event()
+
+
+def _in_child() -> None:
+    if _sheltering.is_set():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _restore(before: Mapping[signal.Signals, object]) -> None:

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from analytics import java
 from analytics.errors import SparkFailed, SparkUnavailable
-from analytics.signals import deferred
+from analytics.signals import deferred, for_us_alone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,7 +171,7 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
     with TemporaryFile() as noise:
         try:
             # Interrupted while it starts, Java would be left behind: nobody knows its process yet.
-            with _stderr_to(None if verbose else noise), deferred():
+            with _stderr_to(None if verbose else noise), deferred(), for_us_alone():
                 session: SparkSession = builder.getOrCreate()
                 return session
         except Exception as error:  # pyspark and py4j raise a dozen unrelated types here; each means the same

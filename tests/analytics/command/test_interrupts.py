@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 import typer
 
 from analytics.command.interrupts import interruptible
-from analytics.signals import deferred
+from analytics.signals import deferred, for_us_alone
 
 
 def test_ctrl_c() -> None:
@@ -108,3 +110,17 @@ def test_other_threads_have_no_signals() -> None:
     thread.start()
     thread.join(timeout=10)
     assert done == ["started"]
+
+
+def test_a_group_of_processes_is_ended_by_us() -> None:
+    """What is started ignores a SIGTERM that goes to all of the group; what is started later does not."""
+    asking = [sys.executable, "-c", "import signal; print(signal.getsignal(signal.SIGTERM).name)"]
+
+    def disposition() -> str:
+        # As pyspark starts Java.
+        return subprocess.run(asking, capture_output=True, text=True, check=True, preexec_fn=os.getpid).stdout.strip()
+
+    with for_us_alone():
+        assert disposition() == "SIG_IGN"
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+    assert disposition() == "SIG_DFL"

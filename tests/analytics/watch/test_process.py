@@ -26,7 +26,7 @@ def watching(logs: Path, state: Path, hook: Hook, said: Path) -> Iterator[subpro
     command = [sys.executable, "-m", "app", "storms", "watch", str(logs), "--state", str(state)]
     options = ["--json", "--webhook", hook.url, "--fail-on", "critical"]
     with said.open("wb") as out, (said.with_suffix(".err")).open("wb") as err:
-        process = subprocess.Popen([*command, *options], stdout=out, stderr=err)
+        process = subprocess.Popen([*command, *options], stdout=out, stderr=err, start_new_session=True)
     try:
         eventually(
             lambda: b"Ctrl-C" in said.with_suffix(".err").read_bytes() or process.poll() is not None,
@@ -56,7 +56,8 @@ def firing(said: Path) -> list[str]:
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:
-    """Killed while a webhook is being told; a storm while nobody watches; started again; ended with SIGTERM.
+    """Killed while a webhook is being told; a storm while nobody watches; started again; ended with SIGTERM to
+    it and its Java, as a service manager sends it.
 
     Each of the two storms is told once on standard output. The webhook gets the first one again, since it had not
     answered, with the same key.
@@ -84,7 +85,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
             eventually(lambda: firing(tmp_path / "second") == ["b"], within_s=WITHIN_S)
             began = [f"{each['episode']['id']}-firing" for _, _, each in hook.requests if each["status"] == "firing"]
             eventually(lambda: len(set(hook.keys)) >= 2, within_s=WITHIN_S)
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             assert process.wait(WITHIN_S) == 1
         assert firing(tmp_path / "second") == ["b"]
     first, again, *others = [key for key in hook.keys if key.endswith("-firing")]
