@@ -48,8 +48,9 @@ def timeline(data: Timeline, episodes: Sequence[Episode]) -> Markup:
     lanes, bars = _lanes(episodes, axis)
     plot = 180
     drawn = [
-        _frame(axis, top, plot, _TOP, (1.0, 0.5)),
+        _frame(axis, plot, _TOP, (1.0, 0.5)),
         _curves(curves, top * per_second, plot, ("traffic", "failures", "hits")),
+        _scale(top, plot, _TOP, (1.0, 0.5)),
         element("g", [_bar(episode, axis, lane, _TOP + plot + _TIMES + 6) for episode, lane in bars]),
         element(
             "g", [_flag(axis, first, last, at, plot) for first, last, at in grouped(flagged(data, episodes), axis)]
@@ -104,8 +105,9 @@ def sparkline(episode: Episode, params: StormParams, points: int) -> Markup | No
     left, right = axis.at(data.start_us), axis.at(end_us)
     place = {} if right - left == 100 else {"x": f"{left}%", "width": f"{right - left:.3f}%"}
     drawn = [
-        _frame(axis, top, plot, 18, (1.0,)),
+        _frame(axis, plot, 18, (1.0,)),
         _curves([counts], top * per_second, plot, ("hits",), y=18, **place),
+        _scale(top, plot, 18, (1.0,)),
         _threshold(params, top, plot) if episode.n_clients == 1 else None,
         _trigger(episode, axis, plot),
     ]
@@ -118,17 +120,21 @@ def _svg(label: str, height: int, drawn: Sequence[Markup | None]) -> Markup:
     return element("svg", title, drawn, class_="chart", height=height, role="img")
 
 
-def _frame(axis: TimeAxis, top: float, plot: int, y: int, shares: Sequence[float]) -> Markup:
-    lines: list[Markup] = []
-    for share in shares:
-        at = round(y + plot * (1 - share))
-        lines += [element("line", x2="100%", y1=at, y2=at), element("text", rate(top * share), y=at - 3)]
+def _frame(axis: TimeAxis, plot: int, y: int, shares: Sequence[float]) -> Markup:
+    heights = [round(y + plot * (1 - share)) for share in shares]
+    lines = [element("line", x2="100%", y1=at, y2=at) for at in heights]
     times = []
     for place, text in axis.ticks():
         anchor = {"text-anchor": "start" if place < 4 else "end"} if place < 4 or place > 96 else {}
         times.append(element("text", text, x=f"{place:.1f}%", y=y + plot + 15, **anchor))
     base = element("line", x2="100%", y1=y + plot, y2=y + plot)
     return joined(element("g", lines, class_="grid"), element("g", base, times, class_="times"))
+
+
+def _scale(top: float, plot: int, y: int, shares: Sequence[float]) -> Markup:
+    """What the lines of the frame stand for; in front of the curves, that would hide it."""
+    texts = [element("text", rate(top * share), y=round(y + plot * (1 - share)) - 3) for share in shares]
+    return element("g", texts, class_="scale")
 
 
 def _curves(

@@ -53,7 +53,8 @@ def _note(*words: Child, kind: str | None = None) -> Markup:
 def _storms(report: Report) -> Tile:
     found = severities(report)
     parts = [element("span", f"{SIGNS[kind]} {count:,} {kind}", class_=f"sev {kind}") for kind, count in found.items()]
-    note = _note(joined([(" \N{MIDDLE DOT} " if at else None, part) for at, part in enumerate(parts)]))
+    of = f" of the {len(report.episodes):,} listed" if report.n_episodes > len(report.episodes) else None
+    note = _note(joined([(" \N{MIDDLE DOT} " if at else None, part) for at, part in enumerate(parts)], of))
     return ("Storms", f"{report.n_episodes:,}", note if report.episodes else _note("none in this log"))
 
 
@@ -111,7 +112,9 @@ def timeline_section(report: Report) -> Markup | None:
         element("span", title, class_=f"key {kind}")
         for kind, title in (("traffic", "all requests"), ("failures", "refused or failed"), ("hits", "storm"))
     ]
-    bars = " Bars: the worst storms." if report.episodes else ""
+    shown_of = f"the {len(report.episodes):,} storms that are listed, of {report.n_episodes:,}"
+    listed = f" Red, and bars: {shown_of}." if report.n_episodes > len(report.episodes) else " Bars: the worst storms."
+    bars = listed if report.episodes else ""
     shown = flagged(data, report.episodes)
     flags = " Flags: events, listed below; first of all those that storms followed." if shown else ""
     caption = f"Requests per second from {date_and_time(data.start_us)} UTC.{bars}{flags}"

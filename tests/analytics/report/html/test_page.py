@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 
 import pytest
@@ -163,6 +163,16 @@ def test_all_is_said_without_the_script() -> None:
         assert all(step in text for step in episode.why.advice.split("; "))
     for name in asdict(report.params):
         assert name in text
+
+
+def test_a_list_that_is_cut_is_no_end_of_the_storms() -> None:
+    """Where more storms were found than are listed, tile and drawing say of which ones they speak."""
+    cut = Document(as_html(replace(sample_report(), n_episodes=4321))).text
+    assert "Red, and bars: the 8 storms that are listed, of 4,321." in cut
+    assert "4 warn of the 8 listed" in cut
+    whole = Document(as_html(sample_report())).text
+    assert "Bars: the worst storms." in whole
+    assert "listed, of" not in whole
 
 
 def test_a_calm_page() -> None:
