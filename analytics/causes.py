@@ -76,6 +76,12 @@ _EMPTY_AND_PASSED: Final = Cause(
 )
 
 
+_END_OF_CHANNEL: Final = Cause(
+    "many clients act on one cue, the channel's end, and ask on together: they take it for a passing fault",
+    "stop at Lp-Trickle-Closed and at 404 after the stream has begun, or back off with jitter and a retry budget",
+)
+
+
 def likely_cause(
     storm: StormClass, trigger: str | None, *, passed: bool = False, retry_after: str | None = None
 ) -> Cause:
@@ -91,6 +97,8 @@ def likely_cause(
     match storm, trigger:
         case StormClass.NOT_FOUND_LOOP, Event.CHANNEL_END:
             return Cause(f"{known.cause}; it ignores that the channel has ended (404, Lp-Trickle-Closed)", known.advice)
+        case StormClass.THUNDERING_HERD, Event.CHANNEL_END:
+            return _END_OF_CHANNEL
         case StormClass.ZERO_BYTE_LOOP, _ if passed:
             return _EMPTY_AND_PASSED
         case StormClass.ZERO_BYTE_LOOP | StormClass.SAME_SEGMENT_LOOP, Event.CHANNEL_END:

@@ -11,6 +11,7 @@ from analytics.params import StormParams
 from analytics.query import query
 from analytics.repeats import stretch_readers_sql
 from analytics.triggers import SERVER_EVENTS
+from trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +68,8 @@ def _in_one_life(params: StormParams) -> str:
 def _class_of(params: StormParams) -> str:
     # That a channel was created is no cue for all.
     cued = f"coalesce(trigger IN ({quoted(SERVER_EVENTS)}), false)"
+    # Nor is the end of one, of which each may learn by asking a few times: unless they insist.
+    over = f"(trigger <=> '{Event.CHANNEL_END}' AND insistent)"
     return f"""
         CASE answer
         WHEN '{Answer.ZERO_BYTE}' THEN '{StormClass.ZERO_BYTE_LOOP}'
@@ -78,7 +81,7 @@ def _class_of(params: StormParams) -> str:
         WHEN '{Answer.NOT_FOUND}' THEN {_not_found(params)}
         WHEN '{Answer.OVERLOAD}' THEN IF({_polite(params)}, NULL, '{StormClass.OVERLOAD_CLIENT}')
         WHEN '{Fleet.OVERLOAD}' THEN '{StormClass.OVERLOAD_AMPLIFICATION}'
-        WHEN '{Fleet.HERD}' THEN IF({cued} OR at_once, '{StormClass.THUNDERING_HERD}', NULL)
+        WHEN '{Fleet.HERD}' THEN IF({cued} OR {over} OR at_once, '{StormClass.THUNDERING_HERD}', NULL)
         END"""
 
 

@@ -12,7 +12,7 @@ from analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer, quoted
 from analytics.islands import KEY, added_up, finished
 from analytics.params import StormParams, micros
 from analytics.query import query
-from analytics.repeats import connections_sql
+from analytics.repeats import connections_sql, stretch_readers_sql
 from analytics.severity import Severity, fast, severity, sums, worst_names
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def storms(found: DataFrame, params: StormParams) -> DataFrame:
         f"""
         SELECT * EXCEPT (n, part, peak_rps), {n}, {peak}, part < 0 AS slow
         FROM (SELECT *, {severity(params)} AS severity FROM ({whole}))
-        WHERE severity IS NOT NULL AND NOT ({_crowd(params)}) AND NOT ({_sparse(params)})""",
+        WHERE severity IS NOT NULL AND NOT ({_crowd(params)}) AND NOT ({_sparse(params)})
+            AND NOT ({_browsing(params)})""",
         found=found,
     )
 
@@ -95,6 +96,14 @@ def _sparse(params: StormParams) -> str:
     """A segment asked for again now and then, as on a network that is bad: buckets of a minute have no pauses in them
     that could end an island, but their mean can be told."""
     return f"answer IN ({quoted(REPEATABLE)}) AND (hits - 1) * {params.gap_s} < duration_s"
+
+
+def _browsing(params: StormParams) -> str:
+    """A monitor that asks every second for the current segment (``-2``), or a player that seeks: what is there already,
+    so that nothing was waited for, some times each, in no hurry."""
+    times = f"n < {params.browse_times} * seqs * {stretch_readers_sql(params)}"
+    return f"""answer = '{Answer.SERVED}' AND 2 * coalesce(waited, 0) < seqs AND {times}
+        AND hits < {params.browse_rps} * duration_s"""
 
 
 def merge_clients(classified: DataFrame, params: StormParams) -> DataFrame:

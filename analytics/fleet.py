@@ -31,7 +31,7 @@ class Fleet(StrEnum):
 
 
 SINGLE: Final = ("client", "node_lo", "own_s", "mean_rps", "gap_ms", "seqs", "conn_bits", "busy_s", "closed", "waited")
-MANY: Final = ("n_clients", "clients", "n_channels", "channels", "at_once")
+MANY: Final = ("n_clients", "clients", "n_channels", "channels", "at_once", "insistent")
 BOTH: Final = (
     *("answer", "severity", "node", "channel", "named", "slow", "n", "hits", "first_us", "last_us"),
     *("seq_lo", "seq_hi", "head_lo", "head_hi", "peak_rps", "retry_after_ms", "bytes_out", "dur_us"),
@@ -51,8 +51,9 @@ def candidates(single: DataFrame, fleets: DataFrame | None) -> DataFrame:
     missing_there = ", ".join(f"NULL AS {name}" for name in SINGLE)
     if fleets is None:
         numbers = "cast(NULL AS bigint) AS n_clients, cast(NULL AS bigint) AS n_channels"
+        flags = "false AS at_once, false AS insistent"
         names = "cast(NULL AS array<string>) AS clients, cast(NULL AS array<string>) AS channels"
-        return query(f"SELECT {both}, {alone}, {numbers}, {names}, false AS at_once FROM {{single}}", single=single)
+        return query(f"SELECT {both}, {alone}, {numbers}, {names}, {flags} FROM {{single}}", single=single)
     return query(
         f"""
         SELECT {both}, {alone}, {missing_here} FROM {{single}}
@@ -80,7 +81,7 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
     Returns:
         columns as of :func:`analytics.episodes.storms`, with a :class:`Fleet` as ``answer``, without ``client``; with
         ``channel`` only if there is just one; but with ``n_clients``, ``clients``, ``n_channels``, ``channels``,
-        ``at_once``.
+        ``at_once`` and ``insistent``.
     """
     failures = f"SELECT *, {_early(params)} AS early FROM ({_FAILURES})"
     members = _members(_stretches(_seconds(failures, params), params), failures)
@@ -93,7 +94,8 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
     return query(
         f"""
         SELECT {", ".join((*BOTH, *MANY))}
-        FROM (SELECT *, {arrivals} AS at_once, '{Severity.CRITICAL}' AS severity, true AS named, false AS slow
+        FROM (SELECT *, {arrivals} AS at_once, 2 * insisted >= n AS insistent,
+                '{Severity.CRITICAL}' AS severity, true AS named, false AS slow
             FROM ({_added_up(members, params)}))
         WHERE answer = '{Fleet.OVERLOAD}' OR ({again} AND {together})""",
         rollup=rollup,
@@ -185,13 +187,15 @@ def _members(stretches: str, failures: str) -> str:
 
 
 def _added_up(members: str, params: StormParams) -> str:
-    rate = f"n / greatest(1D, {own_us_sql('(last_us - first_us)', 'guard_ms', 'n')} / 1e6)"
+    own_s = f"greatest(1D, {own_us_sql('(last_us - first_us)', 'guard_ms', 'n')} / 1e6)"
     # What one client did in a stretch is a storm of its own.
-    loops = f"""(n >= {params.warn_hits_alone} OR (n >= {params.warn_hits} AND {rate} >= {params.warn_rps}))"""
+    loops = f"""(n >= {params.warn_hits_alone} OR (n >= {params.warn_hits} AND n / {own_s} >= {params.warn_rps}))"""
+    # Or it is none, but more than asking now and then whether it has changed.
+    insists = f"(n >= {params.herd_insists} AND (n - 1) / {own_s} >= {params.herd_insists_rps})"
     return f"""
         SELECT * EXCEPT (a_channel), IF(n_channels = 1, a_channel, NULL) AS channel
         FROM (SELECT answer, node, from_us, peak_rps, {sums()}, sum(n) AS hits, sum(early) AS early, count(1) AS pairs,
-                sum(IF({loops}, n, 0)) AS looping,
+                sum(IF({loops}, n, 0)) AS looping, sum(IF({insists}, n, 0)) AS insisted,
                 cast(size(collect_set(client)) AS bigint) AS n_clients,
                 cast(size(collect_set(channel)) AS bigint) AS n_channels, max(channel) AS a_channel,
                 {worst_names("client", params)} AS clients, {worst_names("channel", params)} AS channels,

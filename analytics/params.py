@@ -28,6 +28,8 @@ class StormParams:
         same_seq_s, same_seq_few, same_seq_share: at most so many segments, asked for longer than this and in so much
             of that time, are a loop even if each request opened a connection (seconds, segments, 0 to 1). Segments are
             so few for a loop under a name of its own, too.
+        browse_rps, browse_times: whoever takes segments that are there already, each again fewer times than this and
+            fewer than so many per second altogether, looks at what is current, or seeks. Per second, times.
         early: coming back after less than this share of Retry-After, on average, is ignoring it (0 to 1).
         anonymous_s: many connections of one network, without names, that ask about once each are a loop only if that
             goes on for longer than this. Seconds.
@@ -44,6 +46,8 @@ class StormParams:
         herd_waves_s: whoever still comes at the same rate after so many seconds is no herd but polls. Seconds.
         herd_channels: without a restart before it, a herd spans at least so many channels (channels).
         herd_arrival_s, herd_arrival_share: and this share of its clients came within so many seconds (seconds, 0 to 1).
+        herd_insists, herd_insists_rps: where its cue is the end of their channel, about which all may ask: most of its
+            requests are of clients that sent so many, so fast (requests, requests per second).
         herd_gap_s: a pause longer than this ends a herd; its waves are as far apart as its back-off. Seconds.
         max_names: names of clients and channels listed per episode (names).
         max_episodes: the worst episodes that are listed (episodes).
@@ -76,6 +80,8 @@ class StormParams:
     same_seq_s: float = 10.0
     same_seq_few: int = 3
     same_seq_share: float = 0.25
+    browse_rps: float = 1.5
+    browse_times: int = 10
     early: float = 0.5
     anonymous_s: float = 30.0
     trigger_before_s: float = 120.0
@@ -92,6 +98,8 @@ class StormParams:
     herd_channels: int = 3
     herd_arrival_s: float = 1.5
     herd_arrival_share: float = 0.9
+    herd_insists: int = 6
+    herd_insists_rps: float = 1.2
     herd_gap_s: float = 10.0
     max_names: int = 100
     max_episodes: int = 1000

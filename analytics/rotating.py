@@ -56,8 +56,8 @@ def rotating_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
                 min(release_lo) AS release_lo, max(release_hi) AS release_hi, cast(max(n) AS double) AS peak_rps,
                 cast(size(array_distinct(flatten(collect_list(who)))) AS bigint) AS n_clients,
                 slice(array_sort(array_distinct(flatten(collect_list(who)))), 1, {params.max_names}) AS clients,
-                1L AS n_channels, array(channel) AS channels, false AS at_once, true AS named, false AS slow,
-                '{Severity.CRITICAL}' AS severity
+                1L AS n_channels, array(channel) AS channels, false AS at_once, false AS insistent, true AS named,
+                false AS slow, '{Severity.CRITICAL}' AS severity
             FROM (SELECT *, sum(starts) OVER ({ordered}) AS island
                 FROM (SELECT *, {starts} AS starts FROM ({seconds}) WHERE {few}))
             GROUP BY node, net, channel, island

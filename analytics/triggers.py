@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import Answer, quoted
+from analytics.fleet import Fleet
 from analytics.params import StormParams, micros
 from analytics.query import query
 from trickle.records import Event
@@ -26,17 +27,18 @@ _RESTART: Final = (Event.SERVER_START, Event.SERVER_READY, Event.DRAIN, Event.SE
 UNTIL_THE_END: Final = (Answer.ZERO_BYTE, Answer.SERVED)
 """Answers that a client may loop on until the channel ends."""
 
-PLAUSIBLE: Final[dict[tuple[Answer, ...], tuple[tuple[Event, ...], ...]]] = {
+PLAUSIBLE: Final[dict[tuple[Answer | Fleet, ...], tuple[tuple[Event, ...], ...]]] = {
     (Answer.NOT_FOUND, Answer.ENDED): ((Event.CHANNEL_END,), _RESTART),
     (Answer.ZERO_BYTE, Answer.SERVED): ((Event.CHANNEL_END,), (Event.CHANNEL_CREATE,), _RESTART),
     # Where 470 is said there is a channel: its new life explains more than the end of its former one.
     (Answer.SEQ_MISSING,): ((Event.CHANNEL_CREATE,), _RESTART, (Event.CHANNEL_END,)),
     (Answer.POST,): ((Event.CHANNEL_CREATE, Event.CHANNEL_END), _RESTART),
+    (Fleet.HERD,): (SERVER_EVENTS, (Event.CHANNEL_END,), (Event.CHANNEL_CREATE,)),
 }
 """Which events can set off a loop on these answers, the likeliest first."""
 
 OTHERWISE: Final = (SERVER_EVENTS, (Event.CHANNEL_CREATE,))
-"""The same for all others: refusals, errors, and fleets."""
+"""The same for all others: refusals, errors, and a fleet's overload."""
 
 
 def with_context(storms: DataFrame, events: DataFrame, params: StormParams) -> DataFrame:
@@ -81,10 +83,13 @@ def _best_trigger(params: StormParams) -> str:
     oldest = f"""first_us - CASE e.event WHEN '{Event.CHANNEL_END}' THEN {micros(params.trigger_before_s)}
         WHEN '{Event.CHANNEL_CREATE}' THEN {micros(params.birth_before_s)} ELSE {micros(params.restart_before_s)} END"""
     near = f"e.ts_us BETWEEN {oldest} AND {soon} OR {end}"
+    # What ended before the channel began again was another life's end.
+    reborn = f"""e.event = '{Event.CHANNEL_END}' AND exists(channel_events,
+        c -> c.event = '{Event.CHANNEL_CREATE}' AND c.ts_us > e.ts_us AND c.ts_us <= first_us)"""
     every = f"concat(coalesce(channel_events, {_NO_EVENTS}), coalesce(server_events, {_NO_EVENTS}))"
     return f"""array_max(filter(
         transform(
-            filter({every}, e -> {near}),
+            filter({every}, e -> ({near}) AND NOT ({reborn})),
             e -> struct({_rank()} AS rank, e.ts_us <= first_us AS before, e.ts_us AS ts_us, e.event AS event)
         ),
         e -> e.rank IS NOT NULL

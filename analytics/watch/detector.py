@@ -14,11 +14,21 @@ from analytics.triggers import SERVER_EVENTS
 from analytics.watch.fleets import Fleets, Gathering, NodeFleet
 from analytics.watch.happenings import Happenings
 from analytics.watch.islands import Island, Islands
-from analytics.watch.judging import class_of, is_crowd, is_of_several_lives, is_quick, is_sparse, may_be_slow, severity
+from analytics.watch.judging import (
+    class_of,
+    is_browsing,
+    is_crowd,
+    is_of_several_lives,
+    is_quick,
+    is_sparse,
+    may_be_slow,
+    severity,
+)
 from analytics.watch.limits import WatchLimits
 from analytics.watch.open_storms import Change, OpenStorm, OpenStorms
 from analytics.watch.parts import Part
 from analytics.watch.signals import FAILURE, Signal
+from trickle.records import Event
 
 LATE_S: Final = 2.0
 """Lines of one moment are not written in order: a storm is over only if its node has gone on for so much longer."""
@@ -120,8 +130,10 @@ class Detector:
     def _gathered(self, found: Gathering, now_s: float) -> list[Change]:
         channel = next(iter(found.channels)) if len(found.channels) == 1 else None
         context = self._happenings.around(found.kind, found.figures, channel)
-        # That a channel was created is no cue for all.
-        if found.kind is Fleet.HERD and context.trigger not in SERVER_EVENTS and not found.at_once:
+        # Nor is the end of one, of which each may learn by asking a few times: unless they insist.
+        over = context.trigger == Event.CHANNEL_END and found.insistent
+        cued = context.trigger in SERVER_EVENTS or over
+        if found.kind is Fleet.HERD and not cued and not found.at_once:
             return []
         name = _fleet_name(found)
         known = self.storms.of_part(name)
@@ -171,7 +183,9 @@ class Detector:
         who, named, channel, *_ = island.key
         if bad is None or not (slow or is_quick(figures, self._params)):
             return []
-        if is_crowd(figures, self._params, named=named) or is_sparse(figures, self._params):
+        if is_crowd(figures, self._params, named=named) or any(
+            innocent(figures, self._params) for innocent in (is_sparse, is_browsing)
+        ):
             return []
         context = self._happenings.around(figures.answer, figures, channel)
         if is_of_several_lives(figures, context, self._params):

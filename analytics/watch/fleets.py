@@ -32,6 +32,7 @@ class Gathering:
         figures: what its members' requests add up to; clients, channels: requests of each.
         pairs: how many pairs of a client and a channel there are.
         at_once: they came within a moment, on several channels, and most of them again too early.
+        insistent: most of it is of clients that ask more often than now and then, none of them for long.
     """
 
     kind: Fleet
@@ -43,6 +44,7 @@ class Gathering:
     channels: Counter[str | None]
     pairs: int
     at_once: bool
+    insistent: bool
 
 
 @dataclass(slots=True)
@@ -162,9 +164,8 @@ class NodeFleet:
             return None
         found = self._gathering(Fleet.HERD, stretch[0], stretch[-1])
         again = found.figures.n >= params.amplification * found.pairs
-        looping = sum(n for client, n in self._loops(found).items())
         # Where most of it is the loops of single clients, those are told, each for itself.
-        return found if again and 2 * looping < found.figures.n else None
+        return found if again and 2 * self._looping(found) < found.figures.n else None
 
     def _usual(self, known_s: float) -> float:
         """Clients that fail in its usual second; 1 where most of its seconds have none."""
@@ -212,22 +213,33 @@ class NodeFleet:
         together = len(channels) >= self._params.herd_channels and spread <= micros(self._params.herd_arrival_s)
         # Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
         rude = 2 * early >= figures.n - self._params.amplification * len(clients)
-        return Gathering(kind, self._node, from_us, to_us, figures, clients, channels, len(arrivals), together and rude)
+        at_once, insistent = together and rude, 2 * self._insisting(kind, from_us, to_us) >= figures.n
+        return Gathering(
+            kind, self._node, from_us, to_us, figures, clients, channels, len(arrivals), at_once, insistent
+        )
 
-    def _loops(self, found: Gathering) -> Counter[str]:
-        """Requests of those members whose part in it is a storm of its own."""
-        params, parts = self._params, dict[tuple[str, str | None], list[int]]()
-        for row, _ in self._members(found.kind, found.from_us, found.to_us):
+    def _paces(self, kind: Fleet, from_us: int, to_us: int) -> Iterator[tuple[int, float]]:
+        """Requests of each member, and in how many seconds of its own, at least 1, it sent them."""
+        parts: dict[tuple[str, str | None], list[int]] = {}
+        for row, _ in self._members(kind, from_us, to_us):
             part = parts.setdefault((row.client or "", row.channel), [0, row.first_us, row.last_us, 0])
             part[0] += row.n
             part[2] = max(part[2], row.last_us)
             part[3] += row.guard_ms or 0
-        loops = Counter[str]()
-        for (client, _), (n, first_us, last_us, held_ms) in parts.items():
-            rate = n / max(1.0, own_us(last_us - first_us, held_ms, n) / 1e6)
-            if n >= params.warn_hits_alone or (n >= params.warn_hits and rate >= params.warn_rps):
-                loops[client] += n
-        return loops
+        for n, first_us, last_us, held_ms in parts.values():
+            yield n, max(1.0, own_us(last_us - first_us, held_ms, n) / 1e6)
+
+    def _looping(self, found: Gathering) -> int:
+        """Requests of those members whose part in it is a storm of its own."""
+        params = self._params
+        paces = self._paces(found.kind, found.from_us, found.to_us)
+        quick, alone = params.warn_hits, params.warn_hits_alone
+        return sum(n for n, own_s in paces if n >= alone or (n >= quick and n / own_s >= params.warn_rps))
+
+    def _insisting(self, kind: Fleet, from_us: int, to_us: int) -> int:
+        """Requests of those members that ask more often than now and then."""
+        params, paces = self._params, self._paces(kind, from_us, to_us)
+        return sum(n for n, s in paces if n >= params.herd_insists and (n - 1) / s >= params.herd_insists_rps)
 
     def as_json(self) -> list[Any]:
         """For the ledger: its rows, in the order of time."""

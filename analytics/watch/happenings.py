@@ -69,10 +69,13 @@ class Happenings:
         ended_us = max(ends, default=None)
         lives = 1 + sum(event == Event.CHANNEL_CREATE and first_us < at <= figures.last_us for at, event in own)
         births = [at for at, event in own if event == Event.CHANNEL_CREATE and at >= (ended_us or first_us)]
+        # What ended before the channel began again was another life's end.
+        reborn_us = max((at for at, event in own if event == Event.CHANNEL_CREATE and at <= first_us), default=0)
         ranked = [
             (rank, at <= first_us, at, event)
             for at, event in own + server
             if self._oldest(first_us, event) <= at <= (until if event == Event.CHANNEL_END else soon)
+            if not (event == Event.CHANNEL_END and at < reborn_us)
             if (rank := _rank(answer, event)) is not None
         ]
         if not ranked:

@@ -56,6 +56,13 @@ def is_sparse(figures: Figures, params: StormParams) -> bool:
     return figures.answer in REPEATABLE and (figures.hits(params) - 1) * params.gap_s < figures.duration_s
 
 
+def is_browsing(figures: Figures, params: StormParams) -> bool:
+    """Whether somebody looks at what is current, or seeks: nothing was waited for, and all was taken a few times."""
+    few = figures.n < params.browse_times * figures.seqs * figures.readers(params)
+    unhurried = figures.hits(params) < params.browse_rps * figures.duration_s
+    return figures.answer is Answer.SERVED and 2 * figures.waited < figures.seqs and few and unhurried
+
+
 def is_of_several_lives(figures: Figures, context: Context, params: StormParams) -> bool:
     """Whether what repeats are the seqs of a channel that began anew: in each life they were asked for once."""
     if figures.answer not in ONCE_PER_SEQ or context.lives == 1:

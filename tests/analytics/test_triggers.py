@@ -44,6 +44,12 @@ CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]
         "channel_create",
         True,
     ),
+    "the end of a former life": (
+        "zero_byte",
+        [("film", "channel_end", START - 19 * S), ("film", "channel_create", START - 9 * S)],
+        "channel_create",
+        True,
+    ),
     "just before rather than just after": (
         "overload",
         [(None, "server_ready", START - 9 * S), (None, "config", START + S)],

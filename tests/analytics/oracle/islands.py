@@ -176,7 +176,9 @@ def _candidates() -> str:
         AND NOT (answer IN ({words(COUNTED)}) AND (NOT named AND conn_bits IS NULL
             OR n < {P.crowd_per_conn} * conns_of(conn_bits, n)
                 AND (last_us - first_us) / 1e6 <= CASE WHEN named THEN {P.crowd_s} ELSE {P.anonymous_s} END))
-        AND NOT (answer IN ({words(REPEATABLE)}) AND (hits - 1) * {P.gap_s} < (last_us - first_us) / 1e6);"""
+        AND NOT (answer IN ({words(REPEATABLE)}) AND (hits - 1) * {P.gap_s} < (last_us - first_us) / 1e6)
+        AND NOT (answer = 'served' AND 2 * waited < seqs AND n < {P.browse_times} * seqs * {READERS}
+            AND hits < {P.browse_rps} * (last_us - first_us) / 1e6);"""
 
 
 def islands() -> list[str]:

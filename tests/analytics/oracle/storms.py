@@ -104,14 +104,17 @@ def _rotating() -> str:
 def _fleets() -> str:
     loops = f"""n >= {P.warn_hits_alone}
         OR n >= {P.warn_hits} AND n / greatest(1, own_time(last_us - first_us, guard_ms, n)) >= {P.warn_rps}"""
+    insists = f"""n >= {P.herd_insists}
+        AND (n - 1) / greatest(1, own_time(last_us - first_us, guard_ms, n)) >= {P.herd_insists_rps}"""
     return f"""
-    CREATE TABLE fleets AS SELECT * EXCLUDE (from_us, early, looping, arrival_us, a_channel, pairs),
+    CREATE TABLE fleets AS SELECT * EXCLUDE (from_us, early, looping, insisted, arrival_us, a_channel, pairs),
         'critical' AS severity, true AS named, false AS slow, CASE WHEN n_channels = 1 THEN a_channel END AS channel,
         n_channels >= {P.herd_channels} AND arrival_us <= {micros(P.herd_arrival_s)}
-            AND 2 * early >= n - {P.amplification} * n_clients AS at_once
+            AND 2 * early >= n - {P.amplification} * n_clients AS at_once, 2 * insisted >= n AS insistent
         FROM (SELECT answer, node, from_us, peak_rps, sum(n)::BIGINT AS n, sum(n)::BIGINT AS hits,
             min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
             sum(early) AS early, count(*) AS pairs, coalesce(sum(n) FILTER ({loops}), 0) AS looping,
+            coalesce(sum(n) FILTER ({insists}), 0) AS insisted,
             count(DISTINCT client) AS n_clients, count(DISTINCT channel) AS n_channels, max(channel) AS a_channel,
             list(client ORDER BY n DESC, client DESC) FILTER (client IS NOT NULL) AS clients,
             list(channel ORDER BY n DESC, channel DESC) FILTER (channel IS NOT NULL) AS channels,
@@ -144,7 +147,10 @@ def _context() -> str:
         arg_max(e, {{'rank': {rank}, 'before': e.ts_us <= s.first_us, 'ts_us': e.ts_us, 'event': e.event}}) AS best
         FROM found s JOIN happened e ON {SAME_NODE} AND (e.event IN ({words(SERVER_EVENTS)})
             OR e.event IN ({words(CHANNEL_EVENTS)}) AND e.channel IS NOT DISTINCT FROM s.channel)
-        WHERE ({in_time} OR {at_its_end}) AND {rank} IS NOT NULL GROUP BY s.number;
+        WHERE ({in_time} OR {at_its_end}) AND {rank} IS NOT NULL AND NOT (e.event = 'channel_end' AND EXISTS (
+            FROM happened c WHERE c.event = 'channel_create' AND c.node IS NOT DISTINCT FROM e.node
+            AND c.channel IS NOT DISTINCT FROM e.channel AND c.ts_us > e.ts_us AND c.ts_us <= s.first_us))
+        GROUP BY s.number;
     CREATE TABLE ends AS SELECT s.number, max(e.ts_us) AS ended_us FROM found s JOIN happened e ON {SAME_PLACE}
         WHERE e.event = 'channel_end' AND {near} GROUP BY s.number;
     CREATE TABLE births AS SELECT s.number,
@@ -169,7 +175,8 @@ def _classes() -> str:
         WHEN 'zero_byte' THEN 'zero_byte_loop' WHEN 'served' THEN 'same_segment_loop' WHEN 'ended' THEN 'ended_loop'
         WHEN 'post' THEN 'repost_loop' WHEN 'server_error' THEN 'server_error_loop'
         WHEN 'fleet_overload' THEN 'overload_amplification'
-        WHEN 'fleet_herd' THEN CASE WHEN trigger IN ({words(SERVER_EVENTS)}) OR at_once THEN 'thundering_herd' END
+        WHEN 'fleet_herd' THEN CASE WHEN trigger IN ({words(SERVER_EVENTS)}) OR at_once
+            OR trigger = 'channel_end' AND insistent THEN 'thundering_herd' END
         WHEN 'overload' THEN CASE WHEN CASE WHEN retry_after_ms > 0
             THEN gap_ms >= {P.early} * retry_after_ms AND peak_rps <= 1 + 1000 / {told_ms}
             ELSE slow OR mean_rps < {P.overload_rps} AND peak_rps < {P.warn_rps} END THEN NULL

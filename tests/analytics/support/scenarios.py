@@ -92,6 +92,16 @@ def empty_segment_again(log: LogWriter) -> list[Truth]:
 
 
 @storm
+def empty_segment_of_a_new_life(log: LogWriter) -> list[Truth]:
+    """The same in a channel that has begun again a moment ago: the end of its former life has nothing to do with it."""
+    log.event(2.0, Event.CHANNEL_END, "film")
+    log.event(8.0, Event.CHANNEL_CREATE, "film")
+    for at in ticks(log, 10, 40, 0.02):
+        log.empty(at, "naive", "film", 0, next_seq=1)
+    return [Truth("zero_byte_loop", 40, trigger="channel_create")]
+
+
+@storm
 def same_segment_loop(log: LogWriter) -> list[Truth]:
     """A head that went backwards: the same bytes, hundreds of times."""
     for seq in range(20):
@@ -256,6 +266,16 @@ def small_herd_across_seconds(log: LogWriter) -> list[Truth]:
 
 
 @storm
+def herd_at_a_channels_end(log: LogWriter) -> list[Truth]:
+    """Sixty viewers ask seven times each after their channel's end: none of them is a storm of its own."""
+    log.event(5.0, Event.CHANNEL_END, "film")
+    for client in range(60):
+        for at in ticks(log, 5.1 + log.rng.uniform(0, 0.3), 7, 0.4):
+            log.not_found(at, f"viewer-{client}", "film", 10)
+    return [Truth("thundering_herd", 420, clients=60, trigger="channel_end")]
+
+
+@storm
 def server_error_loop(log: LogWriter) -> list[Truth]:
     """A request that breaks the server, ten times a second."""
     for at in ticks(log, 3, 50, 0.1):
@@ -299,6 +319,26 @@ def one_not_found_each_at_the_end(log: LogWriter) -> None:
 
 
 @trap
+def a_few_tries_at_the_end(log: LogWriter) -> None:
+    """Sixty viewers ask four times each, half a second apart, whether the channel is really gone."""
+    log.event(5.0, Event.CHANNEL_END, "film")
+    for client in range(60):
+        for at in ticks(log, 5.1 + log.rng.uniform(0, 0.3), 4, 0.5):
+            log.not_found(at, f"viewer-{client}", "film", 10)
+
+
+@trap
+def waiting_for_the_next_life(log: LogWriter) -> None:
+    """Forty viewers ask once a second until their channel is there again."""
+    log.event(5.0, Event.CHANNEL_END, "film")
+    for client in range(40):
+        for at in ticks(log, 5.1 + log.rng.uniform(0, 0.3), 8, 1.0):
+            log.not_found(at, f"viewer-{client}", "film", 10)
+        log.served(13.5, f"viewer-{client}", "film", 0)
+    log.event(13.2, Event.CHANNEL_CREATE, "film")
+
+
+@trap
 def five_retries(log: LogWriter) -> None:
     """A client that tries five times, half a second apart, and gives up."""
     for client in range(5):
@@ -338,6 +378,25 @@ def honours_retry_after(log: LogWriter) -> None:
     """Refused for ten minutes, and back no sooner than told."""
     for at in ticks(log, 0, 200, 3.0):
         log.refused(at, "patient", "film", 429, retry_after_ms=2500)
+
+
+@trap
+def monitor_of_the_current_segment(log: LogWriter) -> None:
+    """A probe asks for the current segment (-2) every second, for twenty minutes: each is there for two of them."""
+    for second in range(1200):
+        log.served(second + log.rng.uniform(0, 0.1), "probe", "film", second // 2, seq=-2)
+
+
+@trap
+def player_that_seeks(log: LogWriter) -> None:
+    """A viewer who goes back some seconds every now and then, and gets those segments again."""
+    at, seq = 0.0, 100
+    for _ in range(40):
+        for turn in range(8):
+            log.served(at, "viewer", "film", seq)
+            at += 0.06 if turn < 3 else 1.0
+            seq += 1
+        seq -= 6
 
 
 @trap
