@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer
-from analytics.classes import StormClass
+from analytics.metrics.members import answers_of
 from analytics.normalise import MAX_TEXT, answer_kind, network
 from analytics.schema import CORRUPT
 from trickle.records import FIELD_NAMES, Kind
@@ -29,15 +28,6 @@ MAX_TIMES: Final = 10_000
 
 GAP_BOUNDS_MS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 """Upper bounds of the histogram of pauses, milliseconds; the last class has none."""
-
-_ANSWERS: Final[dict[StormClass, tuple[Answer, ...]]] = {
-    StormClass.ZERO_BYTE_LOOP: (Answer.ZERO_BYTE,),
-    StormClass.SAME_SEGMENT_LOOP: (Answer.SERVED,),
-    StormClass.ENDED_LOOP: (Answer.ENDED,),
-    StormClass.REPOST_LOOP: (Answer.POST,),
-    StormClass.OVERLOAD_AMPLIFICATION: (Answer.OVERLOAD,),
-}
-"""What a class is made of; the others are made of refusals of any kind, which take turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +125,7 @@ def histogram(times_us: Sequence[int], holds_ms: Iterable[int] = ()) -> tuple[in
 
 def _of_episode(episode: Episode) -> Column:
     """Whether a line is one of the episode's. Where it names only its worst, all of its time and place are."""
-    answers = _ANSWERS.get(episode.storm, FAILURES)
-    mine = F.col("answer").isin(*(answer.value for answer in answers))
+    mine = F.col("answer").isin(*(answer.value for answer in answers_of(episode.storm)))
     mine &= F.col("ts_us").between(episode.start_us, episode.end_us)
     if episode.node is not None:
         mine &= _cut("node") == episode.node

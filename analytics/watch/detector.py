@@ -103,6 +103,11 @@ class Detector:
         """Lines that were no records."""
         return self._bad_before + sum(self._bad.values())
 
+    @property
+    def forgotten(self) -> int:
+        """Stretches given up because there were too many."""
+        return self._fine.forgotten + self._coarse.forgotten
+
     def tick(self, now_s: float) -> list[Change]:
         """Ends the storms that nothing has been added to for long; to be called while there is nothing left to read."""
         over = [storm for storm in self.storms if now_s - storm.touched_s >= self._gap_s(storm) + self._limits.idle_s]

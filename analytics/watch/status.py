@@ -36,6 +36,7 @@ class Status:
         self._problems: dict[str, str] = {}
         self._failing: dict[str, str] = {}
         self._lost = 0
+        self._beyond: dict[str, int] = {}
         self._before = (clock(), 0)
         self._lines = 0
 
@@ -51,6 +52,8 @@ class Status:
         if health is None:
             return
         self._tell_problems(health)
+        self._tell_beyond("storms are not told: too many are open", judge.detector.storms.untold)
+        self._tell_beyond("stretches of failures were forgotten: too many at once", judge.detector.forgotten)
         if judge.ready.is_set() and not self._ready:
             self._ready = True
             if not self._quiet:
@@ -87,6 +90,12 @@ class Status:
         if health.lost_bytes > self._lost:
             self._line(f"storms watch: {size(health.lost_bytes)} of the logs were gone before they could be read")
             self._lost = health.lost_bytes
+
+    def _tell_beyond(self, what: str, number: int) -> None:
+        """What a limit has left out so far; again when it has doubled, since this may go on."""
+        if number > 2 * self._beyond.get(what, 0):
+            self._beyond[what] = number
+            self._line(f"storms watch: {number:,} {what}")
 
     def _tell_failing(self, label: str, failing: str | None) -> None:
         if failing is not None and self._failing.get(label) is None:

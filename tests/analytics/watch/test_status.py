@@ -56,6 +56,19 @@ def test_lost_lines_are_said(ledger: Ledger) -> None:
     assert err.getvalue() == "storms watch: 2.0 KiB of the logs were gone before they could be read\n"
 
 
+def test_what_limits_leave_out_is_said(ledger: Ledger) -> None:
+    """How much it is so far: at first, and whenever it has more than doubled."""
+    err, watched = io.StringIO(), judge(ledger)
+    status = Status(err, quiet=True)
+    for untold in (0, 1, 2, 3):
+        watched.detector.storms.untold = untold
+        status.show(Health(), watched)
+    assert err.getvalue().splitlines() == [
+        "storms watch: 1 storms are not told: too many are open",
+        "storms watch: 3 storms are not told: too many are open",
+    ]
+
+
 def test_a_receiver_that_fails_is_said(ledger: Ledger) -> None:
     """Once when it begins to fail, and when it takes alerts again."""
     courier = Courier(Webhook("http://127.0.0.1:9/"), ledger)
