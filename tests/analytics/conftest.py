@@ -1,13 +1,15 @@
-"""One Spark session for all tests of the package: it takes longer to start than most of them to run."""
+"""What all tests of the package share: one Spark session, which takes longer to start than most of them to run."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from analytics.spark import spark_session
+from tests.analytics.support.writer import LogWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,3 +20,9 @@ def spark() -> Iterator[SparkSession]:
     """A local Spark session, configured as the command configures it."""
     with spark_session(small=True) as session:
         yield session
+
+
+@pytest.fixture
+def log() -> LogWriter:
+    """The log of one node, empty."""
+    return LogWriter("n1", random.Random(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STEP_US = 60_000_000
-
-
-@pytest.fixture
-def log() -> LogWriter:
-    """The log of one node, empty."""
-    return LogWriter("n1", random.Random(5))
 
 
 def rollup_of(spark: SparkSession, lines: list[str], folder: Path) -> DataFrame:

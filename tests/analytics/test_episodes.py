@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from analytics.episodes import EPISODE, merge_channels, merge_clients
 from analytics.islands import islands
-from analytics.normalise import normalise
 from analytics.params import StormParams
-from analytics.rollup import roll_up
 from analytics.severity import severity
-from analytics.sources import read_lines
-from tests.analytics.support.writer import LogWriter, us, write_lines
+from tests.analytics.support.rollups import rolled_up
+from tests.analytics.support.writer import LogWriter, us
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-def rolled_up(spark: SparkSession, log: LogWriter, folder: Path) -> DataFrame:
-    """The roll-up of a log."""
-    return roll_up(normalise(read_lines(spark, [str(write_lines(folder / "access.jsonl", log.lines()))])))
-
-
-@pytest.fixture
-def log() -> LogWriter:
-    """An empty log."""
-    return LogWriter("n1", random.Random(1))
+    from pyspark.sql import SparkSession
 
 
 def test_a_pause_ends_an_island(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
@@ -39,7 +23,7 @@ def test_a_pause_ends_an_island(spark: SparkSession, log: LogWriter, tmp_path: P
     log.not_found(1.0, "b", "film")
     log.missing(1.0, "a", "film", 3, head=9)
     log.ended(1.0, "a", "film", 3)
-    found = islands(rolled_up(spark, log, tmp_path), StormParams())
+    found = islands(rolled_up(spark, log.lines(), tmp_path), StormParams())
     told = sorted((row["client"], row["answer"], row["first_us"], row["last_us"], row["n"]) for row in found.collect())
     assert told == [
         ("a", "ended", us(1), us(1), 1),

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import random
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from analytics.divided import together
 from analytics.job import find_storms
-from analytics.normalise import normalise
 from analytics.params import StormParams
-from analytics.rollup import events_of, roll_up
-from analytics.sources import read_lines
-from tests.analytics.support.writer import LogWriter, us, write_lines
+from analytics.rollup import events_of
+from tests.analytics.support.rollups import rolled_up
+from tests.analytics.support.writer import LogWriter, us
 from trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-def rolled_up(spark: SparkSession, log: LogWriter, folder: Path) -> DataFrame:
-    """The roll-up of a log."""
-    return roll_up(normalise(read_lines(spark, [str(write_lines(folder / "access.jsonl", log.lines()))])))
-
-
-@pytest.fixture
-def log() -> LogWriter:
-    """An empty log."""
-    return LogWriter("n1", random.Random(1))
 
 
 def test_sums(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
@@ -43,7 +28,7 @@ def test_sums(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
         log.served(second, "a", "film", second, attempt=2, bytes_out=10)
         log.exchange(second, "a", "film", op="next", status=200)
     log.event(2.0, Event.CHANNEL_END, "film")
-    rollup = rolled_up(spark, log, tmp_path)
+    rollup = rolled_up(spark, log.lines(), tmp_path)
     found = {
         (row["answer"], row["client"], row["bucket_us"]): (row["n"], row["seq_lo"], row["seq_hi"], row["bytes_out"])
         for row in rollup.collect()
@@ -63,7 +48,7 @@ def test_sums(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
 def test_plan(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
     """Raw lines meet no sort, no window and no Python; one scan and one shuffle make the roll-up."""
     log.not_found(0, "a", "film")
-    rollup = rolled_up(spark, log, tmp_path)
+    rollup = rolled_up(spark, log.lines(), tmp_path)
     plan = executed_plan(rollup)
     assert len(re.findall(r"FileScan", plan)) == 1
     assert len(re.findall(r"Exchange", plan)) == 1

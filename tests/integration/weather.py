@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from socket import SO_LINGER, SOL_SOCKET
 from typing import Final
+
+from tests.support.resets import reset
 
 
 class Fault(Enum):
@@ -74,7 +74,7 @@ class Weather:
     def strike(self) -> None:
         """Reset all connections at once."""
         for end in list(self._ends):
-            _reset(end)
+            reset(end)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on, as far as its fault lets it."""
@@ -96,7 +96,7 @@ class Weather:
             pass  # one end is gone, and so must be the other
         finally:
             self._ends.discard(writer)
-            _reset(writer)
+            reset(writer)
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, up: Fate, down: Fate) -> None:
         source, target = await asyncio.open_connection("127.0.0.1", self.upstream)
@@ -109,7 +109,7 @@ class Weather:
                 pipe.cancel()
             await asyncio.gather(*pipes, return_exceptions=True)
             self._ends.discard(target)
-            _reset(target)
+            reset(target)
 
 
 async def _pipe(source: asyncio.StreamReader, target: asyncio.StreamWriter, fate: Fate) -> None:
@@ -150,13 +150,6 @@ async def _befall(fault: Fault, data: bytes, target: asyncio.StreamWriter) -> by
         case _:
             raise ConnectionResetError
     return data
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    if sock is not None and sock.fileno() >= 0 and not writer.is_closing():
-        sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
 
 
 @contextlib.asynccontextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from socket import SO_LINGER, SOL_SOCKET
 from typing import Any, TypeVar
 
+from tests.support.resets import reset
 from tests.support.waiting import WITHIN_S
 
 T = TypeVar("T")
@@ -84,8 +83,7 @@ class Peer:
 
     def reset(self) -> None:
         """Break the connection with a TCP reset."""
-        self.writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
+        reset(self.writer)
 
 
 Script = Callable[[Peer], Awaitable[None]]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from socket import SO_LINGER, SOL_SOCKET
 from typing import Final
+
+from tests.support.resets import reset
 
 WITHOUT_ANSWER: Final = -1
 """Everything gets through, but the answer does not."""
@@ -39,11 +39,11 @@ class Proxy:
     def cut_all(self) -> None:
         """Break every connection now."""
         for writer in list(self._writers):
-            _reset(writer)
+            reset(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
         if self.down:
-            _reset(writer)
+            reset(writer)
             return
         upstream, towards = await asyncio.open_connection("127.0.0.1", port)
         ends = {writer, towards}
@@ -56,7 +56,7 @@ class Proxy:
             back.cancel()
             self._writers -= ends
             for end in ends:
-                _reset(end)
+                reset(end)
 
     async def _requests(
         self, reader: asyncio.StreamReader, towards: asyncio.StreamWriter, back: asyncio.Future[None]
@@ -99,13 +99,6 @@ class Proxy:
             while data := await reader.read(65536):
                 writer.write(data)
             writer.close()
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
-    if sock is not None and sock.fileno() >= 0 and not writer.is_closing():
-        sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from analytics.metrics.totals import overview
 from analytics.params import StormParams
 from analytics.report.figures import ClockStep, LogGap
 from analytics.spark import interpreted
-from tests.analytics.metrics.logs import rolled_up
+from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.writer import LogWriter, us
 from trickle.records import Event
 

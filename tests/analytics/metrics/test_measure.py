@@ -17,7 +17,7 @@ from analytics.metrics.totals import Overview, overview
 from analytics.params import StormParams
 from analytics.report.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
 from analytics.spark import interpreted
-from tests.analytics.metrics.logs import rolled_up
+from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.sample_report import sample_episode
 from tests.analytics.support.writer import RELEASE, LogWriter, us, write_lines
 from trickle.records import Event

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from analytics.metrics.wanted import judged
 from analytics.params import StormParams
-from tests.analytics.metrics.logs import rolled_up
+from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.writer import LogWriter
 
 if TYPE_CHECKING:

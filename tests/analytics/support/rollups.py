@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from analytics.normalise import normalise
 from analytics.rollup import roll_up
-from analytics.schema import CORRUPT, log_schema
+from analytics.sources import read_lines
 from tests.analytics.support.writer import write_lines
 
 if TYPE_CHECKING:
@@ -17,6 +17,4 @@ if TYPE_CHECKING:
 
 def rolled_up(spark: SparkSession, lines: Iterable[str], folder: Path) -> DataFrame:
     """The roll-up of these lines."""
-    path = write_lines(folder / "access.jsonl", lines)
-    reader = spark.read.schema(log_schema()).option("columnNameOfCorruptRecord", CORRUPT)
-    return roll_up(normalise(reader.json(str(path))))
+    return roll_up(normalise(read_lines(spark, [str(write_lines(folder / "access.jsonl", lines))])))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +11,7 @@ from app.conformance.target import Channel
 from app.core.segment import State
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer
+from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S, eventually
 
 COUNTED = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nABCDEFGH"
@@ -23,7 +23,7 @@ GET = b"GET %b HTTP/1.1\r\nHost: x\r\nUser-Agent: y\r\n\r\n"
 
 def reset(sock: socket.socket) -> None:
     """As a client that crashes."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset_when_closed(sock)
     sock.close()
 
 

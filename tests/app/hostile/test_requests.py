@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import socket
-import struct
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from tests.app.hostile.support import Watched, exchange, healthy, received, statuses, watched
 from tests.fuzz.requests import Requests
 from tests.support.local import LocalServer
+from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S
 
 CONNECTIONS = 800
@@ -46,7 +46,7 @@ def send(server: LocalServer, packets: list[bytes], end: str) -> bytes:
         except OSError:
             return received(sock)  # The server has closed: what it said before can still be read.
         if end == "reset":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            reset_when_closed(sock)
     return b""
 
 
