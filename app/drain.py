@@ -60,9 +60,9 @@ async def end(plane: DataPlane, state: ServerState) -> None:
 
 
 async def _gone(plane: DataPlane) -> bool:
-    """Whether all connections are gone, after a moment for them to go."""
+    """Whether all connections are gone, and all that were about to be, after a moment for them to go."""
     for _ in range(round(CLEAN_UP_S / TICK_S)):
-        if not plane.connections:
+        if not (plane.connections or plane.handshakes):
             return True
         await asyncio.sleep(TICK_S)
-    return not plane.connections
+    return not (plane.connections or plane.handshakes)

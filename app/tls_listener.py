@@ -11,11 +11,14 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from app.data_plane.door import leave
+from app.data_plane.exchange import Exchange
 from app.data_plane.patience import Patience
 from app.data_plane.plane import DataPlane
+from trickle.records import Reason
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -59,27 +62,49 @@ class TlsListener:
                 _LOGGER.error("cannot accept a connection: %s", error.strerror or error)
                 await asyncio.sleep(PAUSE_S)
                 continue
-            connection = self._make()
-            handshake = loop.create_task(self._shake_hands(connection, sock))
-            connection.accepted(handshake, address)
-            self._plane.handshakes.add(handshake)
-            handshake.add_done_callback(self._plane.handshakes.discard)
+            self._begin(self._make(), sock, address)
 
-    async def _shake_hands(self, connection: Patience, sock: socket.socket) -> None:
-        """Becomes the connection, or comes to nothing: no TLS, none that both know, gone, too slow, no room."""
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
-                sock,
-                ssl=self._context,
-                ssl_handshake_timeout=self._plane.options.head_timeout_s,
-                # Many clients never say that they have heard the end: a drain would wait half a minute for each.
-                ssl_shutdown_timeout=self._plane.options.linger_s,
-            )
-        except OSError:
-            pass
-        finally:
-            if connection.handshake is not None:
-                self._plane.failed_handshakes += 1
-                leave(connection)
-                sock.close()
+    def _begin(self, connection: Patience, sock: socket.socket, address: Any) -> None:
+        plane = self._plane
+        shaking = asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection,
+            sock,
+            ssl=self._context,
+            ssl_handshake_timeout=plane.options.head_timeout_s,
+            # Many clients never say that they have heard the end: a drain would wait half a minute for each.
+            ssl_shutdown_timeout=plane.options.linger_s,
+        )
+        handshake = asyncio.get_running_loop().create_task(shaking)
+        connection.accepted(handshake, address)
+        plane.handshakes.add(handshake)
+        handshake.add_done_callback(partial(self._over, connection, sock, connection.without_route()))
+
+    def _over(self, connection: Patience, sock: socket.socket, attempt: Exchange, handshake: asyncio.Task[Any]) -> None:
+        """It has become the connection, or nothing: no TLS, none that both know, gone, too slow, no room."""
+        plane = self._plane
+        plane.handshakes.discard(handshake)
+        if connection.handshake is None:
+            return
+        if handshake.cancelled():
+            why = Reason.SHUTDOWN if connection.surplus is None else Reason.limit(connection.surplus)
+        else:
+            why = _why(handshake.exception())
+        plane.failed_handshakes += 1
+        attempt.record.detail = why
+        attempt.end(Reason.HANDSHAKE)
+        leave(connection)
+        sock.close()
+
+
+def _why(error: BaseException | None) -> str:
+    """Why a handshake came to nothing, in a word; OpenSSL's own where it was about TLS, such as ``http_request``."""
+    match error:
+        case ssl.SSLError(reason=str(reason)):
+            return reason.lower()
+        case ConnectionAbortedError() | TimeoutError():
+            return Reason.TIMEOUT
+        case OSError():
+            return Reason.CLIENT_GONE
+        case _:
+            _LOGGER.error("a TLS handshake failed", exc_info=error)
+            return Reason.ERROR

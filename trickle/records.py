@@ -53,6 +53,7 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     CLIENT_GONE = "client_gone"
     EVICTED = "evicted"
+    HANDSHAKE = "handshake"
     GUARD = "guard"
     SHUTDOWN = "shutdown"
     ERROR = "error"

@@ -78,6 +78,8 @@ def _make_room(plane: DataPlane) -> None:
     """The oldest connection beyond a limit that nothing is being done for is answered unasked, and closed."""
     for connection in plane.surplus:
         if connection.handshake is not None:
+            if connection.handshake.cancelling():
+                continue  # for one that came a moment ago
             connection.handshake.cancel()
         elif connection.deaf:
             connection.transport.abort()

@@ -28,9 +28,9 @@ class Patience(Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.owing = False
-        self.handshake: asyncio.Task[None] | None = None
+        self.handshake: asyncio.Task[Any] | None = None
 
-    def accepted(self, handshake: asyncio.Task[None], address: Any) -> None:
+    def accepted(self, handshake: asyncio.Task[Any], address: Any) -> None:
         """It has come from this address, and has its place; when its TLS handshake is over it is made."""
         self.handshake = handshake
         arrive(self, address[0])

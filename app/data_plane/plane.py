@@ -124,7 +124,7 @@ class DataPlane:
         self.router = Router(options.base_path)
         self.connection_numbers: Iterator[int] = count(1)
         self.connections: set[Connection] = set()
-        self.handshakes: set[asyncio.Task[None]] = set()
+        self.handshakes: set[asyncio.Task[Any]] = set()
         self.failed_handshakes = 0
         self.surplus: dict[Patience, None] = {}
         self.admission = Admission(registry.limits, registry.capacities.connections)

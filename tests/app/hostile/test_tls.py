@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from app.conformance.target import Target
 from app.data_plane.door import MAX_SURPLUS
+from app.tls_listener import _why
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
@@ -87,6 +89,68 @@ def test_what_is_no_tls_ends_at_once(certificate: Certificate, data: bytes) -> N
         sock.sendall(data)
         assert len(received(sock)) <= 7
         eventually(lambda: server.plane.failed_handshakes == 1)
+
+
+def why(server: LocalServer) -> list[str | None]:
+    """What the access log says of each handshake that came to nothing, and that it says whose it was."""
+    records = [record for record in list(server.records) if record.reason == "handshake"]
+    assert all(record.ip == "127.0.0.1" and record.op is None and record.status is None for record in records)
+    assert len({record.conn for record in records}) == len(records)
+    return [record.detail for record in records]
+
+
+def fail(sock: socket.socket, context: ssl.SSLContext) -> None:
+    """Begin TLS in a way that the server, or this client, does not want."""
+    with pytest.raises(ssl.SSLError):
+        context.wrap_socket(sock, server_hostname="127.0.0.1")
+    sock.close()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason"),
+    [
+        (lambda sock: sock.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "http_request"),
+        (lambda sock: sock.sendall(b"\0" * 99), "wrong_version_number"),
+        (lambda sock: sock.shutdown(socket.SHUT_WR), "client_gone"),
+        (lambda sock: sock.close(), "client_gone"),
+        (lambda sock: fail(sock, ssl.create_default_context()), "tlsv1_alert_unknown_ca"),
+    ],
+    ids=["plain", "noise", "half-close", "close", "untrusted"],
+)
+def test_an_operator_is_told_whose_handshake_failed_and_why(
+    attempt: Callable[[socket.socket], object], reason: str, certificate: Certificate
+) -> None:
+    """One line in the access log, which is counted like any other; one that succeeds has none."""
+    with attacked(certificate) as (server, target, stack):
+        assert target.ask("GET", "/healthz").status == 200
+        attempt(silent(server, stack))
+        eventually(lambda: server.plane.failed_handshakes == 1)
+        assert why(server) == [reason]
+        assert server.plane.exchanges["none", 0, "handshake"] == 1
+
+
+def test_a_handshake_that_is_ended_says_by_what(certificate: Certificate) -> None:
+    """Its time was over; another one needed its place; the server went away."""
+    with attacked(certificate, head_timeout_s=0.2) as (server, _, stack):
+        silent(server, stack)
+        eventually(lambda: why(server) == ["timeout"])
+        assert (server.records[-1].dur_us or 0) > 100_000, "how long it took"
+    with (
+        local_server(tls_cert=certificate[0], tls_key=certificate[1], max_connections=1) as server,
+        ExitStack() as stack,
+    ):
+        for _ in range(1 + MAX_SURPLUS + 1):
+            silent(server, stack)
+        eventually(lambda: why(server) == ["limit:connections"])
+        server.stop()
+        eventually(server.over)
+        assert sorted(filter(None, why(server))) == ["limit:connections"] * (1 + MAX_SURPLUS) + ["shutdown"]
+
+
+def test_an_error_of_ours_in_a_handshake_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    """With its traceback."""
+    assert _why(ValueError("ours")) == "error"
+    assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
 def test_a_client_that_goes_during_its_handshake(certificate: Certificate) -> None:
