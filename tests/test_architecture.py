@@ -32,13 +32,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "app.storage": ("app.core", "app.storage"),
     "app.data_plane": ("app.core", "app.storage", "app.data_plane", "app.settings"),
     # The arrows between the planes: what the API changes goes through the object that also relays and logs, and what
-    # it refuses it refuses in the same words.
+    # it refuses it refuses in the same words; and a connection knows whether an answer was taken.
     "app.control_plane": (
         "app.core",
         "app.storage",
         "app.control_plane",
         "app.settings",
         "app.data_plane.answers",
+        "app.data_plane.delegating",
         "app.data_plane.identity",
         "app.data_plane.plane",
         "app.data_plane.replies",

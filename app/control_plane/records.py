@@ -8,6 +8,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.control_plane.scope import RECORD
+from app.data_plane.delegating import CONNECTION, Delegating
 from app.data_plane.identity import client_key, origin, user_agent
 from app.data_plane.plane import DataPlane
 from trickle.records import AccessRecord, Op, Reason
@@ -47,14 +48,19 @@ class RecordRequests:
         )
 
         scope[RECORD] = record
+        connection: Delegating | None = scope.get(CONNECTION)
 
         async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
+            await send(message)
+            if connection is not None and connection.gone is not None:
+                record.reason = connection.gone
+            elif message["type"] == "http.response.start":
                 record.status = message["status"]
                 record.wait_us = (time.perf_counter_ns() - begun) // 1000
             else:
                 record.bytes_out = (record.bytes_out or 0) + len(message.get("body", b""))
-            await send(message)
+                if connection is not None and not message.get("more_body"):
+                    record.reason = await connection.taken(record) or record.reason
 
         try:
             await self._app(scope, receive, watch)

@@ -6,25 +6,65 @@ from typing import Any, Final
 
 import httptools
 
+from app.core.lag import Cut
 from app.data_plane.head import content_length, expects_continue
 from app.data_plane.lean import LeanPipeline
 from app.data_plane.replies import CONTINUE
 from app.data_plane.turns import MAX_QUEUED, Turns
-from trickle.records import Reason
+from trickle.records import AccessRecord, Reason
 from trickle.wire import Status
 
 BODY_BYTES: Final = 64 << 10
 """Longest body of a request to the control plane; the largest that makes sense there is 1 kB."""
 
+CONNECTION: Final = "tricklecast.connection"
+"""The key in a request's ASGI scope of the connection over which it came."""
+
 
 class Delegating(Turns):
-    """A connection on which some requests are for uvicorn, and so for FastAPI."""
+    """A connection on which some requests are for uvicorn, and so for FastAPI.
 
-    __slots__ = ("_body",)
+    Attributes:
+        gone: why it is no more; ``None`` while it is there.
+    """
+
+    __slots__ = ("_body", "_untaken", "gone")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._body: bytearray | None = None
+        self._untaken: AccessRecord | None = None
+        self.gone: str | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone = self.gone or Reason.CLIENT_GONE
+        super().connection_lost(exc)
+
+    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
+        self.gone = self.gone or reason
+        super().abort(reason)
+
+    def cut_off(self, why: Cut) -> None:
+        if self.exchange is not None or (record := self._untaken) is None:
+            super().cut_off(why)
+            return
+        self.plane.cut_offs[why] += 1
+        record.detail = why
+        record.bytes_out = max(0, (record.bytes_out or 0) - self.transport.get_write_buffer_size())
+        self.abort(Reason.EVICTED)
+
+    async def taken(self, record: AccessRecord) -> str | None:
+        """FastAPI has given all of an answer: wait until the peer has taken it.
+
+        Returns:
+            Why it has not, if it is gone.
+        """
+        if self.gone is not None or not self.write_paused:
+            return self.gone
+        self._untaken = record
+        await self.flow.drain()
+        self._untaken = None
+        return self.gone if self.write_paused else None
 
     def await_body(self, version: str, headers: dict[bytes, bytes]) -> None:
         """The head of a request to the control plane has arrived."""
@@ -60,6 +100,7 @@ class Delegating(Turns):
         self.url = url
         self.headers += headers
         super().on_headers_complete()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         if self._body is not None:
             super().on_body(bytes(self._body))
             self._body = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from app.control_plane.records import RecordRequests
 from app.core.limits import Limits
 from app.core.registry import Registry
+from app.data_plane.delegating import CONNECTION
 from app.data_plane.identity import client_key
 from app.data_plane.plane import DataPlane, Options
 from trickle.records import AccessRecord
@@ -54,6 +56,21 @@ def test_a_body_in_parts_is_counted() -> None:
 
     call(parts, SCOPE, records)
     assert (records[0].status, records[0].bytes_out) == (200, 3)
+
+
+def test_a_client_that_leaves_before_it_is_answered() -> None:
+    """It is recorded as that, without a status: nothing was said to it."""
+    records: list[AccessRecord] = []
+    connection = SimpleNamespace(gone=None)
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        connection.gone = "client_gone"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"abc"})
+
+    call(slow, SCOPE | {CONNECTION: connection}, records)
+    (record,) = records
+    assert (record.status, record.reason, record.bytes_out) == (None, "client_gone", 0)
 
 
 def test_what_is_not_http_is_not_recorded() -> None:

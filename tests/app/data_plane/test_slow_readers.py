@@ -23,6 +23,7 @@ from tests.app.data_plane.test_readers import pattern
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
+from trickle.records import AccessRecord
 
 LAG_S = 1000.0
 """No test takes so long: the server's clock goes on when a test says so."""
@@ -310,17 +311,77 @@ def test_a_client_that_reads_its_refusals_late_gets_them_all(server: LocalServer
     peer.socket.close()
 
 
-def test_an_answer_of_the_control_plane_that_is_not_read_is_cut_off(server: LocalServer) -> None:
-    """It has been answered, and is recorded so; that the connection was cut off is a record of its own."""
-    registry = server.plane.registry
+LIST = b"GET /api/v1/channels HTTP/1.1\r\nHost: h\r\nConnection: %b\r\n\r\n"
+
+
+def listed(server: LocalServer) -> int:
+    """Make an answer of the control plane so long that no network takes it at once; returns its bytes."""
     for number in range(2000):
-        registry.create(f"_many-{number}", "", 0.0, force=True)
-    with slow_peer(server, b"GET /api/v1/channels HTTP/1.1\r\nHost: h\r\n\r\n"):
-        number = stuck(server).number
-        later(server, 0)
-        later(server, LAG_S)
-        record = server.record(conn=number)
-        assert (record.status, record.reason, record.detail) == (None, "evicted", Cut.STILL)
+        server.plane.registry.create(f"_many-{number}", "", 0.0, force=True)
+    with server.client() as target:
+        body = target.ask("GET", "/api/v1/channels").body
+    eventually(lambda: len(lists(server)) == 1)
+    return len(body)
+
+
+def lists(server: LocalServer) -> list[AccessRecord]:
+    """What the access log says of those answers."""
+    return [record for record in list(server.records) if record.op == "api"]
+
+
+@pytest.fixture
+def patient() -> Iterator[LocalServer]:
+    """A server whose records are only those of one test."""
+    with local_server(**PATIENT) as server:
+        yield server
+
+
+def test_an_answer_of_the_control_plane_that_is_not_read_is_cut_off(patient: LocalServer) -> None:
+    """It is recorded as what it is, once, with as much of it as was taken."""
+    size = listed(patient)
+    with slow_peer(patient, LIST % b"keep-alive"):
+        assert len(lists(patient)) == 1
+        later(patient, 0)
+        later(patient, LAG_S)
+        record = patient.record(op="api", reason="evicted")
+        assert (record.status, record.detail) == (200, Cut.STILL)
+        assert 0 < (record.bytes_out or 0) < size
+        assert len(patient.records) == 2
+
+
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_an_answer_of_the_control_plane_that_is_left_in_the_middle(patient: LocalServer, connection: bytes) -> None:
+    """It is over, and recorded, when its client has gone: as that, and not as complete."""
+    listed(patient)
+    with slow_peer(patient, LIST % connection) as peer:
+        peer.take(1000)
+        assert len(lists(patient)) == 1
+    assert patient.record(op="api", reason="client_gone").status == 200
+    assert len(patient.records) == 2
+
+
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_an_answer_of_the_control_plane_that_is_taken_late(patient: LocalServer, connection: bytes) -> None:
+    """It is complete then, and not before."""
+    listed(patient)
+    with slow_peer(patient, LIST % connection) as peer:
+        assert len(lists(patient)) == 1
+        head, _, body = peer.take(1000).partition(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].split()[0])
+        peer.take(size - len(body))
+        eventually(lambda: len(lists(patient)) == 2)
+        record = lists(patient)[-1]
+        assert (record.status, record.reason, record.bytes_out) == (200, "complete", size)
+
+
+def test_an_answer_of_the_control_plane_that_a_server_does_not_wait_for() -> None:
+    """Who has not taken it when the time for that is over is told as sent away."""
+    with local_server(**PATIENT, shutdown_drain_s=0.05, shutdown_deadline_s=0.1) as server:
+        listed(server)
+        with slow_peer(server, LIST % b"keep-alive"):
+            server.stop()
+            eventually(server.over)
+        assert server.record(op="api", reason="shutdown").status == 200
 
 
 def test_http_1_0_may_be_slow_and_is_exact(server: LocalServer) -> None:
