@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from app.conformance.connection import Connection, encode_chunk
 from app.conformance.target import Channel, Target
 from app.data_plane.protocol import UNSPLIT
 from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
 
 
 def pattern(size: int) -> bytes:
@@ -212,3 +216,42 @@ def test_large_headers_are_refused(target: Target) -> None:
     connection = target.open()
     connection.send(connection.render("GET", "/trickle/c/0", [(f"x-{n}", "v" * 1000) for n in range(70)]))
     assert connection.response().status == 431
+
+
+FOR_EVER_S = 10**6
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+@pytest.mark.parametrize("headers", [{}, {"Content-Length": "0"}], ids=["none", "empty"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_who_has_no_body_to_send_is_not_waited_for(
+    tls: bool, headers: dict[str, str], method: str, certificate: tuple[Path, Path]
+) -> None:
+    """An answer that closes the connection closes it at once, under TLS, too."""
+    ways = {"tls_cert": certificate[0], "tls_key": certificate[1]} if tls else {}
+    with local_server(**ways) as server, server.client() as target:
+        server.plane.options = replace(server.plane.options, linger_s=FOR_EVER_S)
+        connection = target.open()
+        connection.request(method, f"{target.base}/one/two/three", headers)
+        assert connection.response().status == 404
+        connection.closed()
+        connection.close()
+        eventually(lambda: not server.plane.connections)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Content-Length": "5"}, {"Transfer-Encoding": "chunked"}], ids=["length", "chunks"]
+)
+def test_who_has_more_to_send_is_read_from_for_a_moment(headers: dict[str, str]) -> None:
+    """Or the kernel would reset the connection, and the answer might be lost."""
+    with local_server() as server, server.client() as target:
+        server.plane.options = replace(server.plane.options, linger_s=FOR_EVER_S)
+        connection = target.open()
+        connection.send(connection.render("GET", f"{target.base}/one/two/three", headers))
+        connection.expects("GET")
+        assert connection.response().status == 404
+        connection.closed()  # for the server's part
+        connection.send(b"abc")
+        assert server.inside(lambda: len(server.plane.connections)) == 1
+        connection.close()
+        eventually(lambda: not server.plane.connections)
