@@ -9,12 +9,10 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from analytics.content import duplicates_among, is_damaged, unfinished_line
@@ -188,10 +186,3 @@ def link_readable(name: str, folder: str, number: int) -> str:
     link = Path(folder) / f"log-{number:05}.jsonl{ending}"
     link.symlink_to(absolute)
     return str(link)
-
-
-@contextmanager
-def readable_paths(files: LogFiles) -> Iterator[list[str]]:
-    """Paths under which Spark can read the files, for as long as the context is open."""
-    with TemporaryDirectory(prefix="tricklecast-storms-") as links:
-        yield [link_readable(name, links, number) for number, name in enumerate(files.names)]

@@ -106,11 +106,6 @@ class TestOptions:
         return cls(**values)
 
 
-def is_test_source(text: str) -> bool:
-    """Whether an input names the test source and no file."""
-    return text == NAME or text.startswith(f"{NAME}:")
-
-
 class TestSource:
     """A :class:`publisher.media.source.MediaSource` that generates.
 

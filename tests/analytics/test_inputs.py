@@ -10,7 +10,7 @@ import pytest
 
 from analytics.content import is_damaged
 from analytics.errors import BadInput
-from analytics.inputs import Window, find_logs, readable_paths
+from analytics.inputs import Window, find_logs, link_readable
 
 
 def touch(path: Path, data: bytes = b"{}\n") -> Path:
@@ -55,12 +55,10 @@ def test_unreadable_file(tmp_path: Path) -> None:
         find_logs([str(tmp_path / "a.jsonl")])
 
 
-def test_uri_is_left_to_spark() -> None:
+def test_uri_is_left_to_spark(tmp_path: Path) -> None:
     """A URI stands for itself, glob characters included."""
-    files = find_logs(["s3a://bucket/logs/*.jsonl"])
-    assert files.names == ("s3a://bucket/logs/*.jsonl",)
-    with readable_paths(files) as paths:
-        assert paths == ["s3a://bucket/logs/*.jsonl"]
+    (name,) = find_logs(["s3a://bucket/logs/*.jsonl"]).names
+    assert link_readable(name, str(tmp_path), 0) == name == "s3a://bucket/logs/*.jsonl"
 
 
 def test_damaged_gzip(tmp_path: Path) -> None:
@@ -74,19 +72,18 @@ def test_damaged_gzip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a:b.jsonl", "_a.jsonl", ".a.jsonl", "a[1]{x,y}*?.jsonl", "a\nb.jsonl", "ä.jsonl"])
 def test_awkward_name_is_read_through_a_link(name: str, tmp_path: Path) -> None:
-    """A name that Spark would misunderstand gets a plain one, which is gone afterwards."""
-    path = touch(tmp_path / name, b"content")
-    with readable_paths(find_logs([str(path)])) as (link,):
-        assert Path(link).name == "log-00000.jsonl"
-        assert Path(link).read_bytes() == b"content"
-    assert not os.path.lexists(link)
+    """A name that Spark would misunderstand gets a plain one."""
+    links = tmp_path / "links"
+    links.mkdir()
+    link = Path(link_readable(str(touch(tmp_path / name, b"content")), str(links), 0))
+    assert link == links / "log-00000.jsonl"
+    assert link.read_bytes() == b"content"
 
 
 def test_plain_name_is_read_directly(tmp_path: Path) -> None:
     """A plain name is not linked."""
-    path = touch(Path(os.path.realpath(tmp_path)) / "access 1.jsonl")
-    with readable_paths(find_logs([str(path)])) as paths:
-        assert paths == [str(path)]
+    path = str(touch(Path(os.path.realpath(tmp_path)) / "access 1.jsonl"))
+    assert link_readable(path, str(tmp_path), 0) == path
 
 
 def test_copies_are_left_out(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from av.video.reformatter import VideoReformatter
 
 from publisher.media.coding import AudioCodec
-from publisher.media.testsrc import TestOptions, TestSource, is_test_source
+from publisher.media.testsrc import TestOptions, TestSource
 from tests.publisher.media.generated import FakeClock, beeps, clock_of, flashes, frames_of, muxed, time_of
 from trickle.errors import InvalidInput
 
@@ -39,7 +39,6 @@ def source(options: str = "", clock: FakeClock | None = None) -> TestSource:
 )
 def test_options_are_read(text: str, options: TestOptions) -> None:
     """Those that are not given keep their defaults."""
-    assert is_test_source(text)
     assert TestOptions.parse(text) == options
 
 
@@ -71,12 +70,6 @@ def test_wrong_options_are_named(text: str, why: str) -> None:
     """With what is wrong, and how it is written."""
     with pytest.raises(InvalidInput, match=why):
         TestOptions.parse(text)
-
-
-def test_other_inputs_are_no_test_source() -> None:
-    """A file may begin with the same letters."""
-    assert not is_test_source("testsrc.mp4")
-    assert not is_test_source("./testsrc")
 
 
 @pytest.mark.parametrize("format_", ["mpegts", "mp4"])
