@@ -53,11 +53,6 @@ def parse_duration(text: str) -> int:
     return round(float(found[1]) * _UNITS_S[found[2]] * 1_000_000)
 
 
-def iso(us: int) -> str:
-    """A moment as ISO 8601, UTC, to the second."""
-    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _since_epoch(us: int, text: str) -> int:
     if us < 0:
         raise ValueError(f"{text!r} is before 1970")

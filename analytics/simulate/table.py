@@ -46,11 +46,6 @@ def details(score: Score) -> Iterator[str]:
             yield f"wrong trigger {_planted(verdict)}"
 
 
-def inexact(score: Score) -> Iterator[str]:
-    """Found storms that are told in parts, or with other times and numbers."""
-    return (f"inexact {_planted(verdict)}" for verdict in score.found if not verdict.exact)
-
-
 def _planted(verdict: Verdict) -> str:
     storm = verdict.storm
     seconds = (storm.end_us - storm.start_us) / 1e6

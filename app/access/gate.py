@@ -48,9 +48,6 @@ class AccessGate:
         token_in_query: whether ``?token=`` counts.
         node: this server's name, for the webhook.
         wall: seconds since the epoch.
-
-    Attributes:
-        expired: exchanges that were ended because their token expired.
     """
 
     def __init__(
@@ -70,7 +67,6 @@ class AccessGate:
         self._node = node
         self._wall = wall
         self._expiries: Expiries[Connection] = Expiries()
-        self.expired = 0
 
     def admits(self, connection: Connection, request: Request, route: Route, record: Record, begin: Begin) -> bool:
         """Whether a request may begin now. If not, it was refused, or waits and will be begun by ``begin``."""
@@ -86,7 +82,6 @@ class AccessGate:
         """End the exchanges whose token has expired."""
         for connection in self._expiries.due(self._wall()):
             if connection.exchange is not None:
-                self.expired += 1
                 _expire(connection)
 
     def _check_token(self, entry: Entry) -> bool:

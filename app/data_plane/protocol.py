@@ -12,7 +12,7 @@ import httptools
 
 from app.data_plane.delegating import Delegating
 from app.data_plane.dispatch import begin
-from app.data_plane.head import content_length, objection
+from app.data_plane.head import has_body, objection
 from app.data_plane.lean import NO_FIELDS
 from app.data_plane.request import Request
 from trickle.records import Reason
@@ -174,7 +174,7 @@ class TrickleProtocol(Delegating):
             self._upgrade += [b"%b: %b" % header for header in self.headers if header[0] not in _HOP_BY_HOP]
             return
         # Who is answered at once, and for good, is not waited for where there is no body to come.
-        self.mid_message = chunked or bool(content_length(headers))
+        self.mid_message = has_body(headers)
         method = parser.get_method()
         route = self.plane.router.find(method, self.url) if self.has_routes else None
         if route is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.command.times import iso, parse_duration, parse_time
+from analytics.command.times import parse_duration, parse_time
 
 NOW = 1_760_000_000_123_456
 """2025-10-09 08:53:20.123456 UTC."""
@@ -57,8 +57,3 @@ def test_no_durations(text: str) -> None:
     """As above."""
     with pytest.raises(ValueError, match="no length of time"):
         parse_duration(text)
-
-
-def test_iso() -> None:
-    """To the second, with its zone."""
-    assert iso(NOW) == "2025-10-09T08:53:20Z"

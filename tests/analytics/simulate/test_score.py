@@ -10,7 +10,7 @@ import pytest
 from analytics.errors import BadInput
 from analytics.simulate.catalogue import Set
 from analytics.simulate.score import LIMITS, Limits, score, together
-from analytics.simulate.table import details, inexact, table
+from analytics.simulate.table import details, table
 from analytics.simulate.truth import Storm, Trap, Truth
 
 S = 1_000_000
@@ -166,7 +166,6 @@ def test_table() -> None:
     told = "\n".join(details(bad))
     assert "missed seq_behind_loop/behind/hot#0" in told
     assert "\x1b" not in told
-    assert "inexact" in "\n".join(inexact(score({"episodes": [episode(n=400)]}, TRUTH)))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":1,"seed":1,"set":"grey"}'])
