@@ -14,8 +14,11 @@ class CannotServe(TrickleError):
     """The server cannot start as it is configured."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")) -> socket.socket:
     """A socket that listens there.
+
+    Args:
+        settings: what to change where it cannot: the names of the settings that say host and port.
 
     Raises:
         CannotServe: the address is in use, or is none of this machine's.
@@ -24,11 +27,17 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ""
+        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
+        name = settings[error.errno in (errno.EADDRINUSE, errno.EACCES)]
         where = f"{host}:{port}"
         # What Python adds to the reason in parentheses is the address once more.
         reason = (error.strerror or str(error)).partition(" (")[0]
-        raise CannotServe(f"cannot listen on {where}: {reason}{hint}") from None
+        raise CannotServe(f"cannot listen on {where}: {reason}{hint} {_how_to_set(name)} says where") from None
+
+
+def _how_to_set(name: str) -> str:
+    """A setting as it is given on the command line and in the environment."""
+    return f"--{name.replace('_', '-')} (TRICKLECAST_{name.upper()})"
 
 
 def address_of(settings: Settings, listener: Any) -> str:

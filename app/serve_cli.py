@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -11,6 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from app.access.settings import AccessSettings
+from app.environment import overlooked
 from app.settings import Loaded, Settings, load
 
 
@@ -38,6 +40,8 @@ def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
     SIGTERM and Ctrl-C drain: waiting clients are sent away, running segments may finish; a second one stops at once.
     """
     loaded = load(values, config)
+    if (warning := overlooked(os.environ)) is not None:
+        typer.echo(f"tricklecast: {warning}", err=True)
     if show_config:
         typer.echo(describe(loaded))
         return

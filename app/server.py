@@ -64,7 +64,8 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     control = None
     if settings.control_port is not None:
         try:
-            control = listen(settings.control_host or settings.host, settings.control_port)
+            where = settings.control_host or settings.host, settings.control_port
+            control = listen(*where, settings=("control_host", "control_port"))
         except CannotServe:
             listener.close()
             raise

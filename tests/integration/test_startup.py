@@ -35,16 +35,33 @@ def failing(*arguments: str, **environment: str) -> str:
 
 
 def test_a_port_in_use() -> None:
-    """The address, the reason and the likely cause."""
+    """The address, the reason, the likely cause and what to change, whichever of the two ports it is."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = failing("--port", str(port))
-    assert line == f"cannot listen on 127.0.0.1:{port}: Address already in use; is another server running?"
+        lines = failing("--port", str(port)), failing("--port", "0", "--control-port", str(port))
+    said = f"cannot listen on 127.0.0.1:{port}: Address already in use; is another server running? "
+    assert lines[0] == f"{said}--port (TRICKLECAST_PORT) says where"
+    assert lines[1] == f"{said}--control-port (TRICKLECAST_CONTROL_PORT) says where"
 
 
-def test_an_address_that_is_not_ours() -> None:
-    """An address of no interface here."""
-    assert failing("--host", "192.0.2.1", "--port", "0").startswith("cannot listen on 192.0.2.1:0: ")
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_ours(host: str) -> None:
+    """An address of no interface here, or none at all: it is the host that is wrong."""
+    line = failing("--host", host, "--port", "0")
+    assert line.startswith(f"cannot listen on {host}:0: ")
+    assert line.endswith("; --host (TRICKLECAST_HOST) says where")
+
+
+def test_a_misspelt_variable_is_told_and_no_error() -> None:
+    """One line, without its value; the command goes on."""
+    environment = {**os.environ, "TRICKLECAST_MAX_READER": "5 secrets"}
+    result = subprocess.run(
+        [sys.executable, "-m", "app", "serve", "--show-config"],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=environment,
+    )  # fmt: skip
+    assert "MAX_READER (did you mean TRICKLECAST_MAX_READERS?)" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "secrets" not in result.stderr + result.stdout
 
 
 WRONG_FILES = {
