@@ -128,9 +128,10 @@ def _read(connection: Connection, request: Request, route: Route, record: Record
     resolution = plane.registry.resolve(route.channel, route.seq)
     answer = read_reply(resolution, route, plane.jitter)
     first = not held and plane.guard is not None
+    kind = None
     if isinstance(answer, Serve | Wait):
-        watched = first and (answer.segment.closed or connection.watched)
-        if watched and reads_again(connection, request, route, record, answer, _read):
+        closed = answer.segment.closed
+        if first and (closed or connection.watched) and reads_again(connection, request, route, record, answer, _read):
             return
         if request.method != b"HEAD":
             reader = Reader(connection, request, record, answer)
@@ -138,14 +139,15 @@ def _read(connection: Connection, request: Request, route: Route, record: Record
             reader.begin()
             return
         answer.channel.release(answer.segment)
-        answer, first = head_reply(answer), False
+        # It never waits, so that nobody is paced by it; what is closed the guard has heard of.
+        answer, first, kind = head_reply(answer), first and not closed, Answer.KNOWN
     about = None
     match resolution:
         case Serve() | Wait():
             record.rseq = resolution.segment.seq
         case Ended():
             record.rseq, about = resolution.seq, resolution.head
-    if first and held_back(connection, request, route, record, fruitless(answer), _read, about):
+    if first and held_back(connection, request, route, record, kind or fruitless(answer), _read, about):
         return
     exchange = Exchange(connection, request, record)
     connection.exchange = exchange

@@ -229,7 +229,7 @@ def test_what_a_client_is_told_in_vain_is_counted() -> None:
             assert told(method, live.at(4)) == (200, (4, Answer.EMPTY))
             assert told(method, live.at(3)) == (200, (3, Answer.SAME))
             assert told(method, live.at(-2)) == (200, (4, Answer.EMPTY))
-        assert told("HEAD", live.at(5)) == (200,)
+        assert told("HEAD", live.at(5)) == (200, (5, Answer.KNOWN))
         assert told("GET", missing.at("next")) == (404, (0, Answer.MISSING))
         assert told("GET", live.at("next")) == (200, (5, Answer.KNOWN))
         assert told("POST", live.path) == (200, (epoch, Answer.KNOWN))
@@ -347,6 +347,7 @@ def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: 
     ("method", "at", "body", "status", "free"),
     [
         ("GET", "next", None, 200, CROWD),
+        ("HEAD", "1", None, 200, CROWD),
         ("POST", "", None, 200, FREE),
         ("POST", "0", b"again", 409, FREE),
         ("POST", "900", b"far ahead", 470, FREE),
