@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.core.channel import Channel
 from app.core.registry import Registry
 from app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
+from trickle.paths import is_reserved
 
 
 def check_registry(registry: Registry) -> None:
@@ -28,7 +29,8 @@ def check_registry(registry: Registry) -> None:
     assert registry.budget.used == held, "the budget counts just what is held"
     # A segment that closes without a byte cannot be refused; the next one makes room for it.
     assert held <= registry.limits.total_bytes + SEGMENT_COST, "the budget holds"
-    assert len(registry.channels) == registry.capacities.channels.used, "channels are counted"
+    clients = [name for name in registry.channels if not is_reserved(name)]
+    assert len(clients) == registry.capacities.channels.used, "channels are counted"
     assert writers == registry.capacities.publishers.used, "publishers are counted"
     assert readers <= registry.readers, "readers are counted, those of ended lives, too"
     for capacity in registry.capacities:

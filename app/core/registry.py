@@ -105,7 +105,7 @@ class Registry:
         if self.shutting_down:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
         join = not (force or resumed)
-        if channel is None and not self.capacities.channels.admits(join=join):
+        if channel is None and not is_reserved(name) and not self.capacities.channels.admits(join=join):
             return Refusal(Why.LIMIT, limit=Limit.CHANNELS)
         if join and not self.capacities.connections.joinable:
             return Refusal(Why.LIMIT, limit=Limit.CONNECTIONS)
@@ -221,7 +221,7 @@ class Registry:
         """Publish one segment of one chunk to a channel of the server's own.
 
         Returns:
-            How the segment closed; ``None`` if the server is shutting down or at a limit.
+            How the segment closed; ``None`` if the server is shutting down.
         """
         channel = self.create(name, content_type, now, force=True)
         if isinstance(channel, Refusal):
@@ -288,7 +288,8 @@ class Registry:
         before = self.channels.get(name)
         if before is not None:
             self._forget(before)
-        else:
+        elif not is_reserved(name):
+            # A limit of one is to leave room for one, whatever the server has for itself.
             self.capacities.channels.take()
         tombstone = self._tombstones.pop(name, None)
         last = before.epoch if before else tombstone.epoch if tombstone else 0
@@ -311,7 +312,8 @@ class Registry:
         """The drain is over: the name is free again."""
         self._forget(channel)
         del self.channels[channel.name]
-        self.capacities.channels.give_back()
+        if not is_reserved(channel.name):
+            self.capacities.channels.give_back()
         self._tombstones[channel.name] = Tombstone(channel.epoch, channel.next_seq, now + self.limits.tombstone_s)
         if len(self._tombstones) > self.limits.tombstones:
             self._tombstones.popitem(last=False)

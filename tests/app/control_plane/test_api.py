@@ -161,7 +161,7 @@ def test_malformed_requests_create_nothing(target: Target, server: LocalServer, 
 
 def test_limits_and_shutdown_are_503() -> None:
     """503 with `Retry-After` when there are too many channels, and when the server is going away."""
-    with local_server(max_channels=2) as server, server.client() as target:
+    with local_server(max_channels=1) as server, server.client() as target:
         assert create(target, "one").status == 201
         full = create(target, "two")
         assert (full.status, content(full)) == (503, {"detail": "limit reached: channels"})

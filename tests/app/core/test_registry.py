@@ -91,6 +91,19 @@ def test_channels_are_limited(held: int) -> None:
         check_registry(registry)
 
 
+@pytest.mark.parametrize("first", ["_changes", "c"])
+def test_the_channels_of_the_server_take_no_place(first: str) -> None:
+    """A limit of one leaves room for one, whichever comes first, and gives back what was taken."""
+    registry, _ = make_registry(channels=1, channel_drain_s=0)
+    for name in (first, "_changes", "c"):
+        assert not isinstance(registry.create(name, "", 0.0, force=True), Refusal)
+    assert registry.create("d", "", 0.0, force=True) == Refusal(Why.LIMIT, limit=Limit.CHANNELS)
+    check_registry(registry)
+    assert registry.end("_changes", 0.0, force=True) is None
+    check_registry(registry)
+    assert isinstance(registry.create("d", "", 0.0, force=True), Refusal)
+
+
 def test_names_of_the_server_are_written_by_the_server_only() -> None:
     """Every write from outside is refused; reading is not."""
     registry, _ = make_registry()
@@ -116,11 +129,14 @@ def test_the_server_publishes_to_its_own_channel() -> None:
     check_registry(registry)
 
 
-def test_the_server_publishes_nothing_where_there_is_no_room() -> None:
-    """Its own channel is no exception from the limits."""
+def test_the_server_publishes_nothing_when_it_goes_away() -> None:
+    """Its own channel is not created then; a limit of channels does not concern it."""
     registry, _ = make_registry(channels=0)
+    registry.shutting_down = True
     assert registry.publish_own("_changes", "", b"x", 0.0) is None
     assert registry.channels == {}
+    registry.shutting_down = False
+    assert registry.publish_own("_changes", "", b"x", 0.0) == Outcome(Verdict.COMPLETE, 1)
 
 
 def test_a_segment_published_by_the_server_may_be_taken_over_by_nobody() -> None:
