@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -23,9 +24,10 @@ import pytest
 from app.testing import TestServer, server
 from publisher import Publisher
 from subscriber import Subscriber
+from tests.support.certificates import make_certificate
 from tests.support.waiting import until
 from trickle.errors import TrickleError
-from trickle.records import AccessRecord, Op
+from trickle.records import AccessRecord, Op, Reason
 
 PUBLISHERS: Final = 20
 SUBSCRIBERS: Final = 10
@@ -138,15 +140,20 @@ class Outage:
     after: list[AccessRecord]
 
 
-async def live_through(running: TestServer, stop: Callable[[TestServer], object]) -> Outage:
+async def live_through(
+    running: TestServer,
+    stop: Callable[[TestServer], object],
+    publishers: int = PUBLISHERS,
+    subscribers: int = SUBSCRIBERS,
+) -> Outage:
     """Publish and subscribe, take the server away, bring it back, and go on until everybody has new segments."""
-    feeds = [Feed(f"cam{number}") for number in range(PUBLISHERS)]
-    readers = [Reader(feed) for feed in feeds for _ in range(SUBSCRIBERS)]
+    feeds = [Feed(f"cam{number}") for number in range(publishers)]
+    readers = [Reader(feed) for feed in feeds for _ in range(subscribers)]
     over = anyio.Event()
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as clients:
             for number, feed in enumerate(feeds):
-                clients.start_soon(feed.publish, running.base, number * EVERY_S / PUBLISHERS, over)
+                clients.start_soon(feed.publish, running.base, number * EVERY_S / publishers, over)
             for reader in readers:
                 clients.start_soon(reader.read, running.base)
             await until(lambda: all(len(reader.seqs) >= BEFORE for reader in readers))
@@ -203,6 +210,29 @@ def test_everybody_comes_back_and_nobody_rushes(stop: Callable[[TestServer], obj
     """All publishers go on, all subscribers receive what they publish, gaps are told, and the peak stays below 3 x."""
     with server(shutdown_drain_s=1, shutdown_deadline_s=2) as running:
         outage = anyio.run(live_through, running, stop)
+    check_accounts(outage)
+    steady, peak = steady_rate(outage.before), peak_rate(outage.after)
+    print(f"steady {steady:.0f}/s, peak {peak:.0f}/s: {peak / steady:.2f} times")
+    assert peak < PEAK * steady
+
+
+def test_everybody_comes_back_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain sends away whom it also sends away without TLS, each connection ends in order, and all are taken back."""
+    certificate, key = make_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setattr(f"{__name__}.BEFORE", 2)
+    monkeypatch.setattr(f"{__name__}.AFTER", 1)
+    hurried = {"shutdown_drain_s": 0.5, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
+    with server(**hurried, tls_cert=certificate, tls_key=key) as running:
+        assert running.base.startswith("https://")
+        outage = anyio.run(live_through, running, TestServer.stop, 2, 3)
+    check_accounts(outage)
+    assert {record.reason for record in outage.before if record.status == 503} == {Reason.SHUTDOWN}
+    assert not [record for record in outage.before if record.reason in (Reason.ERROR, Reason.HANDSHAKE)]
+
+
+def check_accounts(outage: Outage) -> None:
+    """What everybody has fits together, and nobody was in a hurry."""
     for feed in outage.feeds:
         assert feed.stored == sorted(set(feed.stored)), "a publisher keeps its numbering"
     for reader in outage.readers:
@@ -210,6 +240,3 @@ def test_everybody_comes_back_and_nobody_rushes(stop: Callable[[TestServer], obj
         assert reader.seqs == sorted(set(reader.seqs)), "a subscriber gets nothing twice, and nothing too late"
         assert sorted(reader.seqs + reader.gaps) == list(range(last + 1)), "it has a segment, or knows that it has not"
     assert impatient([*outage.before, *outage.after]) == [], "nobody comes back sooner than it was told to"
-    steady, peak = steady_rate(outage.before), peak_rate(outage.after)
-    print(f"steady {steady:.0f}/s, peak {peak:.0f}/s: {peak / steady:.2f} times")
-    assert peak < PEAK * steady
