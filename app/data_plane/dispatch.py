@@ -83,11 +83,9 @@ def _ask(connection: Connection, request: Request, route: Route, record: Record,
 
 def _begin(connection: Connection, request: Request, route: Route, record: Record) -> None:
     """Begin an exchange that may be."""
-    if route.error:
-        _do(connection, request, route, record)
-    elif route.op is _READ or route.op is _CHANGES:
+    if not route.error and (route.op is _READ or route.op is _CHANGES):
         _read(connection, request, route, record)
-    elif route.op is _PUBLISH:
+    elif not route.error and route.op is _PUBLISH:
         _publish(connection, request, route, record)
     else:
         _do(connection, request, route, record)
