@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Path, Response
+from fastapi import APIRouter, HTTPException, Path, Request, Response
 
 from app.control_plane.models import ChannelModel, ChannelsModel, NewChannelModel, ProblemModel, channel_model
 from app.control_plane.page import Page
-from app.control_plane.scope import MayManage, Visible, everything
+from app.control_plane.scope import RECORD, MayManage, Visible, everything
 from app.core.resolution import Refusal, Why
 from app.core.statistics import channel_statistics
 from app.data_plane.plane import DataPlane
 from trickle.errors import InvalidChannelName
 from trickle.paths import is_reserved, parse_channel
+from trickle.records import AccessRecord, Reason
 
 STATUS_OF_REFUSAL = {Why.NOT_FOUND: 404, Why.ENDED: 404, Why.RESERVED: 403, Why.LIMIT: 503, Why.SHUTDOWN: 503}
 
@@ -66,21 +67,23 @@ def channels_router(plane: DataPlane) -> APIRouter:
         status_code=201,
         responses={200: {"model": ChannelModel, "description": "It exists already"}, 400: {"model": ProblemModel}},
     )
-    async def create_channel(new: NewChannelModel, response: Response, visible: Visible) -> ChannelModel:
+    async def create_channel(
+        new: NewChannelModel, request: Request, response: Response, visible: Visible
+    ) -> ChannelModel:
         name = _checked(new.name, visible)
         existed = registry.live(name) is not None
         channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
         if isinstance(channel, Refusal):
-            raise _refused(channel, plane.jitter)
+            raise _refused(channel, request, plane.jitter)
         response.status_code = 200 if existed else 201
         return channel_model(channel_statistics(channel), to_wall)
 
     @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
-    async def end_channel(name: ChannelName, visible: Visible) -> ChannelModel:
+    async def end_channel(name: ChannelName, request: Request, visible: Visible) -> ChannelModel:
         channel = registry.channels.get(_checked(name, visible))
         refusal = registry.end(name, plane.clock())
         if refusal is not None:
-            raise _refused(refusal, plane.jitter)
+            raise _refused(refusal, request, plane.jitter)
         assert channel is not None, "what could be ended was there"
         return channel_model(channel_statistics(channel), to_wall)
 
@@ -98,12 +101,17 @@ def _checked(name: str, visible: MayManage) -> str:
     return channel
 
 
-def _refused(refusal: Refusal, jitter: Callable[[int, int], int]) -> HTTPException:
+def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], int]) -> HTTPException:
+    record: AccessRecord = request.scope[RECORD]
     detail = {
         Why.RESERVED: "names that begin with _ belong to the server",
         Why.LIMIT: f"limit reached: {refusal.limit}",
         Why.SHUTDOWN: "the server is shutting down",
     }.get(refusal.why, "no such channel")
-    waits = refusal.why in (Why.LIMIT, Why.SHUTDOWN)
-    headers = {"Retry-After": str(jitter(*refusal.come_back_s))} if waits else None
+    headers = None
+    if refusal.why in (Why.LIMIT, Why.SHUTDOWN):
+        wait_s = jitter(*refusal.come_back_s)
+        headers, record.retry_after_ms = {"Retry-After": str(wait_s)}, wait_s * 1000
+    if refusal.limit is not None:
+        record.reason = Reason.limit(refusal.limit)
     return HTTPException(STATUS_OF_REFUSAL[refusal.why], detail, headers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,6 +13,16 @@ from app.data_plane.delegating import CONNECTION, Delegating
 from app.data_plane.identity import client_key, origin, user_agent
 from app.data_plane.plane import DataPlane
 from trickle.records import AccessRecord, Op, Reason
+
+REFUSED: Final = {
+    400: Reason.BAD_REQUEST,
+    403: Reason.FORBIDDEN,
+    404: Reason.NOT_FOUND,
+    405: Reason.BAD_REQUEST,
+    422: Reason.BAD_REQUEST,
+    503: Reason.SHUTDOWN,
+}
+"""Why a request was refused, by its status, where nobody has said more."""
 
 
 class RecordRequests:
@@ -56,6 +67,8 @@ class RecordRequests:
                 record.reason = connection.gone
             elif message["type"] == "http.response.start":
                 record.status = message["status"]
+                if record.reason == Reason.COMPLETE:
+                    record.reason = REFUSED.get(message["status"], Reason.COMPLETE)
                 record.wait_us = (time.perf_counter_ns() - begun) // 1000
             else:
                 record.bytes_out = (record.bytes_out or 0) + len(message.get("body", b""))

@@ -165,7 +165,9 @@ def test_limits_and_shutdown_are_503() -> None:
         assert create(target, "one").status == 201
         full = create(target, "two")
         assert (full.status, content(full)) == (503, {"detail": "limit reached: channels"})
-        assert full.get("Retry-After")
+        wait_s = int(full.get("Retry-After") or 0)
+        record = server.record(op="api", status=503)
+        assert (record.reason, record.retry_after_ms) == ("limit:channels", wait_s * 1000)
         assert target.ask("GET", "/readyz").status == 200
         server.plane.registry.shutting_down = True
         assert target.ask("DELETE", "/api/v1/channels/one").status == 200
@@ -203,11 +205,31 @@ def test_every_request_is_recorded(target: Target, server: LocalServer) -> None:
     """Operation `api`, with status, sizes and times."""
     target.ask("GET", "/not/there?secret=1")
     record = server.record(path="/not/there")
-    assert (record.op, record.method, record.status, record.reason) == ("api", "GET", 404, "complete")
+    assert (record.op, record.method, record.status, record.reason) == ("api", "GET", 404, "not_found")
     assert (record.ip, record.bytes_out) == ("127.0.0.1", len(b'{"detail":"Not Found"}'))
     assert record.dur_us is not None
     assert record.wait_us is not None
     assert record.dur_us >= record.wait_us
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "reason"),
+    [
+        ("GET", "/api/v1/channels/none", None, 404, "not_found"),
+        ("GET", "/api/v1/channels/%00", None, 400, "bad_request"),
+        ("POST", "/api/v1/channels", b'{"name": "_mine"}', 403, "forbidden"),
+        ("POST", "/api/v1/channels", b"{", 422, "bad_request"),
+        ("PATCH", "/api/v1/channels", b"", 405, "bad_request"),
+    ],
+)
+def test_a_refusal_is_recorded_as_one(
+    method: str, path: str, body: bytes | None, status: int, reason: str, target: Target, server: LocalServer
+) -> None:
+    """Nothing that was refused is called complete."""
+    agent = f"{method} {status}"
+    headers = {"User-Agent": agent, "Content-Type": "application/json"}
+    assert target.ask(method, path, headers, body).status == status
+    assert server.record(ua=agent).reason == reason
 
 
 def test_the_root_as_base_path() -> None:
