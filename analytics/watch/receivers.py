@@ -195,7 +195,7 @@ def _label(value: str) -> str:
 def _names(kind: str, url: str) -> tuple[str, str]:
     """What a URL is called in the ledger and before people: it may have a password in it."""
     parts = urlsplit(url)
-    return f"{kind}-{hashlib.sha256(url.encode()).hexdigest()[:12]}", f"{kind} {parts.hostname or '?'}"
+    return f"{kind}-{hashlib.sha256(url.encode()).hexdigest()[:12]}", f"{kind} {parts.netloc.rpartition('@')[2] or '?'}"
 
 
 def _client() -> httpx.Client:

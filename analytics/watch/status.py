@@ -48,7 +48,7 @@ class Status:
     def show(self, health: Health | None, judge: Judge) -> None:
         """How it goes at this moment."""
         for courier in judge.couriers:
-            self._tell_failing(courier.label, courier.failing)
+            self._tell_failing(courier.name, courier.label, courier.failing)
         if health is None:
             return
         self._tell_problems(health)
@@ -97,15 +97,16 @@ class Status:
             self._beyond[what] = number
             self._line(f"storms watch: {number:,} {what}")
 
-    def _tell_failing(self, label: str, failing: str | None) -> None:
-        if failing is not None and self._failing.get(label) is None:
+    def _tell_failing(self, name: str, label: str, failing: str | None) -> None:
+        # By name: of several paths on one host, which have one label, some may take alerts and others not.
+        if failing is not None and name not in self._failing:
             self._line(f"storms watch: {plain(label)} does not take alerts: {plain(failing, MAX_PATH)}; still trying")
-        elif failing is None and self._failing.get(label) is not None:
+        elif failing is None and name in self._failing:
             self._line(f"storms watch: {plain(label)} takes alerts again")
         if failing is None:
-            self._failing.pop(label, None)
+            self._failing.pop(name, None)
         else:
-            self._failing[label] = failing
+            self._failing[name] = failing
 
     def _line(self, text: str) -> None:
         self._clear()

@@ -78,9 +78,20 @@ def test_a_receiver_that_fails_is_said(ledger: Ledger) -> None:
         courier.failing = failing
         status.show(None, watched)
     assert err.getvalue().splitlines() == [
-        "storms watch: webhook 127.0.0.1 does not take alerts: HTTP 503; still trying",
-        "storms watch: webhook 127.0.0.1 takes alerts again",
+        "storms watch: webhook 127.0.0.1:9 does not take alerts: HTTP 503; still trying",
+        "storms watch: webhook 127.0.0.1:9 takes alerts again",
     ]
+
+
+def test_two_receivers_on_one_host(ledger: Ledger) -> None:
+    """One that does not answer is told once, whatever the other does."""
+    good, bad = (Courier(Webhook(f"https://user:secret@hooks.example/{path}"), ledger) for path in ("good", "bad"))
+    bad.failing = "HTTP 503"
+    err, watched = io.StringIO(), judge(ledger, good, bad)
+    status = Status(err, quiet=True)
+    for _ in range(3):
+        status.show(None, watched)
+    assert err.getvalue() == "storms watch: webhook hooks.example does not take alerts: HTTP 503; still trying\n"
 
 
 def test_how_it_goes(ledger: Ledger) -> None:
