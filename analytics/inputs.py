@@ -10,7 +10,7 @@ import glob
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,7 @@ class LogFiles:
         damaged: those whose data ends early or is not what their name says; they are read as far as they go.
         duplicates: files with the bytes of another one; they are not among the names, and not read.
         unfinished: SHA-256, in hex, of last lines without an end: still being written, or cut.
+        searched: those of the names that nobody gave, but that were found in a folder: they may be something else.
         other_hours: how many files were left out because their partition is of another time.
     """
 
@@ -66,6 +67,7 @@ class LogFiles:
     duplicates: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
     other_hours: int = 0
+    searched: frozenset[str] = frozenset()
 
 
 def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
@@ -78,9 +80,14 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
         BadInput: an argument matches nothing, or a file cannot be read.
     """
     found: dict[str, str] = {}
+    given: set[str] = set()
     for argument in arguments:
         for name in _expand(argument):
-            found.setdefault(name if REMOTE.match(name) else os.path.realpath(name), name)
+            identity = name if REMOTE.match(name) else os.path.realpath(name)
+            found.setdefault(identity, name)
+            if not os.path.isdir(argument):
+                given.add(identity)
+    searched = frozenset(name for identity, name in found.items() if identity not in given)
     wanted = [name for name in found.values() if in_window(os.path.abspath(name), window)]
     if not wanted:
         raise BadInput("all logs are of another time: no partition between --from and --to")
@@ -89,12 +96,12 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
         if not os.access(name, os.R_OK):
             raise BadInput(f"cannot read {name!r}: permission denied")
     try:
-        return _looked_into(wanted, local, len(found) - len(wanted))
+        return replace(_looked_into(wanted, local), searched=searched, other_hours=len(found) - len(wanted))
     except OSError as error:
         raise BadInput(f"cannot read {error.filename!r}: {error.strerror}") from error
 
 
-def _looked_into(wanted: list[str], local: list[str], other_hours: int) -> LogFiles:
+def _looked_into(wanted: list[str], local: list[str]) -> LogFiles:
     doubles = duplicates_among(local)
     local = [name for name in local if name not in set(doubles)]
     return LogFiles(
@@ -103,7 +110,6 @@ def _looked_into(wanted: list[str], local: list[str], other_hours: int) -> LogFi
         damaged=tuple(filter(is_damaged, local)),
         duplicates=doubles,
         unfinished=tuple(tail for name in local if (tail := unfinished_line(name)) is not None),
-        other_hours=other_hours,
     )
 
 

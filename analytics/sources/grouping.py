@@ -10,7 +10,7 @@ from analytics.errors import BadInput
 from analytics.inputs import REMOTE, suffixes
 from analytics.sources.footer import NotParquet, parquet_columns
 from analytics.sources.native import FITTING
-from analytics.sources.recognise import PARQUET, Format, recogniser
+from analytics.sources.recognise import PARQUET, Format, UnknownFormat, recogniser
 from analytics.sources.samples import first_lines, first_lines_by_spark, is_parquet
 from trickle.records import SCHEMA
 
@@ -42,11 +42,13 @@ class Grouped:
         groups: those that can be read.
         unreadable: Parquet files without a whole footer: nothing of them can be read.
         versions: other versions of the record than ours that were seen.
+        strange: files that were found in a folder beside the others, and are of no known format.
     """
 
     groups: tuple[Group, ...]
     unreadable: tuple[str, ...]
     versions: tuple[str, ...] = ()
+    strange: tuple[str, ...] = ()
 
     @property
     def formats(self) -> tuple[str, ...]:
@@ -59,12 +61,13 @@ class Grouped:
         return any(group.format.coarse for group in self.groups)
 
 
-def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
+def group_files(names: Iterable[str], asked: str, far: Far | None, searched: frozenset[str] = frozenset()) -> Grouped:
     """The files by format.
 
     Args:
         names: files; asked: ``--format``.
         far: looks into files that only Spark can read; ``None`` to leave them out.
+        searched: those that nobody gave by name: what is no log among them is left out, if there is one that is.
 
     Raises:
         BadInput: a format cannot be told, or a file cannot be read.
@@ -73,6 +76,7 @@ def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
     recognise = recogniser(asked)
     groups: dict[object, Group] = {}
     unreadable = []
+    strange: dict[str, UnknownFormat] = {}
     versions: set[str] = set()
     for name in names:
         try:
@@ -89,12 +93,19 @@ def group_files(names: Iterable[str], asked: str, far: Far | None) -> Grouped:
         except NotParquet:
             unreadable.append(name)
             continue
+        except UnknownFormat as error:
+            if name not in searched:
+                raise
+            strange[name] = error
+            continue
         except OSError as error:
             raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
         versions.update(found.versions)
         key = (found.name, found.columns, found.fields and tuple(found.fields.fields.items()), signature)
         groups.setdefault(key, Group(found, signature is True)).names.append(name)
-    return Grouped(tuple(groups.values()), tuple(unreadable), tuple(sorted(versions)))
+    if strange and not groups:
+        raise next(iter(strange.values()))
+    return Grouped(tuple(groups.values()), tuple(unreadable), tuple(sorted(versions)), tuple(strange))
 
 
 def is_far(name: str) -> bool:

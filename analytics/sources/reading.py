@@ -52,7 +52,7 @@ def recognise(files: LogFiles, reading: Reading | None = None) -> Grouped:
         BadFormat: there is no such format, or its field map or the client key is wrong.
     """
     reading = reading or Reading()
-    grouped = group_files(files.names, reading.format, None)
+    grouped = group_files(files.names, reading.format, None, files.searched)
     for group in grouped.groups:
         _check_key(group.format, reading)
     return grouped
@@ -69,7 +69,8 @@ def read_logs(spark: SparkSession, files: LogFiles, reading: Reading | None = No
     names = [path for name in files.names for path in _listed(spark, name, reading.window)]
     paths = _readable(spark, names)
     found: list[DataFrame] = []
-    for group in group_files(names, reading.format, Far(spark, paths.__getitem__)).groups:
+    far = Far(spark, paths.__getitem__)
+    for group in group_files(names, reading.format, far, files.searched).groups:
         _check_key(group.format, reading)
         found.append(_read(spark, group, [paths[name] for name in group.names], files, reading))
     # Made only where it is needed: even without rows it has Spark load all that brings rows over from Python.

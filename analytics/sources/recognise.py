@@ -31,13 +31,18 @@ NAMED: Final[dict[str, tuple[str, ...]]] = {
 }
 """What can be asked for by name, and which formats that may turn out to be."""
 
-_COMBINED: Final = re.compile(rb'\S+ \S+ .*?\[[^\]]{20,40}\] ".*?(?<!\\)" \d+ (?:\d+|-)(?: |$)')
+_COMBINED: Final = re.compile(rb'\S+ \S+ \S+ \[[^\]]{20,40}\] ".*?(?<!\\)" \d+ (?:\d+|-)(?: |$)')
 _OWN: Final = b'"ts_us":'
 _WORD: Final = re.compile(rb'"((?:[^"\\]|\\.)*)"(?= |$)|(\S+)')
 _MSEC: Final = re.compile(rb"\d{9,11}\.\d{3}")
 _SECONDS: Final = re.compile(rb"\d{1,8}\.\d{3}")
+_NUMBER: Final = re.compile(rb"\d*\.?\d*(?:[eE][+-]?\d+)?")
 _MAX_WORDS: Final = 64
 _SHOWN: Final = 60
+
+
+class UnknownFormat(BadInput):
+    """A file's first lines are of no format that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ def _chosen(name: str, lines: list[bytes], formats: tuple[str, ...]) -> Format:
         return Format(TRICKLECAST)  # of nothing
     votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
     if not votes:
-        raise BadInput(
+        raise UnknownFormat(
             f"cannot tell the format of {name!r}, which begins with {_shown(lines[0])}: "
             f"pass --format {', '.join(NAMED)} or a field map (a .toml file)"
         )
@@ -167,8 +172,15 @@ def _with_map(fields: FieldMap, lines: list[bytes]) -> Format:
 
 def _present(choices: tuple[Source, ...], records: list[dict[str, Any]]) -> tuple[Source, ...]:
     """The choices without those that this file does not use: each that is looked for in every line costs time."""
-    used = tuple(source for source in choices if any(_at(record, source) is not None for record in records))
+    used = tuple(source for source in choices if any(_can_be(_at(record, source), source) for record in records))
     return used or choices
+
+
+def _can_be(value: Any, source: Source) -> bool:
+    """Whether it is there; a ``timestamp`` may be a number in one file and a date in another."""
+    if value is None or source.unit is None or value in ("", "-"):
+        return value is not None
+    return bool(_NUMBER.fullmatch(str(value).encode())) == (source.unit.micros is not None)
 
 
 def _first_is_coarse(sources: Iterable[Source]) -> bool:

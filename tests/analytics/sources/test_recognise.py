@@ -42,6 +42,26 @@ def test_combined_with_and_without_more() -> None:
     assert not timed.coarse
 
 
+def test_a_host_before_the_combined_format() -> None:
+    """Its words would all be taken for others: rather no format than a log without one request."""
+    with pytest.raises(BadInput, match="cannot tell the format"):
+        told(b"example.com:443 " + COMBINED)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "unit", "coarse"),
+    [("1760000000.250", "s", False), (1760000000.25, "s", False), ("2025-10-09T08:53:20+00:00", "iso", True)],
+)
+@pytest.mark.parametrize("key", ["time", "timestamp"])
+def test_a_time_of_either_kind(key: str, stamp: str | float, unit: str, coarse: bool) -> None:
+    """A key that may hold seconds or a date is read as what it holds in this file."""
+    line = {name: value for name, value in NGINX.items() if name != "msec"} | {key: stamp}
+    found = told(as_line(line))
+    assert found.fields is not None
+    assert [(str(source), source.unit) for source in found.fields.fields["ts_us"]] == [(key, unit)]
+    assert found.coarse is coarse
+
+
 def test_damage_does_not_hide_a_format() -> None:
     """The format that most lines have counts; garbage before them does not."""
     assert told(b"\0\0\0", b"[1]", b"{", LINES["envoy"], LINES["envoy"], LINES["nginx"]).name == "envoy"
@@ -96,6 +116,23 @@ def test_empty_and_compressed_files(tmp_path: Path) -> None:
         "nginx": 1,
         "tricklecast": 2,
     }
+
+
+def test_what_else_lies_in_a_folder(tmp_path: Path) -> None:
+    """An error log beside the access log is left out, and the report says so; named, or alone, it is refused."""
+    access, error = tmp_path / "access.log", tmp_path / "error.log"
+    access.write_bytes(COMBINED + b"\n")
+    error.write_bytes(b"2025/10/09 08:53:20 [error] 7#7: *1 upstream timed out\n")
+    files = find_logs([str(tmp_path)])
+    grouped = recognise(files)
+    assert [group.names for group in grouped.groups] == [[str(access)]]
+    assert f"files in the folder that are no access logs were left out: {error}" in notes_on(files, grouped)
+    for arguments in ([str(tmp_path), str(error)], [str(error)]):
+        with pytest.raises(BadInput, match="cannot tell the format"):
+            recognise(find_logs(arguments))
+    access.unlink()
+    with pytest.raises(BadInput, match="cannot tell the format"):
+        recognise(find_logs([str(tmp_path)]))
 
 
 def test_client_keys_are_checked_first(tmp_path: Path) -> None:
