@@ -24,6 +24,9 @@ def interruptible() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal terminated
         terminated = True
+        # A shell's script has what it starts in the background ignore Ctrl-C, but not this.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            raise KeyboardInterrupt
         # As Ctrl-C, for which Spark has a handler: torn out of a call to Java by anything else, it cannot be stopped.
         signal.raise_signal(signal.SIGINT)
 

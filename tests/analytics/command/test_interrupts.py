@@ -66,6 +66,23 @@ def test_sigterm_is_no_other_than_ctrl_c() -> None:
     assert asked == [signal.SIGINT]
 
 
+def test_sigterm_where_ctrl_c_is_ignored() -> None:
+    """As in the background of a shell's script: SIGTERM ends it all the same."""
+
+    def work() -> None:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.sigtimedwait([], 5)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(typer.Exit) as stopped:
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopped.value.exit_code == 143
+
+
 def test_what_must_not_be_interrupted_ends_first() -> None:
     """Both signals wait for it, and take effect afterwards; the old handlers are back."""
     done: list[str] = []
