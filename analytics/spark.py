@@ -10,8 +10,9 @@ import os
 import re
 import socket
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
@@ -109,6 +110,15 @@ def spark_session(
     try:
         yield session
     finally:
+        _stop(session)
+
+
+def _stop(session: SparkSession) -> None:
+    """Ends the session. Where Java has gone, whoever worked with it has said so; there is nothing left to end."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+
+    with warnings.catch_warnings(), suppress(Py4JError, OSError):
+        warnings.simplefilter("ignore", RuntimeWarning)  # "unable to cleanly shutdown"
         session.stop()
 
 
@@ -165,6 +175,7 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
     if not verbose:  # py4j has pages to say about a call that was interrupted, some of them to nobody's handler
         logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
         logging.getLogger().addHandler(logging.NullHandler())
+        _quiet_accumulators()
     builder = session_type.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
@@ -176,6 +187,16 @@ def _start(session_type: type[SparkSession], chosen: dict[str, str], *, verbose:
                 return session
         except Exception as error:  # pyspark and py4j raise a dozen unrelated types here; each means the same
             raise SparkUnavailable(_why_not_started(noise, error)) from error
+
+
+def _quiet_accumulators() -> None:
+    """Nobody accumulates anything here, but pyspark listens for it, with a stack trace when Java has gone."""
+    from pyspark.accumulators import AccumulatorTCPServer
+
+    def passed_over(self: AccumulatorTCPServer, request: object, client_address: object) -> None:
+        pass
+
+    AccumulatorTCPServer.handle_error = passed_over  # type: ignore[assignment, method-assign]
 
 
 def _why_not_started(noise: IO[bytes], error: Exception) -> str:
@@ -223,7 +244,7 @@ def interpreted(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def failures_as_one_line() -> Iterator[None]:
     """Turns what Spark raises while it works into :class:`SparkFailed`, without the pages of Java stack."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from analytics.errors import SparkFailed
-from analytics.spark import one_line, spark_session
+from analytics.spark import failures_as_one_line, one_line, spark_session
 from analytics.watch.courier import Courier
 from analytics.watch.judge import Found, Judge
 from analytics.watch.ledger import Ledger
@@ -65,9 +65,10 @@ def run(request: WatchRequest) -> Found:
         local = Lines("json" if request.json else "terminal", sys.stdout, for_programs if request.json else for_people)
         couriers = [Courier(receiver, ledger) for receiver in _remote(request)]
         judge = Judge(ledger, request.params, limits, local, couriers)
+        held.enter_context(failures_as_one_line())
         held.enter_context(only_spark(spark, folder))
         query = start_query(spark, request, folder, judge, limits)
-        held.callback(_stop_query, query)
+        held.callback(query.stop)
         for courier in couriers:
             courier.start()
         try:
@@ -124,15 +125,6 @@ def _watch(
 def _remote(request: WatchRequest) -> list[Receiver]:
     webhooks: list[Receiver] = [Webhook(url) for url in request.webhooks]
     return [*webhooks, *(Alertmanager(url) for url in request.alertmanagers)]
-
-
-def _stop_query(query: StreamingQuery) -> None:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
-
-    try:
-        query.stop()
-    except Py4JError as error:
-        raise SparkFailed(f"Spark failed: {one_line(str(error))} (-v shows all of it)") from error
 
 
 @contextmanager

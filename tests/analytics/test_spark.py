@@ -15,6 +15,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 
 from analytics import java
+from analytics import spark as spark_module
 from analytics.errors import SparkFailed, SparkUnavailable
 from analytics.java import java_version
 from analytics.spark import check_master, failures_as_one_line, one_line, settings, spark_session
@@ -216,6 +217,48 @@ def test_an_active_session_is_used_and_left_running(spark: Any) -> None:
     with spark_session() as session:
         assert session is spark
     assert spark.range(1).count() == 1
+
+
+class GoneSession:
+    """A session whose Java has been killed: the system had no memory left."""
+
+    @property
+    def builder(self) -> GoneSession:
+        """Itself."""
+        return self
+
+    conf = builder
+
+    def getActiveSession(self) -> None:
+        """There is none yet."""
+
+    def config(self, name: str, value: str) -> GoneSession:
+        """A setting."""
+        return self
+
+    def getOrCreate(self) -> GoneSession:
+        """Itself."""
+        return self
+
+    def get(self, name: str) -> str:
+        """A setting's value."""
+        return "2"
+
+    def stop(self) -> None:
+        """Nobody is there to be stopped."""
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_java_that_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it is gone is said once, by whoever worked with it, and with the exit code of Spark: not by the end."""
+    monkeypatch.setattr(spark_module, "check_installed", GoneSession)
+    with (
+        pytest.raises(SparkFailed, match="Java process has ended") as failed,
+        spark_session(),
+        failures_as_one_line(),
+    ):
+        raise Py4JNetworkError("Answer from Java side is empty")
+    assert failed.value.exit_code == 4
 
 
 def test_failures_become_one_line(spark: Any) -> None:
