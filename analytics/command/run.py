@@ -12,7 +12,7 @@ import typer
 from analytics.command.baseline import Kind
 from analytics.command.interrupts import interruptible
 from analytics.command.request import FailOn, Request, described
-from analytics.errors import AnalyticsError, BadInput
+from analytics.errors import AnalyticsError, BadInput, CannotWrite
 from analytics.inputs import ALWAYS, LogFiles, find_logs
 from analytics.progress import Watched, on_stderr, silent
 from analytics.sources import recognise
@@ -108,7 +108,7 @@ def _shown(report: Report, request: Request) -> Report:
     """Writes the report to its files, and prints it unless standard output is one of them.
 
     Raises:
-        BadInput: the log is not to be trusted; it is shown all the same.
+        BadInput: the log is not to be trusted; it is shown all the same. CannotWrite: there is no room for it.
     """
     request.outputs.write(report)
     if not (request.outputs.uses_stdout or request.quiet):
@@ -123,7 +123,14 @@ def _print(report: Report) -> None:
     from analytics.report.terminal import PLAIN_WIDTH, print_report
 
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
-    print_report(report, Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False))
+    try:
+        print_report(report, Console(file=sys.stdout, width=width, markup=False, emoji=False, highlight=False))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has read enough
+        raise
+    except OSError as error:
+        sys.stdout = None  # the interpreter would try again at its end
+        raise CannotWrite(f"cannot write the report: {error.strerror}") from error
 
 
 def _check_trustworthy(report: Report) -> None:
