@@ -24,12 +24,12 @@ from benchmarks.servers import ROOT, BenchmarkError, Cores
 TERM_AT, KILL_AT = 0.45, 0.55
 """Shares of the time after which the server is told to stop, and killed. The first and the last life are long."""
 
-STEP = 1.5
-"""By how much the pace of the crowd may change in a second."""
+STEP, CALM_S = 1.5, 10.0
+"""By how much the pace of the crowd may change in the first second; and after how long by half as much, and so on."""
 
-STEERED_S = 40.0
+STEERED_S = 240.0
 """For so long, at most half of the first life, the crowd's pace is adjusted; then it stays, so that what the server
-holds is always about the same."""
+holds is always about the same. No growth is judged before."""
 
 DELIVERIES = 600_000
 """Chunks a second, over all readers, beyond which no pace is asked for: more than a core can deliver one by one."""
@@ -163,8 +163,10 @@ async def _steer(plan: Plan, subject: Subject, crowd: Process, outcome: Outcome,
         if (life := subject.sample()) is None:
             continue
         busy = life.busy[-1]
-        if time.monotonic() - begun < min(STEERED_S, plan.seconds * TERM_AT / 2):
-            factor = 1 / STEP if outcome.late_s > LATE_S else min(max(plan.busy / max(busy, 0.01), 1 / STEP), STEP)
+        since = time.monotonic() - begun
+        if since < min(STEERED_S, plan.seconds * TERM_AT / 2):
+            step = 1 + (STEP - 1) / (1 + since / CALM_S)
+            factor = 1 / step if outcome.late_s > LATE_S else min(max(plan.busy / max(busy, 0.01), 1 / step), step)
             rate = min(rate * factor, fastest)
             outcome.rates.append(rate)
             assert crowd.stdin is not None
