@@ -18,6 +18,8 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
     """A socket that listens there.
 
     Args:
+        host: an address or a name; ``0.0.0.0`` is every IPv4 address of the machine, ``::`` every one of either kind.
+        port: 0 for any that is free.
         settings: what to change where it cannot: the names of the settings that say host and port.
 
     Raises:
@@ -25,7 +27,8 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        every = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=every)
     except OSError as error:
         hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
         name = settings[error.errno in (errno.EADDRINUSE, errno.EACCES)]

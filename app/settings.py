@@ -44,7 +44,7 @@ class Settings(AccessSettings, AdmissionSettings):
 
     model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True)
 
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 or :: for all.")
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all of IPv4, :: for all.")
     port: int = Field(wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     base_path: str = Field(wire.DEFAULT_BASE_PATH, description="Channels live below this path; / is allowed.")
     autocreate: bool = Field(True, description="A POST to a missing channel creates it.")
