@@ -25,6 +25,7 @@ from analytics.metrics.totals import overview
 from analytics.normalise import normalise
 from analytics.params import StormParams
 from analytics.progress import Stage, silent
+from analytics.query import planned
 from analytics.report.model import Episode, Report, episode_from
 from analytics.rhythm import tempos
 from analytics.rollup import events_of, roll_up
@@ -185,10 +186,11 @@ def find_storms(rollup: DataFrame, params: StormParams, *, fleets: bool = True) 
     Args:
         fleets: also look for storms of many clients (:func:`analytics.fleet.worth_looking`).
     """
-    single = storms(islands(rollup, params), params)
-    many = fleet_candidates(rollup, params).unionByName(rotating_candidates(rollup, params)) if fleets else None
-    found = candidates(single, many)
-    classified = classify(with_context(found, events_of(rollup), params), params)
+    single = planned(storms(planned(islands(rollup, params)), params))
+    fleet = fleet_candidates(rollup, params).unionByName(rotating_candidates(rollup, params)) if fleets else None
+    found = candidates(single, fleet and planned(fleet))
+    triggered = planned(with_context(found, events_of(rollup), params))
+    classified = planned(classify(triggered, params))
     merged = merge_channels(merge_clients(classified, params), params)
     return without_repetition(merged, params)
 

@@ -40,7 +40,12 @@ CLUSTER_PARTITIONS: Final = 32
 """Parts of a shuffle on a cluster where nobody has chosen another number. Spark's default is made for shuffles of raw
 rows; those of a roll-up are small, and a report has a dozen of them."""
 
-_INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # What follows from what was filtered spares no work where there are few rows, and finding it out costs some.
+    "spark.sql.constraintPropagation.enabled": "false",
+}
 
 
 def settings(
