@@ -6,6 +6,7 @@ import json
 
 import pytest
 from jsonschema import Draft202012Validator
+from pyspark.sql.types import StructType
 
 from analytics.logs.schema import SchemaFormat, example_lines, meanings, schema_text
 from trickle.records import FIELD_NAMES, SCHEMA
@@ -31,10 +32,11 @@ def test_json_schema_takes_its_examples() -> None:
     assert not validator.is_valid({"v": 1, "ts_us": "soon", "kind": "exchange"})
 
 
+@pytest.mark.usefixtures("spark")
 def test_ddl_is_understood_by_spark() -> None:
     """The DDL gives Spark's schema of a line."""
-    types = pytest.importorskip("pyspark.sql.types")
-    parsed = types.StructType.fromDDL(schema_text(SchemaFormat.DDL))
+    parsed = StructType.fromDDL(schema_text(SchemaFormat.DDL))
+    assert isinstance(parsed, StructType)
     assert [(field.name, field.dataType.simpleString()) for field in parsed] == [
         (name, {"long": "bigint"}.get(kind, kind)) for name, kind in SCHEMA
     ]
