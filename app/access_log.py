@@ -17,9 +17,11 @@ import asyncio
 import errno
 import logging
 import os
+import stat
 import time
 from bisect import bisect_right
 from collections import deque
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from glob import escape
 from itertools import accumulate
@@ -42,6 +44,10 @@ GATHER_S: Final = 0.1
 RETRY_S: Final = 1.0
 """How long after a failure a log is tried again that could be written before."""
 
+STDOUT: Final = Path("-")
+STDOUT_DESCRIPTOR: Final = 1
+"""Standard output, as a path, and as it is."""
+
 logger = logging.getLogger("tricklecast.access_log")
 
 
@@ -53,7 +59,8 @@ class AccessLog:
     """Writes access records to a file.
 
     Args:
-        path: the file; rotated ones lie beside it as ``name-<time>.suffix``.
+        path: the file; rotated ones lie beside it as ``name-<time>.suffix``. :data:`STDOUT`, a pipe or a device is
+            written to as it is, and never rotated.
         node: this server's name, for events.
         max_bytes, max_age_s: rotate when the file reaches this size or age.
         files: rotated files kept; older ones are removed.
@@ -77,6 +84,7 @@ class AccessLog:
         self._closing = False
         self._reopening = False
         self._opened_at = 0.0
+        self._rotates = False
         self._size = 0
         self._rotations = 0
         self._unreported = 0
@@ -135,7 +143,7 @@ class AccessLog:
         """
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
-            async with aiofiles.open(self._path, "ab"):
+            async with self._opened():
                 pass
         except OSError as error:
             raise self._explained(error) from error
@@ -154,15 +162,21 @@ class AccessLog:
     def _explained(self, error: OSError) -> AccessLogError:
         return AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}")
 
+    def _opened(self) -> AbstractAsyncContextManager[Any]:
+        # Without a buffer, so that it is known what was written when the disk is full.
+        if self._path == STDOUT:
+            return aiofiles.open(STDOUT_DESCRIPTOR, "ab", buffering=0, closefd=False)
+        return aiofiles.open(self._path, "ab", buffering=0)
+
     @property
     def _pending(self) -> bool:
         return bool(self._queue or self._unreported)
 
     async def _write_file(self) -> None:
         """Write one file until it is due for rotation, to be opened again, or the log is closed."""
-        # Without a buffer, so that it is known what was written when the disk is full.
-        async with aiofiles.open(self._path, "ab", buffering=0) as file:
-            self._size = await file.tell()
+        async with self._opened() as file:
+            self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            self._size = await file.tell() if self._rotates else 0
             self._opened_at = time.monotonic()
             if self._size and await asyncio.to_thread(_is_torn, self._path):
                 # Whoever wrote it was killed: the torn line stays one of its own, and is counted as such by readers.
@@ -219,7 +233,7 @@ class AccessLog:
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s
-        due = self._size >= self._max_bytes or (old and self._size > 0)
+        due = self._rotates and (self._size >= self._max_bytes or (old and self._size > 0))
         if due and self._queue:
             self._wake.set()
         return due

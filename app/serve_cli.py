@@ -46,10 +46,11 @@ def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
         typer.echo(describe(loaded))
         return
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    from app.server import announce_on_stdout
+    from app.access_log import STDOUT
+    from app.announcing import announce_on_stderr, announce_on_stdout
     from app.server import serve as run
 
-    run(loaded.settings, announce_on_stdout)
+    run(loaded.settings, announce_on_stderr if loaded.settings.access_log == STDOUT else announce_on_stdout)
 
 
 def describe(loaded: Loaded) -> str:

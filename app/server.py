@@ -6,7 +6,6 @@ import asyncio
 import gc
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
@@ -287,12 +286,3 @@ def _log_fact(log: AccessLog, fact: Fact) -> None:
                 next_seq=fact.next_seq,
                 detail=fact.reason,
             )
-
-
-def announce_on_stdout(address: str) -> None:
-    """Say on standard output that the server listens: one line, at once. It serves, too, if nobody reads that."""
-    try:
-        sys.stdout.write(f"tricklecast is listening on {address}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = None  # or the interpreter tries again at its end

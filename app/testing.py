@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import orjson
 
+from app.announcing import ANNOUNCEMENT
 from trickle.errors import TrickleError
 from trickle.records import FIELD_NAMES, AccessRecord, Kind
 
@@ -32,7 +33,7 @@ STOP_S: Final = 30.0
 QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
 """Settings that a test's server has unless it is given others: nobody wants to wait for its end."""
 
-_ANNOUNCEMENT: Final = "tricklecast is listening on "
+
 _LOOK_AGAIN_S: Final = 0.02
 
 
@@ -141,10 +142,10 @@ class TestServer:
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], START_S)
         line = self._process.stdout.readline().strip() if ready else ""
-        if not line.startswith(_ANNOUNCEMENT):
+        if not line.startswith(ANNOUNCEMENT):
             self.kill()
             raise ServerFailed(f"the server does not start{self._said()}")
-        return line.removeprefix(_ANNOUNCEMENT)
+        return line.removeprefix(ANNOUNCEMENT)
 
     def _end(self, within_s: float | None = None) -> int:
         process = self._process

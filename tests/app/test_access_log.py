@@ -462,3 +462,19 @@ def test_a_log_that_is_gone_is_made_again(path: Path, monkeypatch: pytest.Monkey
     run(lambda: make(path), use)
     assert [line["rseq"] for line in read_log(path.with_name("access.jsonl.1"))] == [0]
     assert seqs(path) == [1]
+
+
+def test_a_pipe_is_written_to_as_it_is() -> None:
+    """It has no size, and no name that could be given to another file: nothing is rotated, all lines come."""
+    reading, writing = os.pipe()
+    path = Path(f"/dev/fd/{writing}")
+
+    async def use(log: AccessLog) -> None:
+        for number in range(3):
+            log.put(record(number))
+            await written(log, number + 1)
+
+    run(lambda: make(path, max_bytes=1, max_age_s=1e-9), use)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert [json.loads(line)["rseq"] for line in pipe] == [0, 1, 2]

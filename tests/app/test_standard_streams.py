@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -9,12 +10,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from app.announcing import ANNOUNCEMENT
 from app.cli import COMMANDS
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from trickle.records import Event
+from trickle.records import Event, Op
 
 TIMEOUT_S = 120
 """How long a command may take that needs half a second on an idle machine."""
@@ -99,4 +102,20 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
         process.terminate()
         assert process.stderr is not None
         said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_the_access_log_on_standard_output() -> None:
+    """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
+    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stderr.readline().removeprefix(ANNOUNCEMENT).strip()
+        assert httpx.get(f"{address}/missing/0").status_code == 404
+        process.terminate()
+        records, said = process.stdout.read(), process.stderr.read()
+    told = [json.loads(line) for line in records.splitlines()]
+    assert [one["status"] for one in told if one.get("op") == Op.READ] == [404]
+    assert [told[0]["event"], told[-1]["event"]] == [Event.SERVER_START, Event.SERVER_STOP]
     assert (process.returncode, said) == (0, "")
