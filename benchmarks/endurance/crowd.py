@@ -64,8 +64,8 @@ class Job:
 
     port: int
     seed: int = 1
-    publishers: int = 5
-    readers: int = 500
+    publishers: int = 8
+    readers: int = 800
     chunk_bytes: int = 1 << 10
     segment_s: float = 0.5
     life_s: float = 20.0

@@ -55,8 +55,8 @@ class Plan:
 
     seconds: float
     busy: float = 0.6
-    publishers: int = 5
-    readers: int = 500
+    publishers: int = 8
+    readers: int = 800
     life_s: float = 20.0
     witnesses: int = 4
     every_s: float = 0.1
