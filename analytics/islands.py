@@ -23,9 +23,13 @@ from analytics.rollup import SLOTS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KEY: Final = "client, named, channel, place, family"
+WHO: Final = "client, named, channel, place, family"
 """Whose island: ``client`` (its network where the log has no client, which ``named`` tells), ``channel``, ``place``
 (the node, or null for failures) and ``family`` (``failure`` or the kind of answer)."""
+
+KEY: Final = f"{WHO}, chain"
+"""The same, and in which chain: between two of those there is a pause that no episode spans. Nothing is told about a
+bucket from another chain than its own."""
 
 FAILURE: Final = "failure"
 
@@ -47,8 +51,8 @@ def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
         of the island that it is part of if pauses of ``slow_gap_s`` are allowed), ``node`` and ``release`` (null if
         there were several).
     """
-    buckets = f"SELECT {KEY}, bucket_us, {_by_bucket()} FROM ({_watched()}) GROUP BY {KEY}, bucket_us"
-    numbered = _numbered(_rated(_repeating(buckets, params)), params)
+    buckets = f"SELECT {WHO}, bucket_us, {_by_bucket()} FROM ({_watched()}) GROUP BY {WHO}, bucket_us"
+    numbered = _numbered(_rated(_repeating(_chained(buckets, params), params)), params)
     found = f"SELECT {KEY}, coarse, island, {added_up()} FROM ({numbered}) GROUP BY {KEY}, coarse, island"
     return query(finished(found, params), rollup=rollup)
 
@@ -73,9 +77,28 @@ def _watched() -> str:
 
 
 def _by_bucket() -> str:
-    sums = [f"try_sum({name}) AS {name}" for name in _SUMS]
-    bounds = [f"min({name}) AS {name}" for name in _LOWEST] + [f"max({name}) AS {name}" for name in _HIGHEST]
-    return ", ".join(sums + bounds + [f"bit_or({name}) AS {name}" for name in (*_SETS, "seq_bits", "slots")])
+    return ", ".join(f"{value} AS {name}" for name, value in _measures().items())
+
+
+def _measures() -> dict[str, str]:
+    sums = {name: f"try_sum({name})" for name in _SUMS}
+    bounds = {name: f"min({name})" for name in _LOWEST} | {name: f"max({name})" for name in _HIGHEST}
+    return sums | bounds | {name: f"bit_or({name})" for name in (*_SETS, "seq_bits", "slots")}
+
+
+def _chained(buckets: str, params: StormParams) -> str:
+    """Adds ``chain``, and drops chains with fewer lines than any storm: most of what fails does so now and then."""
+    near = f"PARTITION BY {WHO} ORDER BY bucket_us"
+    looked_at = ("n", "first_us", "last_us")
+    # What is not looked at here goes along in one piece: moving a row costs so much per column.
+    along = ", ".join(name for name in _measures() if name not in looked_at)
+    packed = f"SELECT {WHO}, bucket_us, {', '.join(looked_at)}, struct({along}) AS along FROM ({buckets})"
+    pause = f"first_us - lag(last_us) OVER ({near})"
+    starting = f"SELECT *, IF({pause} <= {micros(params.slow_gap_s)}, 0, 1) AS starts FROM ({packed})"
+    chained = f"SELECT * EXCEPT (starts), sum(starts) OVER ({near}) AS chain FROM ({starting})"
+    counted = f"SELECT *, sum(n) OVER (PARTITION BY {KEY}) AS lines FROM ({chained})"
+    fewest = min(params.warn_hits, params.warn_hits_alone, params.critical_hits, params.critical_hits_alone)
+    return f"SELECT * EXCEPT (along, lines), along.* FROM ({counted}) WHERE lines >= {fewest}"
 
 
 def _repeating(buckets: str, params: StormParams) -> str:

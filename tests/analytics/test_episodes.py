@@ -23,7 +23,7 @@ def test_a_pause_ends_an_island(spark: SparkSession, log: LogWriter, tmp_path: P
     log.not_found(1.0, "b", "film")
     log.missing(1.0, "a", "film", 3, head=9)
     log.ended(1.0, "a", "film", 3)
-    found = islands(rolled_up(spark, log.lines(), tmp_path), StormParams())
+    found = islands(rolled_up(spark, log.lines(), tmp_path), StormParams(warn_hits=1))
     told = sorted((row["client"], row["answer"], row["first_us"], row["last_us"], row["n"]) for row in found.collect())
     assert told == [
         ("a", "ended", us(1), us(1), 1),
@@ -31,6 +31,19 @@ def test_a_pause_ends_an_island(spark: SparkSession, log: LogWriter, tmp_path: P
         ("a", "not_found", us(10.000001), us(10.000001), 1),
         ("b", "not_found", us(1), us(1), 1),
     ]
+
+
+def test_what_is_far_away_is_told_nothing_by(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
+    """A pause that no episode spans parts what is slow from what was fast; and too few lines for a storm are left out,
+    however often they come."""
+    for turn in range(1000):
+        log.not_found(turn * 0.0009, "a", "film")
+    for turn in range(10):
+        log.not_found(40 + 4 * turn, "a", "film")
+        log.not_found(60 * turn, "b", "film")
+    found = islands(rolled_up(spark, log.lines(), tmp_path), StormParams())
+    told = sorted((row["client"], row["n"], round(row["peak_rps"])) for row in found.collect())
+    assert told == [("a", 10, 1), ("a", 1000, 1000)]
 
 
 def test_severity(spark: SparkSession) -> None:

@@ -1,7 +1,8 @@
 """The rules of detection once more, for DuckDB: written down from what they say, not from how Spark runs them.
 
 Each view is a step. Names are those of the rules: a *bucket* is what one client got in one of the roll-up's buckets, an
-*island* a stretch of them, a *part* an island or several slow ones put together.
+*chain* all of them without a pause that no storm spans, an *island* a stretch of it, a *part* an island or several slow
+ones put together.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def _rollup() -> str:
 def _buckets() -> str:
     kinds = ", ".join(f"sum(n) FILTER (answer = '{kind}') AS n_{kind}" for kind in FAILURES)
     return f"""
-    CREATE TABLE buckets AS SELECT coalesce(client, net) AS client, client IS NOT NULL AS named, channel,
+    CREATE VIEW all_buckets AS SELECT coalesce(client, net) AS client, client IS NOT NULL AS named, channel,
         CASE WHEN answer NOT IN ({words(FAILURES)}) THEN node END AS place,
         CASE WHEN answer IN ({words(FAILURES)}) THEN 'failure' ELSE answer END AS family, bucket_us,
         sum(n)::BIGINT AS n, min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo,
@@ -98,6 +99,10 @@ def _buckets() -> str:
         FROM rollup WHERE answer IN ({words(WATCHED)}) AND coalesce(client, net) IS NOT NULL
             AND (answer <> 'served' OR n > seqs_of(answer, n, seq_bits, seq_lo, seq_hi))
         GROUP BY ALL;
+    CREATE TABLE buckets AS SELECT * EXCLUDE (pause), count(*) FILTER (pause IS NULL OR pause > {micros(P.slow_gap_s)})
+            OVER (PARTITION BY client, named, channel, place, family ORDER BY bucket_us) AS chain
+        FROM (SELECT *, first_us - lag(last_us) OVER
+            (PARTITION BY client, named, channel, place, family ORDER BY bucket_us) AS pause FROM all_buckets);
     CREATE VIEW beside AS SELECT *,
         CASE WHEN family = 'failure' THEN 0 ELSE seqs_of(family, n, seq_bits, seq_lo, seq_hi) END AS own,
         coalesce(first_us - lag(last_us) OVER w <= {micros(P.gap_s)} AND seq_lo <= lag(seq_hi) OVER w
@@ -106,7 +111,7 @@ def _buckets() -> str:
             AND lead(seq_lo) OVER w <= seq_hi, false) AS goes_on,
         coalesce(bit_count(seq_bits & lag(seq_bits) OVER w), 0) AS known,
         coalesce(bit_count(seq_bits & lead(seq_bits) OVER w), 0) AS known_next
-        FROM buckets WINDOW w AS (PARTITION BY client, named, channel, place, family ORDER BY bucket_us);
+        FROM buckets WINDOW w AS (PARTITION BY client, named, channel, place, family, chain ORDER BY bucket_us);
     CREATE TABLE signals AS SELECT *, greatest(0, own - CASE WHEN follows THEN known ELSE 0 END)::BIGINT AS seqs,
         n - greatest(0, greatest(0, own - CASE WHEN follows THEN known ELSE 0 END) - 1) AS row_hits,
         CASE WHEN family <> 'failure' THEN 1 ELSE
@@ -117,7 +122,7 @@ def _buckets() -> str:
 
 
 def _islands() -> str:
-    key = "PARTITION BY client, named, channel, place, family ORDER BY bucket_us"
+    key = "PARTITION BY client, named, channel, place, family, chain ORDER BY bucket_us"
     return f"""
     CREATE VIEW around AS SELECT *, first_us - lag(last_us) OVER w AS pause,
         greatest(row_hits / greatest(1, own_time(last_us - first_us, guard_ms, n)),
@@ -146,7 +151,7 @@ def _summed(source: str, part: str) -> str:
     FROM (SELECT *, CASE WHEN answer IN ({words(ONCE_PER_SEQ)}) THEN {hits} ELSE n END::BIGINT AS hits
         FROM (SELECT *, CASE WHEN family <> 'failure' THEN family {commonest} END AS answer,
                 own_time(last_us - first_us, guard_ms, n) AS own_s
-            FROM (SELECT client, named, channel, place, family, {part} AS part, sum(n)::BIGINT AS n,
+            FROM (SELECT client, named, channel, place, family, chain, {part} AS part, sum(n)::BIGINT AS n,
                 min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
                 min(head_lo) AS head_lo, max(head_hi) AS head_hi, bit_or(conn_bits) AS conn_bits,
                 bit_or(node_bits) AS node_bits, max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms,
@@ -164,10 +169,10 @@ def _candidates() -> str:
     CREATE TABLE judged AS SELECT *, level(hits, node_bits, rate) IS NOT NULL AND (answer <> 'not_found'
         OR quick(hits, node_bits, rate) OR mean_rps >= {P.not_found_rps}) AS alone FROM islands;
     CREATE TABLE parted AS SELECT b.*, CASE WHEN i.alone THEN b.island ELSE -b.coarse END AS part_of
-        FROM numbered b JOIN judged i ON {same} AND b.family = i.family AND b.island = i.part
+        FROM numbered b JOIN judged i ON {same} AND b.family = i.family AND b.chain = i.chain AND b.island = i.part
         WHERE i.alone OR i.answer IN ({slowable});
     CREATE TABLE parts AS {_summed("parted", "part_of")};
-    CREATE TABLE candidates AS SELECT * EXCLUDE (n, part, node_hi, peak_rps), rate AS peak_rps,
+    CREATE TABLE candidates AS SELECT * EXCLUDE (n, part, chain, node_hi, peak_rps), rate AS peak_rps,
         level(hits, node_bits, rate) AS severity, part < 0 AS slow,
         CASE WHEN answer = 'served' OR answer IN ({words(ONCE_PER_SEQ)}) AND 2 * hits < n THEN hits ELSE n END AS n,
         CASE WHEN n > 1 THEN own_s * 1000 / (n - 1) END AS gap_ms,
