@@ -32,7 +32,8 @@ def test_whoever_is_refused_comes_back_when_it_was_told_to(limit: dict[str, Any]
         async with publishing as publisher, httpx.AsyncClient() as http, publisher.segment() as segment:
             await segment.write(b"one ")
             async with http.stream("GET", f"{url}/0") as first:
-                await anext(first.aiter_raw())
+                reading = first.aiter_raw()  # that nobody holds on to would be closed, and the response with it
+                await anext(reading)
 
                 async def leave(delay_s: float) -> None:
                     pauses.append(delay_s)
