@@ -33,7 +33,6 @@ STOP_S: Final = 30.0
 QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
 """Settings that a test's server has unless it is given others: nobody wants to wait for its end."""
 
-
 _LOOK_AGAIN_S: Final = 0.02
 
 

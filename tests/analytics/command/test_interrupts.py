@@ -7,12 +7,31 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 import typer
 
 from analytics.command.interrupts import interruptible
 from analytics.signals import deferred, for_us_alone
+
+
+def exit_code_of_sigterm(on_ctrl_c: Callable[[int, FrameType | None], object] | signal.Handlers) -> int:
+    """What a SIGTERM comes to in a process that has this handler of Ctrl-C."""
+
+    def work() -> None:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.sigtimedwait([], 5)
+
+    before = signal.signal(signal.SIGINT, on_ctrl_c)
+    try:
+        with pytest.raises(typer.Exit) as stopped:
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return stopped.value.exit_code
 
 
 def test_ctrl_c() -> None:
@@ -51,36 +70,14 @@ def test_sigterm_is_no_other_than_ctrl_c() -> None:
         asked.append(number)
         raise KeyboardInterrupt
 
-    def work() -> None:
-        with interruptible():
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.sigtimedwait([], 5)
-
-    before = signal.signal(signal.SIGINT, of_spark)
-    try:
-        with pytest.raises(typer.Exit) as stopped:
-            work()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert stopped.value.exit_code == 143
+    assert exit_code_of_sigterm(of_spark) == 143
     assert asked == [signal.SIGINT]
 
 
 def test_sigterm_where_ctrl_c_is_ignored() -> None:
     """As in the background of a shell's script: SIGTERM ends it all the same."""
 
-    def work() -> None:
-        with interruptible():
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.sigtimedwait([], 5)
-
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with pytest.raises(typer.Exit) as stopped:
-            work()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert stopped.value.exit_code == 143
+    assert exit_code_of_sigterm(signal.SIG_IGN) == 143
 
 
 def test_what_must_not_be_interrupted_ends_first() -> None:

@@ -10,9 +10,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 
 from analytics.errors import SparkFailed
-from analytics.params import StormParams
 from analytics.watch import run as module
-from analytics.watch.request import WatchRequest
+from tests.analytics.watch.requests import request
 
 
 class GoneQuery:
@@ -38,21 +37,6 @@ def test_java_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "spark_session", session)
     monkeypatch.setattr(module, "only_spark", lambda *given: nullcontext())
     monkeypatch.setattr(module, "start_query", lambda *given: GoneQuery())
-    request = WatchRequest(
-        source={"logs": [str(tmp_path)]},
-        earliest=True,
-        params=StormParams(),
-        state=tmp_path / "state",
-        json=False,
-        webhooks=(),
-        alertmanagers=(),
-        fail_on="never",
-        master="local[*]",
-        conf={},
-        for_s=None,
-        verbose=False,
-        quiet=True,
-    )
     with pytest.raises(SparkFailed, match="Java process has ended") as failed:
-        module.run(request)
+        module.run(request(tmp_path, tmp_path / "state"))
     assert failed.value.exit_code == 4

@@ -9,16 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.params import StormParams
 from analytics.watch.judge import Judge
 from analytics.watch.ledger import Ledger
 from analytics.watch.limits import WatchLimits
 from analytics.watch.news import News
 from analytics.watch.reading import read_health
-from analytics.watch.request import WatchRequest
 from analytics.watch.run import HEALTH, start_query
 from analytics.watch.state import MAKER
 from tests.analytics.support.writer import LogWriter
+from tests.analytics.watch.requests import request
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -47,25 +46,6 @@ class Told:
     def clients(self) -> list[str]:
         """Whose storms began."""
         return [each["episode"]["clients"][0] for each in self.news if each["status"] == "firing"]
-
-
-def request(log: Path) -> WatchRequest:
-    """A watch of one file."""
-    return WatchRequest(
-        source={"logs": [str(log)]},
-        earliest=True,
-        params=StormParams(),
-        state=None,
-        json=False,
-        webhooks=(),
-        alertmanagers=(),
-        fail_on="never",
-        master="local[*]",
-        conf={},
-        for_s=None,
-        verbose=False,
-        quiet=True,
-    )
 
 
 @contextmanager
