@@ -121,8 +121,10 @@ class Subject:
             async with asyncio.timeout(STOP_S):
                 life.code = await process.wait()
         except TimeoutError:
-            process.kill()
             raise BenchmarkError(f"the server does not end after {name}") from None
+        finally:
+            if process.returncode is None:  # also where the benchmark itself is told to stop meanwhile
+                process.kill()
         life.took_s = time.monotonic() - begun
 
     async def give_up(self) -> None:
