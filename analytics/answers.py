@@ -26,6 +26,8 @@ class Answer(StrEnum):
     """404: no such channel, or not any more."""
     SEQ_MISSING = "seq_missing"
     """470: the channel exists, this segment does not."""
+    REJECTED = "rejected"
+    """400, 401, 403, 405: no, whenever it is asked."""
     ENDED = "ended"
     """A GET answered 200 with no bytes and ``Lp-Trickle-Closed``: the channel is over (protocol, sections 4 and 5)."""
     ZERO_BYTE = "zero_byte"
@@ -62,6 +64,7 @@ GRAINS: Final[dict[Answer, Grain]] = {
     Answer.SERVER_ERROR: _SIGNAL,
     Answer.NOT_FOUND: _SIGNAL,
     Answer.SEQ_MISSING: _SIGNAL,
+    Answer.REJECTED: _SIGNAL,
     Answer.ENDED: _SIGNAL,
     Answer.ZERO_BYTE: _SIGNAL,
     Answer.POST: Grain(bucket_s=10, by_client=True),
@@ -71,7 +74,7 @@ GRAINS: Final[dict[Answer, Grain]] = {
     Answer.UNPARSABLE: Grain(bucket_s=60, by_client=False),
 }
 
-FAILURES: Final = (Answer.OVERLOAD, Answer.SERVER_ERROR, Answer.NOT_FOUND, Answer.SEQ_MISSING)
+FAILURES: Final = (Answer.OVERLOAD, Answer.SERVER_ERROR, Answer.NOT_FOUND, Answer.SEQ_MISSING, Answer.REJECTED)
 """Answers that say no: every one of them counts, whatever seq it was about."""
 
 REPEATABLE: Final = (Answer.POST, Answer.SERVED)

@@ -67,6 +67,11 @@ _CAUSES: Final[dict[StormClass, Cause]] = {
         "the client repeats a request that makes the server fail",
         "look for the error in the server's log; have the client back off and give up after a budget",
     ),
+    StormClass.REJECTED_LOOP: Cause(
+        "the client repeats what is rejected each time: its token is missing, has expired (401) or does not allow it"
+        " (403), or the request is malformed (400, 405)",
+        "stop at a 4xx: fetch a new token before the old one expires, and ask once more with it",
+    ),
 }
 
 

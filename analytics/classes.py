@@ -45,6 +45,8 @@ class StormClass(StrEnum):
     """Many clients at the same moment, after a restart or on several channels, and again."""
     SERVER_ERROR_LOOP = "server_error_loop"
     """5xx to one client that does not slow down."""
+    REJECTED_LOOP = "rejected_loop"
+    """400, 401, 403 or 405 to one client that asks on, although no repetition can change that."""
 
 
 def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
@@ -77,6 +79,7 @@ def _class_of(params: StormParams) -> str:
         WHEN '{Answer.ENDED}' THEN '{StormClass.ENDED_LOOP}'
         WHEN '{Answer.POST}' THEN '{StormClass.REPOST_LOOP}'
         WHEN '{Answer.SERVER_ERROR}' THEN '{StormClass.SERVER_ERROR_LOOP}'
+        WHEN '{Answer.REJECTED}' THEN '{StormClass.REJECTED_LOOP}'
         WHEN '{Answer.SEQ_MISSING}' THEN {_seq_missing(params)}
         WHEN '{Answer.NOT_FOUND}' THEN {_not_found(params)}
         WHEN '{Answer.OVERLOAD}' THEN IF({_polite(params)}, NULL, '{StormClass.OVERLOAD_CLIENT}')

@@ -35,6 +35,10 @@ MAX_DUR_US: Final = 7 * 86_400 * 1_000_000
 MAX_IP: Final = 45
 """Characters of the longest address, an IPv6 one that ends in an IPv4 one."""
 
+_REJECTIONS: Final = ", ".join(
+    f"{status:d}" for status in (Status.BAD_REQUEST, Status.UNAUTHORIZED, Status.FORBIDDEN, Status.METHOD_NOT_ALLOWED)
+)
+
 IDENTITY: Final = ("ts_us", "conn", "dur_us", "seq")
 """What tells one line from another of the same client, channel and node: two requests may arrive in one microsecond,
 even on one connection, but not with all of this the same."""
@@ -118,6 +122,8 @@ def _code() -> str:
         (f"status >= {Status.SERVER_ERROR:d}", Answer.SERVER_ERROR),
         (f"status = {Status.NOT_FOUND:d} AND {on_channel}", Answer.NOT_FOUND),
         (f"status = {Status.SEQ_MISSING:d} AND {on_channel}", Answer.SEQ_MISSING),
+        # Requests that name no channel are those of scanners, and come to an end by themselves.
+        (f"status IN ({_REJECTIONS}) AND channel IS NOT NULL AND {on_channel}", Answer.REJECTED),
         (f"{read} AND {nothing} AND NOT {gone} AND coalesce(eos, false)", Answer.ENDED),
         (f"{read} AND {nothing} AND NOT {gone}", Answer.ZERO_BYTE),
         (f"op = '{Op.PUBLISH}' AND NOT {gone}", Answer.POST),

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def success(rows: Iterable[Row]) -> Success:
     """The one row of the cube about the whole log (none if it is empty), as shares.
 
-    *At once* means: a wanted request that was not refused (404, 470, 429, 5xx). *In the end* also counts those that
-    were refused, if the same client was answered on the same channel of the same node later on: after the last of its
-    refusals all of them, after the first all but one.
+    *At once* means: a wanted request that was not refused (:data:`~analytics.answers.FAILURES`). *In the end* also
+    counts those that were refused, if the same client was answered on the same channel of the same node later on: after
+    the last of its refusals all of them, after the first all but one.
     """
     for row in rows:
         return _success(row)

@@ -3,7 +3,7 @@
 A *repeat* is a request that would not have been needed, since its answer was known already:
 
 * a request that says itself that it is a retry (``Trickle-Attempt`` above 1);
-* a refusal (404, 470, 429, 5xx) or another end of channel (200 with ``Lp-Trickle-Closed``) after the first of its
+* a refusal (4xx but 409, 5xx) or another end of channel (200 with ``Lp-Trickle-Closed``) after the first of its
   *stretch*: what one client got on one channel, whatever the statuses and the nodes, with pauses of at most
   ``slow_gap_s`` (before a 470: ``gap_s``, since falling behind now and then is no repetition);
 * a GET or POST of a seq that the same reader has asked for, or posted, already: within the same bucket for answers

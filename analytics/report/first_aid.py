@@ -22,5 +22,7 @@ def first_aid(storm: StormClass) -> str:
             return "shed load: let fewer readers in, so that the others are refused early; restart servers one by one"
         case StormClass.SERVER_ERROR_LOOP:
             return "find the error in the server's own log"
+        case StormClass.REJECTED_LOOP:
+            return "look at the reason in the log: an expired token is renewed where it is issued; keys may have changed"
         case _:
             assert_never(storm)

@@ -139,6 +139,12 @@ class Scene:
         usual: dict[str, Any] = {"status": status, "seq": 3, "reason": Reason.ERROR, "bytes_out": 22}
         return self.exchange(at, client, channel, **usual | fields)
 
+    def rejected(self, at: float, client: Client, channel: str, status: int = 401, /, **fields: Any) -> AccessRecord:
+        """401 or 403."""
+        usual: dict[str, Any] = {"status": status, "seq": -1, "bytes_out": 14, "epoch": None}
+        usual |= {"reason": Reason.EXPIRED if status == 401 else Reason.FORBIDDEN}
+        return self.exchange(at, client, channel, **usual | fields)
+
     def served(self, at: float, client: Client, channel: str, seq: int, /, **fields: Any) -> AccessRecord:
         """A segment with bytes, there already."""
         usual: dict[str, Any] = {"status": 200, "seq": seq, "rseq": seq, "next_seq": seq + 1, "bytes_out": 120_000}

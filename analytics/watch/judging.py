@@ -22,6 +22,7 @@ _PLAIN = {
     Answer.ENDED: StormClass.ENDED_LOOP,
     Answer.POST: StormClass.REPOST_LOOP,
     Answer.SERVER_ERROR: StormClass.SERVER_ERROR_LOOP,
+    Answer.REJECTED: StormClass.REJECTED_LOOP,
 }
 
 

@@ -24,6 +24,9 @@ from benchmarks.endurance.wire import BROKEN, FILLER, Answer, Wire
 PAUSE_S = 0.5
 """How long an actor waits after a failure, on average, if it was not told how long."""
 
+PATIENCE_S = 3.0
+"""For so long beyond its life a reader waits for the end of its segment."""
+
 LATE_S = 2.0
 """Publishers that have fallen so far behind do not try to catch up."""
 
@@ -191,11 +194,12 @@ class Crowd:
     async def _read(self, wire: Wire, path: str, ends: float, way: Way) -> Answer | None:
         """Read one segment; ``None`` if this life ended in the middle of it."""
         asked = wire.begin(f"GET {path}")
-        if way in (Way.LEAVES, Way.RESETS):
-            done, _ = await asyncio.wait([asked], timeout=max(0.0, ends - time.monotonic()))
-            if not done:
-                return None
-        answer = await asked
+        # The others read to the end of the segment, unless its publisher has left and nobody knows.
+        stays_s = 0.0 if way in (Way.LEAVES, Way.RESETS) else PATIENCE_S
+        done, _ = await asyncio.wait([asked], timeout=max(0.0, ends + stays_s - time.monotonic()))
+        if not done:
+            return None
+        answer = asked.result()
         self._note("GET", answer)
         if answer.close:
             wire.close()

@@ -45,7 +45,13 @@ KINDS: dict[str, tuple[dict[str, Any], Answer]] = {
     "post": ({"status": 200, "op": "publish", "method": "POST"}, Answer.POST),
     "post again": ({"status": 409, "op": "publish", "method": "POST"}, Answer.POST),
     "delete": ({"status": 200, "op": "delete", "method": "DELETE"}, Answer.OK),
-    "bad request": ({"status": 400}, Answer.OK),
+    "bad request": ({"status": 400}, Answer.REJECTED),
+    "bad request for nothing": ({"status": 400, "channel": None}, Answer.OK),
+    "no token": ({"status": 401}, Answer.REJECTED),
+    "not allowed to publish": ({"status": 403, "op": "publish", "method": "POST"}, Answer.REJECTED),
+    "method not allowed": ({"status": 405, "method": "PUT"}, Answer.REJECTED),
+    "no token for the control plane": ({"status": 401, "op": "api"}, Answer.OK),
+    "closed by its client, as nginx says": ({"status": 499}, Answer.OK),
     "event": ({"kind": "event", "event": "channel_end"}, Answer.EVENT),
 }
 

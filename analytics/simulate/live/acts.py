@@ -18,7 +18,7 @@ from analytics.simulate.live.stage import MAX_CROWD, ActImpossible, Loop, Stage
 from trickle.records import Event
 from trickle.wire import CLOSED, SEQ_NEXT
 
-OK, NOT_FOUND, CONFLICT, SEQ_MISSING, BUSY = (200,), (404,), (409,), (470,), (429, 503)
+OK, NOT_FOUND, CONFLICT, SEQ_MISSING, BUSY, REJECTED = (200,), (404,), (409,), (470,), (429, 503), (401, 403)
 
 DRIP_RATE: Final = 1.8
 DRIP_REQUESTS: Final = 34
@@ -153,6 +153,13 @@ async def _server_error(stage: Stage) -> list[Loop]:
         return [await stage.loop(session, loop, [0] * stage.requests, (500, 501, 502, 504, 507))]
 
 
+async def _rejected(stage: Stage) -> list[Loop]:
+    # Nobody may write to these names, token or not (protocol, section 2).
+    loop = Loop(stage.client(), f"_{stage.channel()}")
+    async with stage.published(0, loop.channel), stage.connected(loop.client) as session:
+        return [await stage.loop(session, loop, [0] * stage.requests, REJECTED, method="POST")]
+
+
 async def _overload(stage: Stage, clients: int, rate: float) -> list[Loop]:
     async with stage.published(1), AsyncExitStack() as crowd, anyio.create_task_group() as waiting:
         await _fill(stage, crowd, waiting)
@@ -232,6 +239,7 @@ ACTS: Final[dict[str, Act]] = {
     "seq_ahead_sweep": Act(StormClass.SEQ_AHEAD_SWEEP, _ahead, "counts errors as segments"),
     "repost_loop": Act(StormClass.REPOST_LOOP, _repost, "publishes a segment again and again"),
     "server_error_loop": Act(StormClass.SERVER_ERROR_LOOP, _server_error, "repeats what makes the server fail"),
+    "rejected_loop": Act(StormClass.REJECTED_LOOP, _rejected, "publishes where nobody may"),
     "thundering_herd": Act(StormClass.THUNDERING_HERD, _herd, "come again together", alone=True, as_one=True),
     "overload_client": Act(StormClass.OVERLOAD_CLIENT, _overload_client, "ignores Retry-After", alone=True),
     "overload_amplification": Act(

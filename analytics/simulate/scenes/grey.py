@@ -33,6 +33,7 @@ KINDS: Final[tuple[tuple[str, str, settings.Setting, bool], ...]] = (
     ("overload_client", "limit", settings.refused(503, Reason.limit("readers")), False),
     ("overload_client", "per_ip", settings.refused(429, Reason.limit("per_ip")), False),
     ("server_error_loop", "error", settings.failing(500), True),
+    ("rejected_loop", "expired", settings.rejected(401), True),
     ("zero_byte_loop", "stuck", repeats.stuck, True),
     ("zero_byte_loop", "passed", repeats.passed, True),
     ("same_segment_loop", "same_seq", repeats.same_seq, True),

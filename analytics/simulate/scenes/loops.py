@@ -105,10 +105,14 @@ TABLE: tuple[tuple[str, str, settings.Setting, tuple[Shape, ...]], ...] = (
     ("server_error_loop", "error", settings.failing(500), (*EACH, SLOW, TEN, RECONNECTS, MINUTE)),
     ("server_error_loop", "bad_gateway", settings.failing(502), (HOT, FIXED, HUNDRED)),
     ("server_error_loop", "after_restart", settings.failing_after_restart, (HOT, JITTER, TEN)),
+    ("rejected_loop", "expired", settings.rejected(401), (*EACH, SLOW, TEN, RECONNECTS, NAT, MINUTE)),
+    ("rejected_loop", "forbidden", settings.rejected(403), (HOT, FIXED, HUNDRED)),
+    ("rejected_loop", "publisher", settings.rejected_publisher, (FIXED, EXPONENTIAL)),
+    ("rejected_loop", "other_keys", settings.other_keys, (HOT, JITTER, TEN)),
 )
 """Class, name of the setting, the setting, its shapes."""
 
-SEEN_BY_ALL = (settings.failing_after_restart, settings.lowered_limit)
+SEEN_BY_ALL = (settings.failing_after_restart, settings.lowered_limit, settings.other_keys)
 """Settings whose trigger happens to the whole server: other storms on it would seem to be set off by it, too."""
 
 

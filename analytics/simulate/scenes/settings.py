@@ -169,7 +169,7 @@ def new_life(scene: Scene) -> Place:
     return Place(begins, answer, Event.CHANNEL_CREATE, live, _goes_on(scene, live))
 
 
-# --- 429, 503, 5xx ----------------------------------------------------------------------------------------------------
+# --- 429, 503, 5xx, 401, 403 ------------------------------------------------------------------------------------------
 
 
 def refused(status: int, reason: str) -> Setting:
@@ -230,6 +230,45 @@ def failing(status: int) -> Setting:
         return Place(at, answer, None, live, _goes_on(scene, live))
 
     return setting
+
+
+def rejected(status: int) -> Setting:
+    """A token that has expired, or never was for this channel."""
+
+    def setting(scene: Scene) -> Place:
+        live, at = _quiet_host(scene)
+
+        def answer(at: float, client: Client, turn: int) -> AccessRecord:
+            return scene.rejected(at, client, live.name, status, seq=live.head, attempt=_attempt(client, turn))
+
+        return Place(at, answer, None, live, _goes_on(scene, live))
+
+    return setting
+
+
+def rejected_publisher(scene: Scene) -> Place:
+    """A publisher whose token has expired sends its segment again at once."""
+    place = rejected(401)(scene)
+    live = place.live
+    assert live is not None
+
+    def answer(at: float, client: Client, turn: int) -> AccessRecord:
+        how = {"op": Op.PUBLISH, "method": "POST", "seq": live.head, "attempt": _attempt(client, turn)}
+        return scene.rejected(at, client, live.name, 401, **how)
+
+    return Place(place.at, answer, None, live, place.close)
+
+
+def other_keys(scene: Scene) -> Place:
+    """The server was started with other keys, and believes no token that it believed before."""
+    up = scene.restart(5, away=scene.rng.uniform(2, 8))
+    name = scene.channel()
+
+    def answer(at: float, client: Client, turn: int) -> AccessRecord:
+        known = {"seq": -1, "reason": Reason.token("signature"), "attempt": _attempt(client, turn)}
+        return scene.rejected(at, client, name, 401, **known)
+
+    return Place(up + scene.rng.uniform(0.5, 8), answer, Event.SERVER_READY)
 
 
 def failing_after_restart(scene: Scene) -> Place:

@@ -125,6 +125,7 @@ def _answer() -> str:
         WHEN status IN (429, 503) THEN 'overload' WHEN status >= 500 THEN 'server_error'
         WHEN status = 404 AND coalesce(op, '') <> 'api' THEN 'not_found'
         WHEN status = 470 AND coalesce(op, '') <> 'api' THEN 'seq_missing'
+        WHEN status IN (400, 401, 403, 405) AND channel IS NOT NULL AND coalesce(op, '') <> 'api' THEN 'rejected'
         WHEN {read} AND NOT {left} AND eos THEN 'ended' WHEN {read} AND NOT {left} THEN 'zero_byte'
         WHEN op = 'publish' AND NOT {left} THEN 'post' ELSE 'ok' END"""
 

@@ -43,6 +43,8 @@ def is_of(storm: str, line: Line) -> bool:
             return status in _REFUSED
         case "server_error_loop":
             return status is not None and status >= 500 and status not in _REFUSED
+        case "rejected_loop":
+            return status in (400, 401, 403, 405)
         case "zero_byte_loop":
             return empty_read and not over
         case "ended_loop":

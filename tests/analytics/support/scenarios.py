@@ -283,6 +283,22 @@ def server_error_loop(log: LogWriter) -> list[Truth]:
     return [Truth("server_error_loop", 50)]
 
 
+@storm
+def rejected_loop(log: LogWriter) -> list[Truth]:
+    """A reader whose token has expired asks on, ten times a second."""
+    for at in ticks(log, 3, 50, 0.1):
+        log.exchange(at, "loop", "film", status=401, seq=3, reason=Reason.EXPIRED)
+    return [Truth("rejected_loop", 50)]
+
+
+@storm
+def rejected_publisher(log: LogWriter) -> list[Truth]:
+    """A publisher that may not publish does not believe it: it is not the segments that repeat."""
+    for at in ticks(log, 3, 50, 0.1):
+        log.exchange(at, "loop", "film", op=Op.PUBLISH, method="POST", status=403, seq=3, reason=Reason.FORBIDDEN)
+    return [Truth("rejected_loop", 50)]
+
+
 # --- look-alikes ------------------------------------------------------------------------------------------------------
 
 
