@@ -29,9 +29,6 @@ from trickle import wire
 from trickle.backoff import Backoff, RetryBudget
 from trickle.errors import RemoteProtocolError, SegmentMissing, TrickleError
 
-LAST_SEQ: Final = 10**15 - 1
-"""The protocol's seqs have 15 digits; none could follow this one."""
-
 REFERENCE_WINDOW: Final = 5
 """Segments that the reference server keeps; it does not say which of them is the earliest, so look here for it."""
 
@@ -213,7 +210,7 @@ class Cursor:
                 return Stop(RemoteProtocolError(answer.status, detail=f"no {wire.LATEST} header"))
             return Resolved(self._resolve(head))
         seq = answer.natural(wire.SEQ)
-        if seq is None or seq >= LAST_SEQ or (self._asked >= 0 and seq != self._asked):
+        if seq is None or seq >= wire.LAST_SEQ or (self._asked >= 0 and seq != self._asked):
             told = answer.headers.get(wire.SEQ)
             detail = f"no {wire.SEQ} header" if told is None else f"it answered with seq {told}"
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))

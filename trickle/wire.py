@@ -23,6 +23,9 @@ SEQ_NEXT: Final = -1
 SEQ_CURRENT: Final = -2
 """Asked of a GET: the newest segment that was started."""
 
+LAST_SEQ: Final = 10**15 - 1
+"""None can follow it: a seq has 15 digits, which every language can hold in a number, floating-point ones included."""
+
 # Response headers.
 SEQ: Final = "Lp-Trickle-Seq"
 LATEST: Final = "Lp-Trickle-Latest"

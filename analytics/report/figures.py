@@ -228,7 +228,8 @@ class Timeline:
 
     Attributes:
         start_us: when the first step begins; step_us: their width.
-        requests, failures, hits: per step: all exchanges; refusals (:data:`~analytics.answers.FAILURES`); requests that a storm counts.
+        requests, failures, hits: per step: all exchanges; refusals (:data:`~analytics.answers.FAILURES`); requests that
+            a storm counts.
         markers: lifecycle events, in order, at most ``max_markers`` of them (server events first).
         n_markers: how many there were.
     """

@@ -23,6 +23,6 @@ def first_aid(storm: StormClass) -> str:
         case StormClass.SERVER_ERROR_LOOP:
             return "find the error in the server's own log"
         case StormClass.REJECTED_LOOP:
-            return "look at the reason in the log: an expired token is renewed where it is issued; keys may have changed"
+            return "look at the reason in the log: a token that has expired is renewed by whoever issues it"
         case _:
             assert_never(storm)

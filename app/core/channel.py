@@ -23,7 +23,7 @@ from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serv
 from app.core.segment import FINISH, OPEN, WAITING, Cursor, Event, Segment, encode_frame, prefix
 from app.core.window import Window
 from app.core.writer import Outcome, Verdict, Writer, WriterOwner
-from trickle.wire import SEQ_CURRENT, SEQ_NEXT
+from trickle.wire import LAST_SEQ, SEQ_CURRENT, SEQ_NEXT
 
 
 class Channel:
@@ -149,6 +149,8 @@ class Channel:
         """
         if seq == SEQ_NEXT:
             seq = self.first_free()
+            if seq > LAST_SEQ:
+                return Refusal(Why.CLOSED, self, LAST_SEQ)
         segment = self.segments.get(seq)
         if segment is None:
             if seq < self.floor:

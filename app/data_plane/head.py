@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -19,8 +20,12 @@ class Objection(NamedTuple):
     text: str
 
 
+HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
+"""What the host and port of a URL are made of, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
+
 _VERSION: Final = Objection(Status.VERSION_NOT_SUPPORTED, "Neither HTTP/1.1 nor HTTP/1.0")
 _HOST: Final = Objection(Status.BAD_REQUEST, "Not exactly one Host")
+_NO_HOST: Final = Objection(Status.BAD_REQUEST, "Invalid Host")
 _CODING: Final = Objection(Status.NOT_IMPLEMENTED, "Unknown Transfer-Encoding")
 _CODING_1_0: Final = Objection(Status.BAD_REQUEST, "Transfer-Encoding in HTTP/1.0")
 
@@ -43,6 +48,8 @@ def objection(version: str, fields: Sequence[tuple[bytes, bytes]], headers: Mapp
     # HTTP/1.0 knows no Host (RFC 9112, section 3.2).
     if hosts > 1 or (not hosts and version == "1.1"):
         return _HOST
+    if headers.get(b"host", b"").translate(None, HOST_TEXT):
+        return _NO_HOST
     if version == "1.0" and b"transfer-encoding" in headers:
         # RFC 9112, section 6.1: its framing is faulty.
         return _CODING_1_0

@@ -12,7 +12,7 @@ import httptools
 
 from app.data_plane.delegating import Delegating
 from app.data_plane.dispatch import begin
-from app.data_plane.head import has_body, objection
+from app.data_plane.head import HOST_TEXT, has_body, objection
 from app.data_plane.lean import NO_FIELDS
 from app.data_plane.request import Request
 from trickle.records import Reason
@@ -160,6 +160,7 @@ class TrickleProtocol(Delegating):
         chunked = b"transfer-encoding" in headers
         # Nothing can be wrong with most heads, and this is asked for each of them.
         strange = chunked or version != "1.1" or b"host" not in headers or len(headers) != len(fields)
+        strange = strange or headers[b"host"].translate(None, HOST_TEXT) != b""
         if strange and (wrong := objection(version, fields, headers)) is not None:
             self.reject(wrong.status, wrong.text)
             return

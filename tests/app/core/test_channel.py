@@ -11,6 +11,7 @@ from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serv
 from app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
 from app.core.writer import Outcome, Verdict, Writer
 from tests.app.core.support import Bench, content, cost, refusal
+from trickle.wire import LAST_SEQ
 
 # The head.
 
@@ -279,6 +280,17 @@ def test_next_is_resolved_and_reserved_in_one_step() -> None:
     assert bench.reserve(-1).segment is waiting.segment
     assert bench.reserve(-1).segment.seq == 2
     assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, bench.channel, 3, overtaking=True)
+
+
+def test_nothing_follows_the_last_seq() -> None:
+    """Who asks for the next one is told that the last is taken, and nothing begins that nobody could read."""
+    bench = Bench()
+    bench.publish(LAST_SEQ - 1)
+    assert bench.reserve(-1).segment.seq == LAST_SEQ
+    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, bench.channel, LAST_SEQ)
+    bench.publish(LAST_SEQ)
+    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, bench.channel, LAST_SEQ)
+    assert set(bench.states) <= {LAST_SEQ - 1, LAST_SEQ}
 
 
 def test_an_evicted_segment_is_closed_for_good() -> None:

@@ -143,6 +143,7 @@ NONSENSE = {
         b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     ),
     "bad length": b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "a host that is none": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x y\r\n\r\n",
     "header without a name": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
     "header with a NUL": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\na: \0\r\n\r\n",
     "unknown method": b"FETCH /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n\r\n",
