@@ -41,6 +41,12 @@ _LOWEST: Final = ("first_us", "seq_lo", "head_lo", "node_lo", "release_lo")
 _HIGHEST: Final = ("last_us", "seq_hi", "head_hi", "node_hi", "release_hi", "retry_after_ms")
 _SETS: Final = ("conn_bits", "node_bits")
 
+_ALONG: Final = (
+    *("answer", "node", "release", "seq_lo", "seq_hi", "seq_bits", "head_lo", "head_hi", "conn_bits", "slots"),
+    *("bytes_out", "dur_us", "guard_ms", "retry_after_ms", "closed", "waits_slow"),
+)
+"""Columns of the roll-up that nobody looks at before it is known which rows could be part of a storm."""
+
 
 def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
     """Stretches of one family of answers to one client, with pauses of at most ``gap_s``, from the roll-up.
@@ -51,8 +57,8 @@ def islands(rollup: DataFrame, params: StormParams) -> DataFrame:
         of the island that it is part of if pauses of ``slow_gap_s`` are allowed), ``node`` and ``release`` (null if
         there were several).
     """
-    buckets = f"SELECT {WHO}, bucket_us, {_by_bucket()} FROM ({_watched()}) GROUP BY {WHO}, bucket_us"
-    numbered = _numbered(_rated(_repeating(_chained(buckets, params), params)), params)
+    buckets = f"SELECT {KEY}, bucket_us, {_by_bucket()} FROM ({_chained(_watched(), params)}) GROUP BY {KEY}, bucket_us"
+    numbered = _numbered(_rated(_repeating(buckets, params)), params)
     found = f"SELECT {KEY}, coarse, island, {added_up()} FROM ({numbered}) GROUP BY {KEY}, coarse, island"
     return query(finished(found, params), rollup=rollup)
 
@@ -61,44 +67,46 @@ def _watched() -> str:
     """The rows that can be part of a storm, with their key; all rows of a key in one place, so that nothing has to be
     moved until islands leave their key."""
     failed = f"answer IN ({quoted(FAILURES)})"
-    kinds = ", ".join(f"IF(answer = '{kind}', n, 0) AS n_{kind}" for kind in FAILURES)
-    # A segment is served many times more often than anything else: those that nobody repeats need not be sorted.
+    # What only those are asked for that are left in the end goes along in one piece: moving a row costs so much per
+    # column. And a segment is served many times more often than anything else: what nobody repeats need not be sorted.
     return f"""
         SELECT
             coalesce(client, net) AS client, client IS NOT NULL AS named, channel, IF({failed}, NULL, node) AS place,
-            IF({failed}, '{FAILURE}', answer) AS family, bucket_us,
-            n, first_us, last_us, seq_lo, seq_hi, seq_bits, head_lo, head_hi, conn_bits, slots, bytes_out, dur_us,
-            guard_ms, retry_after_ms, closed, {waited_sql()} AS waited,
-            node AS node_lo, node AS node_hi, release AS release_lo, release AS release_hi,
-            shiftleft(1L, cast(pmod(hash(node), 64) AS int)) AS node_bits, {kinds}
+            IF({failed}, '{FAILURE}', answer) AS family, bucket_us, n, first_us, last_us,
+            struct({", ".join(_ALONG)}) AS along
         FROM {{rollup}}
         WHERE answer IN ({quoted(WATCHED)}) AND coalesce(client, net) IS NOT NULL
             AND (answer <> '{Answer.SERVED}' OR n > {distinct_seqs_sql()})"""
 
 
-def _by_bucket() -> str:
-    return ", ".join(f"{value} AS {name}" for name, value in _measures().items())
-
-
-def _measures() -> dict[str, str]:
-    sums = {name: f"try_sum({name})" for name in _SUMS}
-    bounds = {name: f"min({name})" for name in _LOWEST} | {name: f"max({name})" for name in _HIGHEST}
-    return sums | bounds | {name: f"bit_or({name})" for name in (*_SETS, "seq_bits", "slots")}
-
-
-def _chained(buckets: str, params: StormParams) -> str:
+def _chained(rows: str, params: StormParams) -> str:
     """Adds ``chain``, and drops chains with fewer lines than any storm: most of what fails does so now and then."""
-    near = f"PARTITION BY {WHO} ORDER BY bucket_us"
-    looked_at = ("n", "first_us", "last_us")
-    # What is not looked at here goes along in one piece: moving a row costs so much per column.
-    along = ", ".join(name for name in _measures() if name not in looked_at)
-    packed = f"SELECT {WHO}, bucket_us, {', '.join(looked_at)}, struct({along}) AS along FROM ({buckets})"
-    pause = f"first_us - lag(last_us) OVER ({near})"
-    starting = f"SELECT *, IF({pause} <= {micros(params.slow_gap_s)}, 0, 1) AS starts FROM ({packed})"
-    chained = f"SELECT * EXCEPT (starts), sum(starts) OVER ({near}) AS chain FROM ({starting})"
+    # There may be several rows of a bucket: the earliest tells the pause before all of them.
+    near = f"PARTITION BY {WHO} ORDER BY bucket_us, first_us"
+    before = f"OVER ({near} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    follows = (
+        f"first_us - max(last_us) {before} <= {micros(params.slow_gap_s)} OR bucket_us = lag(bucket_us) OVER ({near})"
+    )
+    starting = f"SELECT *, IF({follows}, 0, 1) AS starts FROM ({rows})"
+    chained = f"""
+        SELECT * EXCEPT (starts), sum(starts) OVER ({near} ROWS UNBOUNDED PRECEDING) AS chain FROM ({starting})"""
     counted = f"SELECT *, sum(n) OVER (PARTITION BY {KEY}) AS lines FROM ({chained})"
     fewest = min(params.warn_hits, params.warn_hits_alone, params.critical_hits, params.critical_hits_alone)
     return f"SELECT * EXCEPT (along, lines), along.* FROM ({counted}) WHERE lines >= {fewest}"
+
+
+def _by_bucket() -> str:
+    """What is made of all rows of a bucket, with the names that it has from then on."""
+    made = {
+        "waited": waited_sql(),
+        "node_lo": "node",
+        "node_hi": "node",
+        "node_bits": "shiftleft(1L, cast(pmod(hash(node), 64) AS int))",
+        "release_lo": "release",
+        "release_hi": "release",
+    } | {f"n_{kind}": f"IF(answer = '{kind}', n, 0)" for kind in FAILURES}
+    ways = {"try_sum": _SUMS, "min": _LOWEST, "max": _HIGHEST, "bit_or": (*_SETS, "seq_bits", "slots")}
+    return ", ".join(f"{way}({made.get(name, name)}) AS {name}" for way, names in ways.items() for name in names)
 
 
 def _repeating(buckets: str, params: StormParams) -> str:
