@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Final
 from analytics.answers import FAILURES, Answer, quoted
 from analytics.own_time import own_us_sql
 from analytics.params import StormParams, micros
-from analytics.query import query
+from analytics.query import planned, query
 from analytics.severity import Severity, sums, worst_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SECOND_US: Final = 1_000_000
+
+BLOCK_US: Final = 600 * SECOND_US
+"""Stretches are looked for by blocks of so much time: few have more than one, and few share one."""
 
 TOLD_MS: Final = 1000
 """What a client that is refused without ``Retry-After`` is taken to have been told, milliseconds."""
@@ -83,8 +86,9 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
         ``channel`` only if there is just one; but with ``n_clients``, ``clients``, ``n_channels``, ``channels``,
         ``at_once`` and ``insistent``.
     """
-    failures = f"SELECT *, {_early(params)} AS early FROM ({_FAILURES})"
-    members = _members(_stretches(_seconds(failures, params), params), failures)
+    # Gone through twice.
+    failures = planned(query(_failures(params), rollup=rollup))
+    members = _members(_stretches(_seconds(params), params))
     again = f"n >= {params.amplification} * pairs"
     # Where most of it is the loops of single clients, those are told, each for itself.
     together = "2 * looping < n"
@@ -98,11 +102,16 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
                 '{Severity.CRITICAL}' AS severity, true AS named, false AS slow
             FROM ({_added_up(members, params)}))
         WHERE answer = '{Fleet.OVERLOAD}' OR ({again} AND {together})""",
-        rollup=rollup,
+        failures=failures,
     )
 
 
-_FAILURES: Final = f"SELECT * FROM {{rollup}} WHERE answer IN ({quoted(FAILURES)}) AND client IS NOT NULL"
+def _failures(params: StormParams) -> str:
+    """Who failed when, and how many of the lines came ``early``."""
+    return f"""
+        SELECT node, client, channel, release, answer, bucket_us, n, first_us, last_us, seq_lo, seq_hi,
+            head_lo, head_hi, bytes_out, dur_us, guard_ms, retry_after_ms, {_early(params)} AS early
+        FROM {{rollup}} WHERE answer IN ({quoted(FAILURES)}) AND client IS NOT NULL"""
 
 
 def _early(params: StormParams) -> str:
@@ -118,7 +127,7 @@ def _early(params: StormParams) -> str:
     return f"{inside} + IF(first_us - {before} < {told_us}, 1, 0)"
 
 
-def _seconds(failures: str, params: StormParams) -> str:
+def _seconds(params: StormParams) -> str:
     """Per node and second: how much failed, for how many; one row per kind of fleet that the second points to."""
     refused = f"answer = '{Answer.OVERLOAD}'"
     seconds = f"""
@@ -127,7 +136,7 @@ def _seconds(failures: str, params: StormParams) -> str:
             size(collect_set(IF({refused} AND early > 0, client, NULL))) AS early_clients,
             collect_set(IF(first_us < bucket_us + {SECOND_US // 2}, client, NULL)) AS who_first,
             collect_set(IF(last_us >= bucket_us + {SECOND_US // 2}, client, NULL)) AS who_last
-        FROM ({failures}) GROUP BY node, bucket_us"""
+        FROM {{failures}} GROUP BY node, bucket_us"""
     # A wave need not keep to the borders of seconds: with the second before it, if all of both came within one; or the
     # halves on either side of their border, where waves are a second apart.
     near = f"last_us - lag(first_us) OVER seconds <= {SECOND_US}"
@@ -173,15 +182,18 @@ def _stretches(seconds: str, params: StormParams) -> str:
         HAVING IF({overload}, ({enough}) OR {each}, {waves})"""
 
 
-def _members(stretches: str, failures: str) -> str:
+def _members(stretches: str) -> str:
     """What each stretch's clients did in it, per client and channel."""
     # A second on either side too: a wave begins and ends within seconds that are not full enough to be seen.
+    since, until = f"(from_us - {SECOND_US})", f"(to_us + {SECOND_US})"
+    # With the block as part of the key, no row is held against all stretches of its node.
+    blocks = f"explode(sequence({since} DIV {BLOCK_US}, {until} DIV {BLOCK_US})) AS block"
     return f"""
         SELECT /*+ BROADCAST(t) */ t.answer, t.node, t.from_us, t.peak_rps, f.client, f.channel, {sums("f.")},
             sum(f.early) AS early, try_sum(f.guard_ms) AS guard_ms,
             min(f.release) AS release_lo, max(f.release) AS release_hi
-        FROM ({failures}) f JOIN ({stretches}) t
-            ON f.node <=> t.node AND f.bucket_us BETWEEN t.from_us - {SECOND_US} AND t.to_us + {SECOND_US}
+        FROM {{failures}} f JOIN (SELECT *, {since} AS since, {until} AS until, {blocks} FROM ({stretches})) t
+            ON f.node <=> t.node AND f.bucket_us DIV {BLOCK_US} = t.block AND f.bucket_us BETWEEN t.since AND t.until
             AND (t.answer = '{Fleet.HERD}' OR f.answer = '{Answer.OVERLOAD}')
         GROUP BY t.answer, t.node, t.from_us, t.peak_rps, f.client, f.channel"""
 

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
 from analytics.classes import StormClass
 from analytics.metrics.parts import literal_rows
+from analytics.metrics.wanted import MINUTE_US
 from analytics.repeats import distinct_seqs
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ MAX_NAMES: Final = 20_000
 """Clients that are looked for, over all episodes; the others' episodes are looked for by their worst client alone."""
 
 MAX_NETWORKS: Final = 1000
+
+MAX_BLOCKS: Final = 20_000
+"""Blocks of time by which crowds are looked for, about."""
 
 _ANSWERS: Final[dict[StormClass, tuple[Answer, ...]]] = {
     StormClass.ZERO_BYTE_LOOP: (Answer.ZERO_BYTE,),
@@ -78,9 +82,20 @@ def members(rollup: DataFrame, episodes: Sequence[Episode], steps_us: Sequence[i
         F.broadcast(literal_rows(spark, named, _FIELDS)).alias("e"), F.expr(f"r.who = e.client AND {here}")
     )
     if crowds:
-        others = rows.alias("r").join(F.broadcast(literal_rows(spark, crowds, _FIELDS)).alias("e"), F.expr(here))
+        # With the block as part of the key, no row is held against all of them.
+        width = _block_us(crowds)
+        blocks = f"explode(sequence(since DIV {width}, until DIV {width})) AS block"
+        wanted = literal_rows(spark, crowds, _FIELDS).selectExpr("*", blocks)
+        near = F.expr(f"r.bucket_us DIV {width} = e.block AND {here}")
+        others = rows.alias("r").join(F.broadcast(wanted).alias("e"), near)
         found = found.unionAll(others)
     return found.select(*_COLUMNS)
+
+
+def _block_us(crowds: Sequence[Row]) -> int:
+    """How long a block is: whole minutes, so that no bucket is in two, and so many that there are not many blocks."""
+    minutes = sum(row["until"] - row["since"] for row in crowds) // MINUTE_US
+    return MINUTE_US * (1 + minutes // MAX_BLOCKS)
 
 
 def networks(members: DataFrame) -> DataFrame:
