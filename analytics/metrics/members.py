@@ -87,14 +87,14 @@ def members(rollup: DataFrame, episodes: Sequence[Episode], steps_us: Sequence[i
         blocks = f"explode(sequence(since DIV {width}, until DIV {width})) AS block"
         wanted = literal_rows(spark, crowds, _FIELDS).selectExpr("*", blocks)
         near = F.expr(f"r.bucket_us DIV {width} = e.block AND {here}")
-        others = rows.alias("r").join(F.broadcast(wanted).alias("e"), near)
+        others = rows.alias("r").join(F.broadcast(wanted).alias("e"), near).drop("block")
         found = found.unionAll(others)
     return found.select(*_COLUMNS)
 
 
 def _block_us(crowds: Sequence[Row]) -> int:
     """How long a block is: whole minutes, so that no bucket is in two, and so many that there are not many blocks."""
-    minutes = sum(row["until"] - row["since"] for row in crowds) // MINUTE_US
+    minutes: int = sum(row["until"] - row["since"] for row in crowds) // MINUTE_US
     return MINUTE_US * (1 + minutes // MAX_BLOCKS)
 
 

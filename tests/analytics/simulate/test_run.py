@@ -115,7 +115,7 @@ def test_about_as_many_lines_as_asked_for(standard: Log) -> None:
 
 def test_every_class_and_many_traps_are_there(standard: Log) -> None:
     """A small log has storms of every class, and look-alikes."""
-    assert len({storm.storm for storm in standard.truth.storms}) == 12
+    assert len({storm.storm for storm in standard.truth.storms}) == 13
     assert len(standard.truth.traps) > 10
 
 
@@ -159,7 +159,7 @@ def test_copies(tmp_path: Path) -> None:
     once = simulated(tmp_path / "once", 1, Set.GREY, 3000)
     twice = simulated(tmp_path / "twice", 1, Set.GREY, 3000, copies=0.1)
     assert twice.storms == once.storms
-    assert 1.02 * once.lines < twice.lines <= 1.1 * once.lines
+    assert 1.01 * once.lines < twice.lines <= 1.1 * once.lines
     different = {repr(line) for line in all_lines(tmp_path / "twice")}
     assert different == {repr(line) for line in all_lines(tmp_path / "once")}
 
