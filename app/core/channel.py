@@ -246,6 +246,8 @@ class Channel:
         """Let go of all that is kept. Cursors in the middle of a segment keep what they read from."""
         for segment in self.window.clear():
             del self.segments[segment.seq]
+        # The channel is one of those who were told: only a full collection would find that, and there is hardly any.
+        self._deadlines.forget()
 
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""

@@ -68,6 +68,15 @@ class Deadlines:
             segment.deadline = None
             del self._segments[segment]
 
+    def forget(self) -> None:
+        """Nobody is told of anything any more, so that who was told can be forgotten, too."""
+        self._schedule = _nobody
+        self._segments.clear()
+
     def due(self, now: float) -> list[Segment]:
         """The segments whose time has come."""
         return [segment for segment in self._segments if segment.deadline is not None and segment.deadline <= now]
+
+
+def _nobody(when: float) -> None:
+    """Is not told."""

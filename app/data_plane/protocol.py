@@ -75,6 +75,8 @@ class TrickleProtocol(Delegating):
         self.queue = None
         self._deliver_rest()
         super().connection_lost(exc)
+        # A publisher whose body did not end is known by its request: each would keep the other until a full collection.
+        self._request = None
 
     def data_received(self, data: bytes) -> None:
         if self.deaf:

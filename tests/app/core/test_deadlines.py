@@ -31,6 +31,16 @@ def test_a_deadline_is_announced_and_becomes_due() -> None:
     assert deadlines.due(5.0) == [segment]
 
 
+def test_nobody_is_told_of_what_was_forgotten() -> None:
+    """Nothing is due any more, and later deadlines are announced to nobody."""
+    deadlines, appointments = make()
+    deadlines.set(Segment(0), 5.0)
+    deadlines.forget()
+    assert (len(deadlines), deadlines.next) == (0, None)
+    deadlines.set(Segment(1), 6.0)
+    assert appointments == [5.0]
+
+
 def test_the_earlier_deadline_stands() -> None:
     """A later deadline does not put off an earlier one; an earlier one replaces it."""
     deadlines, appointments = make()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -385,6 +387,21 @@ def test_a_channel_ends_once() -> None:
     ended = Refusal(Why.NOT_FOUND, registry.channels["c"], recently_ended=True)
     assert registry.end("c", 1.0) == registry.close_segment("c", 0, 1.0) == ended
     assert len(facts) == known
+
+
+def test_a_forgotten_channel_is_freed_without_the_collector() -> None:
+    """No reference cycle keeps it: a server has a thousand channels a minute, and hardly ever a full collection."""
+    registry, _ = make_registry(channel_drain_s=10.0, idle_timeout_s=300.0)
+    gc.disable()
+    try:
+        publish(registry, "c", 0)
+        ended = weakref.ref(registry.channels["c"])
+        registry.end("c", 0.0)
+        registry.expire(10.0)
+        registry.expire(300.0)  # its last appointment
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 def test_without_a_drain_the_name_is_forgotten_at_once() -> None:

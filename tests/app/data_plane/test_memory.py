@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import http.client
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 import httptools
+import pytest
 
+from app.conformance.target import Channel
 from app.core.segment import Segment
 from tests.support.local import local_server
+from tests.support.waiting import eventually
 
 KEPT = 4
 
@@ -65,3 +69,51 @@ def test_an_evicted_segment_is_freed_without_the_collector() -> None:
                     assert reader.getresponse().read() == b"abcdef"
         # The changefeed's channel has segments, too.
         assert segments() - before <= KEPT + 2
+
+
+def only_for_the_collector() -> Counter[str]:
+    """What of the server nobody can reach any more, and is still there."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        ours = [
+            type(thing) for thing in gc.garbage if type(thing).__module__.startswith(("app.core", "app.data_plane"))
+        ]
+        return Counter(kind.__name__ for kind in ours)
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+def whole_segments(channel: Channel) -> None:
+    channel.publish(0, b"one")
+    channel.get(0)
+    assert channel.end().status == 200
+
+
+def body_that_breaks_off(channel: Channel) -> None:
+    channel.upload(0, b"one").abort()
+
+
+def body_that_nobody_wants(channel: Channel) -> None:
+    channel.publish(0, b"one")
+    refused = channel.upload(0, b"again")
+    assert refused.answer().status == 409
+    refused.abort()
+
+
+def reader_that_leaves(channel: Channel) -> None:
+    channel.create()
+    channel.waiting(0).abort()
+
+
+@pytest.mark.parametrize(
+    "life", [whole_segments, body_that_breaks_off, body_that_nobody_wants, reader_that_leaves], ids=lambda f: f.__name__
+)
+def test_what_is_over_is_freed_without_the_collector(life: Callable[[Channel], None]) -> None:
+    """Connections, requests and segments, however they ended: a full collection is rare, as it stops the server."""
+    with local_server(channel_drain_s=0.05) as server, no_collector():
+        with server.client() as target:
+            life(target.channel())
+        eventually(lambda: not server.plane.connections)
+        assert server.inside(only_for_the_collector) == Counter()
