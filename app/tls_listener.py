@@ -94,6 +94,8 @@ class TlsListener:
         attempt.end(Reason.HANDSHAKE)
         leave(connection)
         sock.close()
+        # Both know the connection, which would stay until a full collection.
+        connection.handshake = connection.parser = None  # type: ignore[assignment]  # as after a connection
 
 
 def _why(error: BaseException | None) -> str:

@@ -75,8 +75,10 @@ class TrickleProtocol(Delegating):
         self.queue = None
         self._deliver_rest()
         super().connection_lost(exc)
-        # A publisher whose body did not end is known by its request: each would keep the other until a full collection.
-        self._request = None
+        # They know this connection: each would keep the other until a full collection. (The request does if it is of a
+        # publisher, and its body did not end.)
+        self._request = self.answering = None
+        self.cycle = self.scope = None  # type: ignore[assignment]  # as they begin
 
     def data_received(self, data: bytes) -> None:
         if self.deaf:

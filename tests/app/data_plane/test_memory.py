@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import http.client
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import httptools
 import pytest
@@ -107,8 +109,14 @@ def reader_that_leaves(channel: Channel) -> None:
     channel.waiting(0).abort()
 
 
+def question_of_the_control_plane(channel: Channel) -> None:
+    assert channel.target.ask("GET", "/api/v1/channels").status == 200
+
+
 @pytest.mark.parametrize(
-    "life", [whole_segments, body_that_breaks_off, body_that_nobody_wants, reader_that_leaves], ids=lambda f: f.__name__
+    "life",
+    [question_of_the_control_plane, whole_segments, body_that_breaks_off, body_that_nobody_wants, reader_that_leaves],
+    ids=lambda f: f.__name__,
 )
 def test_what_is_over_is_freed_without_the_collector(life: Callable[[Channel], None]) -> None:
     """Connections, requests and segments, however they ended: a full collection is rare, as it stops the server."""
@@ -116,4 +124,15 @@ def test_what_is_over_is_freed_without_the_collector(life: Callable[[Channel], N
         with server.client() as target:
             life(target.channel())
         eventually(lambda: not server.plane.connections)
+        assert server.inside(only_for_the_collector) == Counter()
+
+
+def test_a_failed_handshake_is_freed_without_the_collector(certificate: tuple[Path, Path]) -> None:
+    """Whoever knocks at a TLS port and speaks none: there are many of those, and each would keep OpenSSL's buffers."""
+    with local_server(tls_cert=certificate[0], tls_key=certificate[1]) as server, no_collector():
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert stranger.recv(100) == b""
+        eventually(lambda: server.plane.failed_handshakes == 3)
         assert server.inside(only_for_the_collector) == Counter()
