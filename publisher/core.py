@@ -198,21 +198,23 @@ class Plan:
         """
         self._note(outcome)
         error = error_of(outcome, None)
+        stop: TrickleError | None = None
         match outcome:
             case Lost() | Answered(status=wire.Status.TOO_MANY_REQUESTS) | Answered(status=500 | 502 | 503 | 504):
                 return self._retry(outcome, error, lived_s=lived_s)
             case Answered(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
-                if self._numbering.newest >= 0:
-                    return self._stop(error)
+                stop = error if self._numbering.newest >= 0 else None
             case Answered(status=wire.Status.NOT_FOUND):
                 self._numbering.begin_life()
             case Answered() if (head := outcome.head) is not None:
                 self._learn(outcome)
                 epoch = header_int(outcome.headers, wire.EPOCH)
-                if why := self._numbering.judge(head, since, epoch, exact=epoch is not None):
-                    return self._stop(Superseded(None, seq=self._numbering.newest, detail=why, latest=head))
+                why = self._numbering.judge(head, since, epoch, exact=epoch is not None)
+                stop = Superseded(None, seq=self._numbering.newest, detail=why, latest=head) if why else None
             case _:
                 self.keeps_keys = False  # a server without this route; what it says to segments will do
+        if stop is not None:
+            return self._stop(stop)
         self.uncertain = False
         return Advance()
 

@@ -89,15 +89,15 @@ def _check_segment(channel: Channel, seq: int) -> None:
         case State.WAITING:
             assert size == 0, "a waiting segment has no byte"
             assert segment.writer or segment.cursors or segment.deadline, "somebody waits for a waiting segment"
-            if seq < channel.next_seq:
-                assert segment.deadline is not None, "no reader waits on a dead segment for long"
+            due = segment.deadline is not None
+            assert due or seq >= channel.next_seq, "no reader waits on a dead segment for long"
         case State.OPEN:
             assert size > 0, "an open segment has its first byte"
             assert seq < channel.next_seq, "the head is past every started segment"
-            if segment.writer is None:
-                assert segment.deadline is not None, "an orphan has a deadline"
-                outlived = channel.window.completed_after(seq)
-                assert segment.key or not outlived, "no orphan without a key outlives a later complete segment"
+            assert segment.writer or segment.deadline is not None, "an orphan has a deadline"
+            outlived = channel.window.completed_after(seq)
+            stays = segment.writer or segment.key
+            assert stays or not outlived, "no orphan without a key outlives a later complete segment"
         case _:
             assert seq < channel.next_seq, "the head is past every closed segment"
             assert segment.closed_at is not None, "closing leaves its time"
