@@ -3,8 +3,7 @@
 Rules kept here (docs/reference/protocol.md, sections 1 to 5):
 
 - ``next_seq`` moves in :meth:`Channel._advance` only, and only upwards.
-- A segment closes in :meth:`Channel._close` only. Cursors and preempted writers hear of it when the whole change
-  is done, never in the middle of it.
+- A segment closes in :meth:`Channel._close` only. Cursors and preempted writers hear of it when all is done.
 - A writer acts through its token; a stale token changes nothing.
 - No segment below the head waits for long (:meth:`Deadlines.spare`).
 - A body with a key is stored once, however often it is sent.
@@ -63,10 +62,7 @@ class Channel:
         self.next_seq = self.floor = self.bytes_in = self.bytes_out = 0
         self.reading = Capacity(limits.readers_per_channel)
         self.scheduled_at: float | None = None
-        self._limits = limits
-        self._budget = budget
-        self._journal = journal
-        self._schedule = schedule
+        self._limits, self._budget, self._journal, self._schedule = limits, budget, journal, schedule
         self._waiting: dict[int, Segment] = {}
         self._open: dict[int, Segment] = {}
         self._deadlines = Deadlines(lambda when: schedule(self, when))
@@ -147,10 +143,8 @@ class Channel:
             reset: close all lower open segments first, and allow any seq at or after the head.
             key, attempt: of the body; one with the key of what is there is the same body, from its start.
         """
-        if seq == SEQ_NEXT:
-            seq = self.first_free()
-            if seq > LAST_SEQ:
-                return Refusal(Why.CLOSED, self, LAST_SEQ)
+        if seq == SEQ_NEXT and (seq := self.first_free()) > LAST_SEQ:
+            return Refusal(Why.CLOSED, self, LAST_SEQ)
         segment = self.segments.get(seq)
         if segment is None:
             if seq < self.floor:
@@ -246,8 +240,7 @@ class Channel:
         """Let go of all that is kept. Cursors in the middle of a segment keep what they read from."""
         for segment in self.window.clear():
             del self.segments[segment.seq]
-        # The channel is one of those who were told: only a full collection would find that, and there is hardly any.
-        self._deadlines.forget()
+        self._deadlines.forget()  # they know the channel: only a full collection, which is rare, would find that
 
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""

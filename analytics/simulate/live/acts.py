@@ -24,6 +24,9 @@ DRIP_RATE: Final = 1.8
 DRIP_REQUESTS: Final = 34
 """Slower than a loop (``StormParams.not_found_rps``) and longer than a start-up (``warn_hits_alone``)."""
 
+REJECTED_RATE: Final = 10.0
+"""So that it lasts for longer than a crowd (``StormParams.crowd_s``)."""
+
 MAX_DRAIN_S: Final = 60
 """Longest wait for an ended channel to be forgotten, seconds."""
 
@@ -157,7 +160,9 @@ async def _rejected(stage: Stage) -> list[Loop]:
     # Nobody may write to these names, token or not (protocol, section 2).
     loop = Loop(stage.client(), f"_{stage.channel()}")
     async with stage.published(0, loop.channel), stage.connected(loop.client) as session:
-        return [await stage.loop(session, loop, [0] * stage.requests, REJECTED, method="POST")]
+        # A refused body may cost its connection, and many connections that were soon over could be a crowd's.
+        rate = min(stage.rate, REJECTED_RATE)
+        return [await stage.loop(session, loop, [0] * stage.requests, REJECTED, method="POST", rate=rate)]
 
 
 async def _overload(stage: Stage, clients: int, rate: float) -> list[Loop]:
