@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import REPEATABLE, Answer, among, quoted
+from analytics.durations import MINUTE_US
 from analytics.query import query
 from analytics.repeats import distinct_seqs_sql, shared_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MINUTE_US: Final = 60_000_000
 
 _HEALTHY: Final = (Answer.OK, Answer.UNPARSABLE, *REPEATABLE)
 

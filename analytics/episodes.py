@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer, quoted
+from analytics.durations import micros
 from analytics.islands import KEY, added_up, finished
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.query import query
 from analytics.repeats import connections_sql, stretch_readers_sql
 from analytics.severity import Severity, fast, severity, sums, worst_names

@@ -6,15 +6,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import FAILURES, Answer, quoted
+from analytics.durations import SECOND_US, micros
 from analytics.own_time import own_us_sql
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.query import planned, query
 from analytics.severity import Severity, sums, worst_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SECOND_US: Final = 1_000_000
 
 BLOCK_US: Final = 600 * SECOND_US
 """Stretches are looked for by blocks of so much time: few have more than one, and few share one."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, quoted
+from analytics.durations import micros
 from analytics.own_time import own_us_sql
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.query import query
 from analytics.repeats import distinct_seqs_sql, shared_sql, stretch_hits_sql, waited_sql
 from analytics.rollup import SLOTS

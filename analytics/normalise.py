@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import CODES, FAILURES, GRAINS, Answer, codes, from_code, upto
+from analytics.durations import DAY_US
 from analytics.schema import CORRUPT, EXPECTED
 from trickle.records import Kind, Op, Reason
-from trickle.wire import Status
+from trickle.wire import LAST_SEQ, Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,11 +27,8 @@ MAX_TEXT: Final = 256
 MAX_TS_US: Final = 4_102_444_800_000_000
 """2100-01-01, microseconds: a later arrival is a broken line."""
 
-MAX_SEQ: Final = 10**15 - 1
-"""The largest seq that the protocol's grammar allows (section 2)."""
-
 MAX_BYTES: Final = 1 << 40
-MAX_DUR_US: Final = 7 * 86_400 * 1_000_000
+MAX_DUR_US: Final = 7 * DAY_US
 
 MAX_IP: Final = 45
 """Characters of the longest address, an IPv6 one that ends in an IPv4 one."""
@@ -87,7 +85,7 @@ def _columns() -> list[str]:
         when(upto(FAILURES), _network(), "net"),
         when(f"code = {codes((Answer.EVENT,))}", _text("event"), "event"),
         when(exchange, _asked_seq(), "seq"),
-        when(f"{exchange} AND {_inside('next_seq', MAX_SEQ)}", "next_seq", "head"),
+        when(f"{exchange} AND {_inside('next_seq', LAST_SEQ)}", "next_seq", "head"),
         when(exchange, "conn", "conn"),
         *(
             when(f"{exchange} AND {_inside(name, maximum)}", name, name)
@@ -140,7 +138,7 @@ def _broken() -> str:
 
 def _asked_seq() -> str:
     """The seq that the request was about: as resolved, else as asked if that was a concrete one."""
-    return f"CASE WHEN {_inside('rseq', MAX_SEQ)} THEN rseq WHEN {_inside('seq', MAX_SEQ)} THEN seq END"
+    return f"CASE WHEN {_inside('rseq', LAST_SEQ)} THEN rseq WHEN {_inside('seq', LAST_SEQ)} THEN seq END"
 
 
 def _network() -> str:

@@ -115,8 +115,3 @@ class StormParams:
     max_offenders: int = 20
     max_budget_breaks: int = 100
     max_markers: int = 200
-
-
-def micros(seconds: float) -> int:
-    """Seconds as microseconds, the unit of every time in a log."""
-    return round(seconds * 1_000_000)

@@ -11,7 +11,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import ONCE_PER_SEQ, Answer, quoted
-from analytics.params import StormParams, micros
+from analytics.durations import micros
+from analytics.params import StormParams
 from analytics.rollup import WAIT_CLASS_BITS, WAIT_CLASSES_US
 
 if TYPE_CHECKING:

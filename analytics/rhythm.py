@@ -15,6 +15,7 @@ from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any, Final
 
 from analytics.answers import FAILURES, GRAINS, Answer
+from analytics.durations import SECOND_US
 from analytics.fleet import Fleet
 from analytics.metrics.parts import literal_rows
 from analytics.own_time import at_once, least
@@ -33,7 +34,6 @@ ENOUGH: Final = 4
 HOT_US: Final = 100_000
 """A pause shorter than this is no pause (ANALYTICS: ``hot_loop``)."""
 
-_SECOND_US: Final = 1_000_000
 
 HIDDEN: Final = 0.2
 """If a larger share of the requests shared their slot with another one, the pauses are shorter than can be seen."""
@@ -114,7 +114,7 @@ def tempo(rows: Iterable[Seen]) -> Tempo:
         return Tempo()
     gaps = _pauses(rows, times)
     mean = sum(gaps) / (total - 1)
-    if not any(at % _SECOND_US for row in rows for at in (row.first_us, row.last_us)):
+    if not any(at % SECOND_US for row in rows for at in (row.first_us, row.last_us)):
         # Whole seconds: requests far apart share one, and pauses are what is left of them. Only their mean is right.
         return Tempo(gap_ms=mean / 1000 or None)
     hidden = (total - len(times)) / total
@@ -210,7 +210,7 @@ def tempos(rollup: DataFrame, episodes: Sequence[Mapping[str, Any]]) -> list[Tem
 
 def _seen(rows: Iterable[Mapping[str, Any]]) -> Iterable[Seen]:
     for row in rows:
-        width = GRAINS[Answer(row["answer"])].bucket_s * 1_000_000
+        width = GRAINS[Answer(row["answer"])].bucket_s * SECOND_US
         yield Seen(
             row["bucket_us"], width, row["slots"] or 0, row["n"], row["first_us"], row["last_us"], row["guard_ms"] or 0
         )

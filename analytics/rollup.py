@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import CODES, GRAINS, Answer, codes, from_code, upto
-from analytics.params import micros
+from analytics.durations import micros
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

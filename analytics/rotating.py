@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import FAILURES, quoted
+from analytics.durations import micros
 from analytics.fleet import BOTH, MANY
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.query import query
 from analytics.rollup import SLOTS
 from analytics.severity import Severity

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from analytics.compare import MAX_BLOCKS, Block, Side, compare
+from analytics.durations import MINUTE_US
 from analytics.errors import BadInput
 from analytics.report.figures import Comparison
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from analytics.report.model import Episode, Report
 
-MINUTE_US: Final = 60_000_000
 
 MAX_STEPS: Final = 2_000
 """Steps of time in which traffic is collected before it is put into blocks: a bound on what leaves Spark."""

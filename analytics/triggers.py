@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import Answer, quoted
+from analytics.durations import micros
 from analytics.fleet import Fleet
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.query import query
 from trickle.records import Event
 

@@ -8,12 +8,13 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
 from trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
+from trickle.wire import LAST_SEQ
 
 MAX_NAME_BYTES: Final = 255
 """Like a file name on every common file system, which an archive needs."""
 
-MAX_DIGITS: Final = 15
-"""Of a seq: what every language can hold in a number, floating-point ones included."""
+MAX_DIGITS: Final = len(str(LAST_SEQ))
+"""Of a seq."""
 
 _SEQ = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from analytics.durations import HOUR_US
 from analytics.incremental.folder import HOURS, WORK
 from analytics.incremental.manifest import KnownLog, Manifest, Part
 from analytics.incremental.merge import merged
@@ -39,7 +40,6 @@ NO_HOUR: Final = -1
 _FOLDER: Final = "of_hour"
 """The same, as Spark takes a column to choose files by: it leaves it out of them."""
 
-HOUR_US: Final = 3_600_000_000
 
 Lines = dict[str, dict[int, int]]
 """How many lines, by log and hour."""

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from analytics.durations import HOUR_US, MINUTE_US
 from analytics.incremental.folder import clean, held
 from analytics.incremental.intake import Intake, look_through
 from analytics.incremental.manifest import Manifest, load, save
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-MINUTE_US: Final = 60_000_000
 """The widest bucket of a roll-up, microseconds: a state cannot be cut more finely."""
 
 RollUp = Callable[[LogFiles, bool], "DataFrame"]
@@ -108,7 +108,7 @@ def kept_of(spark: SparkSession, state: State, manifest: Manifest, window: Windo
     """The roll-up of a span of time, cut at whole minutes, and what the report should say about it."""
     from pyspark.sql import functions as F
 
-    from analytics.incremental.store import HOUR_US, NO_HOUR, read_hours
+    from analytics.incremental.store import NO_HOUR, read_hours
 
     since = 0 if window.from_us is None else window.from_us - window.from_us % MINUTE_US
     until = None if window.to_us is None else window.to_us + -window.to_us % MINUTE_US
@@ -140,7 +140,7 @@ def _what(state: State) -> str:
 
 def _forget(manifest: Manifest, keep_us: int | None, given: set[str]) -> Manifest:
     """Drops hours that are too old, and logs of which nothing is left; those that were given would come back."""
-    from analytics.incremental.store import HOUR_US, NO_HOUR
+    from analytics.incremental.store import NO_HOUR
 
     oldest = manifest.forgotten
     if keep_us is not None and (timed := [hour for hour in manifest.hours if hour != NO_HOUR]):

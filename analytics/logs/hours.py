@@ -11,6 +11,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from analytics.answers import Answer
+from analytics.durations import DAY_US, HOUR_US
 from analytics.normalise import answer_kind
 from analytics.schema import CORRUPT
 from analytics.sources.native import UNKNOWN_VERSION, WRONG_TYPE
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 FILE: Final = "lines.parquet"
 """One per hour: a new one takes the place of the old in one step."""
 
-_DAY_US: Final = 86_400_000_000
-_HOUR_US: Final = 3_600_000_000
 _PARTITION: Final = ("dt", "hr")
 
 
@@ -77,8 +76,8 @@ def write_hours(spark: SparkSession, lines: DataFrame, out: Path, work: Path, *,
 def _by_hour(lines: DataFrame) -> DataFrame:
     """In hours, UTC, whatever the session's time zone; each in one task, so that it becomes one file; in order."""
     ts = F.col("ts_us")
-    day = F.date_from_unix_date(F.floor(ts / _DAY_US).cast("int")).cast("string")
-    hour = F.lpad(F.floor(F.pmod(ts, F.lit(_DAY_US)) / _HOUR_US).cast("string"), 2, "0")
+    day = F.date_from_unix_date(F.floor(ts / DAY_US).cast("int")).cast("string")
+    hour = F.lpad(F.floor(F.pmod(ts, F.lit(DAY_US)) / HOUR_US).cast("string"), 2, "0")
     rows = lines.select(*FIELD_NAMES, day.alias("dt"), hour.alias("hr"))
     return rows.repartition(*_PARTITION).sortWithinPartitions(*_PARTITION, "ts_us")
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import among
+from analytics.durations import MINUTE_US, micros
 from analytics.metrics.parts import literal_rows
-from analytics.metrics.wanted import MINUTE_US
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.report.figures import Blast
 from analytics.rollup import WAIT_CLASS_BITS, WAIT_CLASSES_US, WAITED
 

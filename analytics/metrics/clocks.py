@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import GRAINS, Answer
-from analytics.params import micros
+from analytics.durations import micros
 from analytics.report.figures import ClockStep
 
 if TYPE_CHECKING:

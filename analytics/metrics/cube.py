@@ -15,6 +15,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES
+from analytics.durations import MINUTE_US
 from analytics.metrics.timeline import MAX_STEPS
 from analytics.metrics.wanted import as_judged
 
@@ -132,7 +133,7 @@ def _suspects(judged: DataFrame, rollup: DataFrame, params: StormParams) -> Data
     repeating = judged.where("n > wanted AND client IS NOT NULL").groupBy("client")
     most = repeating.agg(F.expr("sum(n - wanted) AS repeats")).where(F.col("repeats") >= params.client_budget_floor)
     suspects = most.orderBy(F.col("repeats").desc(), "client").limit(MAX_SUSPECTS).select("client")
-    minute = f"bucket_us - bucket_us % {MINUTE_S * 1_000_000} AS minute_us"
+    minute = f"bucket_us - bucket_us % {MINUTE_US} AS minute_us"
     every = rollup.selectExpr("client", minute, "n AS requests", "0L AS repeats")
     repeated = judged.where("n > wanted").selectExpr("client", "minute_us", "0L AS requests", "n - wanted AS repeats")
     theirs = every.unionAll(repeated).join(F.broadcast(suspects), "client", "left_semi")

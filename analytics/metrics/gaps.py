@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.metrics.wanted import MINUTE_US
-from analytics.params import StormParams, micros
+from analytics.durations import MINUTE_US, micros
+from analytics.params import StormParams
 from analytics.report.figures import LogGap
 from trickle.records import Event
 

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
 from analytics.classes import StormClass
+from analytics.durations import MINUTE_US
 from analytics.metrics.parts import literal_rows
-from analytics.metrics.wanted import MINUTE_US
 from analytics.repeats import distinct_seqs
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import Answer, among
-from analytics.params import StormParams, micros
+from analytics.durations import micros
+from analytics.params import StormParams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

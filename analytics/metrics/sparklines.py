@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import GRAINS, REPEATABLE, Answer
+from analytics.durations import SECOND_US
 from analytics.metrics.timeline import whole
 from analytics.report.figures import Sparkline
 from analytics.rollup import SLOTS
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from analytics.report.model import Episode
 
 MAX_STEPS: Final = 600
-SECOND_US: Final = 1_000_000
 QUARTERS: Final = 4
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from analytics.answers import Answer
+from analytics.durations import DAY_US, SECOND_US
 from analytics.report.figures import Marker, Sparkline, Timeline
 from analytics.triggers import SERVER_EVENTS
 
@@ -30,9 +31,9 @@ DAY_S: Final = 86_400
 
 def step_width(from_us: int, to_us: int) -> int:
     """The narrowest width, microseconds, at which so long a time fits into :data:`MAX_STEPS` aligned steps."""
-    widths = (*STEP_WIDTHS_S, *(days * DAY_S for days in range(2, (to_us - from_us) // (DAY_S * 10**6) + 2)))
+    widths = (*STEP_WIDTHS_S, *(days * DAY_S for days in range(2, (to_us - from_us) // (DAY_US) + 2)))
     for seconds in widths:
-        width = seconds * 1_000_000
+        width = seconds * SECOND_US
         if to_us // width - from_us // width < MAX_STEPS:
             return width
     raise AssertionError("a width of the whole time holds it in two steps")

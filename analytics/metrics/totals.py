@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, Answer, among
 from analytics.duplicates import Traces, traces
+from analytics.durations import DAY_US, SECOND_US
 from analytics.report.figures import Quality, Totals
 from analytics.schema import EXPECTED
 from trickle.records import Event
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-MONTH_US: Final = 30 * 86_400 * 1_000_000
+MONTH_US: Final = 30 * DAY_US
 MAX_NODES: Final = 10_000
 
 FAR_SHARE: Final = 0.001
@@ -110,8 +111,7 @@ def overview(rollup: DataFrame) -> Overview:
 def answer_totals(rollup: DataFrame) -> DataFrame:
     """One row per kind of answer and month."""
     dropped = F.when(F.col("event") == Event.LOG_DROPPED.value, F.col("n")).otherwise(0)
-    second = 1_000_000
-    fine = (F.col("first_us") % second != 0) | (F.col("last_us") % second != 0)
+    fine = (F.col("first_us") % SECOND_US != 0) | (F.col("last_us") % SECOND_US != 0)
     return rollup.groupBy("answer", F.expr(f"bucket_us DIV {MONTH_US}").alias("month")).agg(
         F.count(F.lit(1)).alias("rows"),
         F.sum("n").alias("n"),

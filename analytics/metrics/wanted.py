@@ -26,14 +26,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from analytics.answers import FAILURES, GRAINS, REPEATABLE, Answer, among
-from analytics.params import StormParams, micros
+from analytics.durations import MINUTE_US, micros
+from analytics.params import StormParams
 from analytics.repeats import connections, distinct_seqs, readers
 from analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MINUTE_US: Final = 60_000_000
 
 TOLD: Final = (*FAILURES, Answer.ENDED)
 """Answers after which there is nothing more to be learnt by asking again at once."""

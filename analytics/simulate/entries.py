@@ -34,8 +34,3 @@ def entry_of(record: AccessRecord) -> Entry:
 def when(entry: Entry) -> int:
     """When an entry is written: the key to sort by (lines themselves have no order)."""
     return entry[0]
-
-
-def micros(seconds: float) -> int:
-    """Seconds as microseconds, the unit of every time in a log."""
-    return round(seconds * 1_000_000)

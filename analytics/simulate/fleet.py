@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from analytics.durations import micros
 from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import Entry, entry_of, line_of, micros
+from analytics.simulate.entries import Entry, entry_of, line_of
 from analytics.simulate.people import Client, behind_nat, make_client
 from analytics.simulate.plan import Outage
 from trickle.records import AccessRecord, Op, Reason

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Needs, Script, Set, scripts
-from analytics.simulate.entries import Entry, micros
+from analytics.simulate.entries import Entry
 from analytics.simulate.scene import Scene
 from analytics.simulate.truth import Storm, Trap, moved, moved_trap
 

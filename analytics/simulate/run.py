@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Set
-from analytics.simulate.entries import Entry, Line, micros, when
+from analytics.simulate.entries import Entry, Line, when
 from analytics.simulate.fleet import Probe, Show, probes
 from analytics.simulate.formats import FORMATS, FormatName
 from analytics.simulate.output import ROTATE_BYTES, ROTATE_S, NodeLog, complete_folder

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from analytics.durations import micros
 from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import Entry, entry_of, micros
+from analytics.simulate.entries import Entry, entry_of
 from analytics.simulate.people import Client, make_client
 from analytics.simulate.tally import Tally
 from trickle.records import AccessRecord, Event, Kind, Op, Reason

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Set
-from analytics.simulate.entries import micros
 from analytics.simulate.truth import LIVE, Storm, Trap, Truth
 from trickle.records import Event
 

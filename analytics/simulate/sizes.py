@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Set
-from analytics.simulate.entries import micros
 from analytics.simulate.fleet import CADENCES_S, IDLE_SHARE, PROBES, Show, swing
 from analytics.simulate.plan import PLANTED, PLANTED_SMALL, Outage
 from trickle.errors import InvalidInput

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from analytics.durations import SECOND_US
 from analytics.schema import CORRUPT, log_schema
 from analytics.sources import units
 from analytics.sources.clients import DEFAULT, ClientKey, client_column
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _TYPES: Final = dict(SCHEMA)
-_SECOND: Final = 1_000_000
 
 NO_REQUEST: Final = "no request"
 """Stands in the column for broken lines for one that could be read, and is none of a request."""
@@ -199,7 +199,7 @@ def _with_times(rows: DataFrame, fields: FieldMap) -> DataFrame:
     if fields.stamped is Stamp.END and "dur_us" in fields.fields:
         spent = F.coalesce("_dur_us", F.lit(0))
         # A fraction that comes from the duration alone would look like one of the clock.
-        whole = F.floor(spent / _SECOND + 0.5) * _SECOND
+        whole = F.floor(spent / SECOND_US + 0.5) * SECOND_US
         arrival -= F.when(F.col("_coarse"), whole).otherwise(spent)
     return rows.withColumn("_ts_us", arrival)
 

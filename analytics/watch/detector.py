@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from analytics.answers import Answer
 from analytics.classes import StormClass
+from analytics.durations import micros
 from analytics.episodes import Severity
 from analytics.fleet import Fleet
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.triggers import SERVER_EVENTS
 from analytics.watch.fleets import Fleets, Gathering, NodeFleet
 from analytics.watch.happenings import Happenings

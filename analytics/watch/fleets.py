@@ -9,9 +9,10 @@ from statistics import median_low
 from typing import Any
 
 from analytics.answers import FAILURES, Answer
-from analytics.fleet import SECOND_US, Fleet
+from analytics.durations import SECOND_US, micros
+from analytics.fleet import Fleet
 from analytics.own_time import own_us
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.watch.figures import Figures
 from analytics.watch.limits import WatchLimits
 from analytics.watch.signals import Cell, Signal

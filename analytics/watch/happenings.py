@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from analytics.answers import Answer
+from analytics.durations import micros
 from analytics.fleet import Fleet
-from analytics.params import StormParams, micros
+from analytics.params import StormParams
 from analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, UNTIL_THE_END
 from analytics.watch.figures import Figures
 from analytics.watch.limits import WatchLimits

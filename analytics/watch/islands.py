@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from analytics.params import micros
+from analytics.durations import SECOND_US, micros
 from analytics.watch.figures import Figures
 from analytics.watch.limits import WatchLimits
 from analytics.watch.signals import Cell, IslandKey, Signal
@@ -67,7 +67,7 @@ class Island:
         self.rows[row.cell] = row
         if len(self.rows) <= 2 * KEPT:
             return
-        changing = row.window_us - limits.window_s * 1_000_000
+        changing = row.window_us - limits.window_s * SECOND_US
         for old in self._in_order()[:-KEPT]:
             if old.window_us >= changing:
                 break

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from analytics.answers import GRAINS, REPEATABLE, WATCHED, Answer
-from analytics.params import StormParams, micros
+from analytics.durations import micros
+from analytics.params import StormParams
 from trickle.records import SCHEMA
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from analytics.content import is_damaged
+from analytics.durations import HOUR_US
 from analytics.errors import BadInput
 from analytics.inputs import Window, find_logs, link_readable
 
@@ -109,7 +110,6 @@ def test_a_glob_of_folders(tmp_path: Path) -> None:
     assert len(find_logs([f"{tmp_path}/dt=*"]).names) == 2
 
 
-HOUR_US = 3_600_000_000
 NOON_US = 1_760_011_200_000_000
 """2025-10-09 12:00 UTC."""
 

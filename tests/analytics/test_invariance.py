@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from analytics.classes import StormClass
+from analytics.durations import HOUR_US
 from analytics.inputs import find_logs
 from analytics.job import make_report
 from analytics.logs.cli import compact
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Told = dict[str, Any]
 
-HOUR_US = 3_600_000_000
 
 STORMS = (
     "zero_byte_loop",

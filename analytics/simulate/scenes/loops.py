@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Needs, Script, Set
 from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import micros
 from analytics.simulate.pace import Pace, Rhythm
 from analytics.simulate.people import Client, behind_nat
 from analytics.simulate.scene import Answer, Scene

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Needs, Script, Set
 from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import micros
 from analytics.simulate.people import Client
 from analytics.simulate.scene import QUIET_S, Scene
 from analytics.simulate.scenes import loops

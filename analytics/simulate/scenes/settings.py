@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from analytics.durations import micros
 from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import micros
 from analytics.simulate.people import Client
 from analytics.simulate.scene import QUIET_S, Answer, Scene
 from trickle.records import AccessRecord, Event, Op, Reason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.entries import micros
 from analytics.simulate.pace import polite
 from analytics.simulate.people import behind_nat
 from analytics.simulate.scene import Scene

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from analytics.durations import micros
 from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.entries import micros
 from analytics.simulate.people import Client, behind_nat
 from analytics.simulate.scene import Scene
 from analytics.simulate.scenes.traps import polite_backoff, startup_polls

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from analytics.duplicates import once
+from analytics.durations import HOUR_US
 from analytics.errors import BadInput, Busy
 from analytics.incremental import update as module
 from analytics.incremental.folder import HOURS, LOCK
 from analytics.incremental.manifest import NAME, Manifest
 from analytics.incremental.merge import MEASURES
-from analytics.incremental.store import HOUR_US, SOURCE, with_source
+from analytics.incremental.store import SOURCE, with_source
 from analytics.incremental.update import Kept, kept_of, opened, update
 from analytics.inputs import ALWAYS, LogFiles, Window, find_logs
 from analytics.normalise import normalise

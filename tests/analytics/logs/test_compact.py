@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from analytics.durations import HOUR_US
 from analytics.errors import BadInput
 from analytics.inputs import find_logs
 from analytics.logs.compact import Compacted, compact, look_through
@@ -20,8 +21,6 @@ from tests.analytics.support.writer import write_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-HOUR_US = 3_600_000_000
 
 
 def line(hour: int, number: int, **fields: Any) -> bytes:

@@ -8,7 +8,8 @@ ones put together.
 from __future__ import annotations
 
 from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED
-from analytics.params import StormParams, micros
+from analytics.durations import micros
+from analytics.params import StormParams
 
 P = StormParams()
 

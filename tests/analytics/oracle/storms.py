@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analytics.answers import FAILURES, ONCE_PER_SEQ
-from analytics.params import micros
+from analytics.durations import micros
 from analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, SERVER_EVENTS
 from tests.analytics.oracle.islands import READERS, P, words
 
