@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import orjson
+
 from analytics.answers import Answer
 from analytics.classes import StormClass
 from analytics.durations import micros
@@ -246,9 +248,9 @@ class Detector:
             return self._params.herd_gap_s
         return self._params.slow_gap_s if storm.slow else self._params.gap_s
 
-    def as_json(self) -> dict[str, Any]:
-        """For the ledger: all that the next process needs to go on."""
-        return {
+    def as_json(self) -> orjson.Fragment:
+        """For the ledger: all that the next process needs to go on, as it is now."""
+        known = {
             "fine": self._fine.as_json(),
             "coarse": self._coarse.as_json(),
             "fleets": self._fleets.as_json(),
@@ -257,9 +259,10 @@ class Detector:
             "storms": self.storms.as_json(),
             "known_s": self._known_s,
         }
+        return orjson.Fragment(orjson.dumps(known))
 
     def load(self, values: Mapping[str, Any], now_s: float) -> None:
-        """What :meth:`as_json` gave."""
+        """What :meth:`as_json` gave, read again."""
         self._fine.load(values["fine"], now_s)
         self._coarse.load(values["coarse"], now_s)
         self._fleets.load(values["fleets"])

@@ -138,7 +138,8 @@ class Figures:
             held_ms += before.guard_ms or 0
             pair = both / max(1.0, own_us(row.last_us - before.first_us, held_ms, row.n + before.n) / 1e6)
         self.peak_rps = max(self.peak_rps, alone, pair)
-        self.kinds[row.answer] = self.kinds.get(row.answer, 0) + row.n
+        kind = row.answer.value
+        self.kinds[kind] = self.kinds.get(kind, 0) + row.n
         for names, name in ((self.nodes, row.node), (self.releases, row.release)):
             if name not in names and len(names) < BITS:
                 names.append(name)
@@ -165,7 +166,7 @@ class Figures:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """What ``asdict`` gave."""
+        """What the ledger has of them."""
         return cls(**values)
 
 

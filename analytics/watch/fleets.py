@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
 
+import orjson
+
 from analytics.answers import FAILURES, Answer
 from analytics.durations import SECOND_US, micros
 from analytics.fleet import Fleet
@@ -50,7 +52,11 @@ class Gathering:
 
 @dataclass(slots=True)
 class _Second:
-    """What failed in one second: rows with the end of the same client's row before."""
+    """What failed in one second: rows with the end of the same client's row before.
+
+    Attributes:
+        written: the rows, for the ledger, until one of them changes.
+    """
 
     rows: dict[tuple[Asking, Cell], tuple[Signal, int | None]] = field(default_factory=dict)
     n: int = 0
@@ -60,9 +66,17 @@ class _Second:
     refused: int = 0
     early_clients: int = 0
     early: int = 0
+    written: orjson.Fragment | None = None
+
+    def as_json(self) -> orjson.Fragment:
+        """For the ledger."""
+        if self.written is None:
+            self.written = orjson.Fragment(orjson.dumps([row.as_list() for row, _ in self.rows.values()]))
+        return self.written
 
     def count(self, params: StormParams) -> None:
         """Brings the figures up to date."""
+        self.written = None
         refused = [
             (row, _early(row, before, params)) for row, before in self.rows.values() if row.answer is Answer.OVERLOAD
         ]
@@ -242,10 +256,9 @@ class NodeFleet:
         params, paces = self._params, self._paces(kind, from_us, to_us)
         return sum(n for n, s in paces if n >= params.herd_insists and (n - 1) / s >= params.herd_insists_rps)
 
-    def as_json(self) -> list[Any]:
-        """For the ledger: its rows, in the order of time."""
-        rows = [row for second in self._seconds.values() for row, _ in second.rows.values()]
-        return [row.as_list() for row in sorted(rows, key=lambda row: row.first_us)]
+    def as_json(self) -> list[orjson.Fragment]:
+        """For the ledger: its rows, second by second."""
+        return [second.as_json() for second in self._seconds.values()]
 
 
 class Fleets:
@@ -274,13 +287,14 @@ class Fleets:
         """Whether a storm of that node's fleet may be coming."""
         return node in self._nodes and self._nodes[node].is_hot()
 
-    def as_json(self) -> list[Any]:
+    def as_json(self) -> list[orjson.Fragment]:
         """For the ledger."""
-        return [row for node in self._nodes.values() for row in node.as_json()]
+        return [second for node in self._nodes.values() for second in node.as_json()]
 
     def load(self, values: list[Any]) -> None:
         """What :meth:`as_json` gave."""
-        self.put(Signal.from_row(row) for row in values)
+        rows = [Signal.from_row(row) for second in values for row in second]
+        self.put(sorted(rows, key=lambda row: row.first_us))
 
 
 def _early(row: Signal, before_us: int | None, params: StormParams) -> int:

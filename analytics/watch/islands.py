@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+import orjson
 
 from analytics.durations import SECOND_US, micros
 from analytics.watch.figures import Figures
@@ -26,6 +28,7 @@ class Island:
         key: whose it is; number: tells it from earlier ones of the same key.
         settled: what does not change any more, added up; last_settled: the newest row of that.
         rows: what may still change, by cell; touched_s: when that last did, by our own clock.
+        written: what :meth:`as_json` gave, until something is added. Few of many stretches change with a batch.
     """
 
     key: IslandKey
@@ -34,6 +37,7 @@ class Island:
     last_settled: Signal | None = None
     rows: dict[Cell, Signal] = field(default_factory=dict)
     touched_s: float = 0.0
+    written: orjson.Fragment | None = None
 
     def figures(self) -> Figures:
         """What it adds up to."""
@@ -65,6 +69,7 @@ class Island:
     def put(self, row: Signal, limits: WatchLimits) -> None:
         """Adds a row, or replaces it by what it has grown to."""
         self.rows[row.cell] = row
+        self.written = None
         if len(self.rows) <= 2 * KEPT:
             return
         changing = row.window_us - limits.window_s * SECOND_US
@@ -78,11 +83,13 @@ class Island:
     def _in_order(self) -> list[Signal]:
         return sorted(self.rows.values(), key=lambda row: (row.first_us, row.last_us, row.cell))
 
-    def as_json(self) -> list[Any]:
+    def as_json(self) -> orjson.Fragment:
         """For the ledger."""
-        last = None if self.last_settled is None else self.last_settled.as_list()
-        rows = [row.as_list() for row in self.rows.values()]
-        return [list(self.key), self.number, asdict(self.settled), last, rows]
+        if self.written is None:
+            last = None if self.last_settled is None else self.last_settled.as_list()
+            rows = [row.as_list() for row in self.rows.values()]
+            self.written = orjson.Fragment(orjson.dumps([self.key, self.number, self.settled, last, rows]))
+        return self.written
 
     @classmethod
     def from_json(cls, values: Sequence[Any], now_s: float) -> Island:

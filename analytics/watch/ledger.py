@@ -21,6 +21,9 @@ from analytics.watch.news import News
 
 VERSION: Final = 1
 FILE: Final = "watch.json"
+Known = Mapping[str, Any] | orjson.Fragment
+"""What a detector knows, for JSON."""
+
 NOTHING: Final = -1
 """The batch before the first."""
 
@@ -30,7 +33,7 @@ class Ledger:
 
     Attributes:
         batch: the last batch that was judged. dropped: alerts that a receiver never got, by receiver.
-        detector: what the detector knew then; ``None`` if there is nothing yet.
+        detector: what the detector knew when the ledger was opened; ``None`` if there was nothing yet.
     """
 
     def __init__(self, folder: Path, source: Mapping[str, Any], limits: WatchLimits) -> None:
@@ -49,6 +52,7 @@ class Ledger:
         self._checkpoint: str | None = None
         self.batch = NOTHING
         self.detector: dict[str, Any] | None = None
+        self._detector: Known | None = None
         self._outbox: dict[str, list[dict[str, Any]]] = {}
         self._firing: dict[str, dict[str, Any]] = {}
         self._told: dict[str, None] = {}
@@ -64,6 +68,7 @@ class Ledger:
             same = known["source"] == self._source
             self._checkpoint, self.batch = known["checkpoint"], known["batch"]
             self.detector, self._outbox = known["detector"], known["outbox"]
+            self._detector = self.detector
             self._firing, self.dropped = known["firing"], known["dropped"]
             self._told = dict.fromkeys(known["told"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -78,13 +83,13 @@ class Ledger:
                 self._checkpoint, self.batch = checkpoint, NOTHING
 
     def commit(
-        self, batch: int | None, detector: dict[str, Any], news: Sequence[dict[str, Any]], to: Sequence[str]
+        self, batch: int | None, detector: Known, news: Sequence[dict[str, Any]], to: Sequence[str]
     ) -> list[dict[str, Any]]:
         """Writes down that a batch was judged, and what is to be told.
 
         Args:
             batch: its number; ``None`` if it was no batch that brought the news, but that nothing came.
-            to: the receivers.
+            detector: what it knows now, which must not change any more; to: the receivers.
 
         Returns:
             the news that were not told before.
@@ -102,7 +107,7 @@ class Ledger:
             for receiver in to:
                 self._put(receiver, fresh)
             self.batch = self.batch if batch is None else batch
-            self.detector = detector
+            self._detector = detector
             self._write()
         return fresh
 
@@ -145,7 +150,7 @@ class Ledger:
             "source": self._source,
             "checkpoint": self._checkpoint,
             "batch": self.batch,
-            "detector": self.detector,
+            "detector": self._detector,
             "outbox": self._outbox,
             "firing": self._firing,
             "told": list(self._told),

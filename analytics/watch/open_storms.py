@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -137,13 +137,9 @@ class OpenStorm:
             why=likely_cause(self.storm, self.context.trigger, passed=passed, retry_after=told),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """For the ledger; the clock of ours means nothing to the next process."""
-        return asdict(self) | {"touched_s": 0.0}
-
     @classmethod
     def from_json(cls, values: Mapping[str, Any], now_s: float) -> OpenStorm:
-        """What :meth:`as_json` gave."""
+        """One of what :meth:`OpenStorms.as_json` gave; the clock of that process means nothing to this one."""
         parts = {name: Part(**part) for name, part in values["parts"].items()}
         return cls(
             values["id"],
@@ -243,7 +239,7 @@ class OpenStorms:
 
     def as_json(self) -> dict[str, Any]:
         """For the ledger."""
-        return {"storms": [storm.as_json() for storm in self._storms.values()], "of_part": self._of_part}
+        return {"storms": list(self._storms.values()), "of_part": self._of_part}
 
     def load(self, values: Mapping[str, Any], now_s: float) -> None:
         """What :meth:`as_json` gave."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final
 
 from analytics.answers import FAILURES, Answer
@@ -77,7 +78,7 @@ class Signal:
 
     def as_list(self) -> list[Any]:
         """Its values, in the order of :data:`COLUMNS`."""
-        return [getattr(self, name) for name in COLUMNS]
+        return list(_values(self))
 
 
 Cell = tuple[int, int, str, str, str, str]
@@ -87,3 +88,4 @@ FAILURE: Final = "failure"
 """The family of all failures; the other answers are a family each."""
 
 COLUMNS: Final = tuple(each.name for each in fields(Signal))
+_values = attrgetter(*COLUMNS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from analytics.params import StormParams
 from analytics.watch.detector import Detector
@@ -61,7 +62,7 @@ def play(handed_over: Iterable[Batch], *, restart_every: int | None = None) -> l
         told += detector.tick(now_s - STEP_US / 1e6)
         told += detector.fold(rows, now_s)
         if restart_every is not None and number % restart_every == 0:
-            kept = json.loads(json.dumps(detector.as_json()))
+            kept = orjson.loads(orjson.dumps(detector.as_json()))
             detector = Detector(StormParams(), LIMITS)
             detector.load(kept, now_s)
     return told + detector.tick(now_s + 60.0)

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from analytics.answers import Answer
 from analytics.errors import BadInput
+from analytics.params import StormParams
+from analytics.watch.detector import Detector
 from analytics.watch.ledger import FILE, NOTHING, Ledger
 from analytics.watch.limits import WatchLimits
 from analytics.watch.open_storms import Kind
-from tests.analytics.watch.made import news
+from analytics.watch.signals import Signal
+from tests.analytics.watch.made import BASE_US, news
 
 SOURCE = {"logs": ["/var/log/access.jsonl"]}
 
@@ -90,3 +94,23 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     """It has clients' names and webhooks' addresses in it."""
     opened(tmp_path).commit(1, {}, [], [])
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("answer", [Answer.NOT_FOUND, Answer.SERVED, Answer.OVERLOAD])
+def test_what_is_known_of_a_long_loop_is_kept(tmp_path: Path, answer: Answer) -> None:
+    """A loop of two minutes, of which most does not change any more, goes on in the next process as in this one."""
+    params, limits, second = StormParams(), WatchLimits(), 1_000_000
+    detector, told = Detector(params, limits), []
+    for number in range(120):
+        at = BASE_US + number * second
+        seen = {"seqs": 1, "seq_lo": 7, "seq_hi": 7, "seq_bits": 1, "conn_bits": 1, "first_us": at, "last_us": at}
+        row = Signal(answer, "n1", "film", None, "viewer", None, None, at, at - at % (20 * second), 9, **seen)
+        told += detector.fold([row], float(number))
+        opened(tmp_path).commit(number, detector.as_json(), [], [])
+        if number % 10 == 9:
+            detector, known = Detector(params, limits), opened(tmp_path).detector
+            assert known is not None
+            detector.load(known, float(number))
+    over = detector.tick(200.0)
+    assert [change.kind for change in (*told, *over)][:1] == [Kind.BEGAN]
+    assert [change.episode.n for change in over] == [120 * 9]
