@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
 
 ROOT: Final = Path(__file__).parents[2]
-COMMANDS: Final = re.compile("tests/analytics/(command|incremental|logs|watch)/")
+COMMANDS: Final = re.compile("tests/analytics/(command|incremental|logs|simulate|watch|test_cli)")
 TAKES_SPARK: Final = re.compile(r'\bspark: SparkSession\b|usefixtures\("spark"\)')
 
 
