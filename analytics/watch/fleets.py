@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median_low
 from typing import Any
 
@@ -17,13 +17,8 @@ from analytics.own_time import own_us
 from analytics.params import StormParams
 from analytics.watch.figures import Figures
 from analytics.watch.limits import WatchLimits
-from analytics.watch.signals import Cell, Signal
-
-TOLD_MS = 1000
-"""When a refused client is expected back, if it was not told."""
-
-Asking = tuple[str, str | None, str]
-"""A client, a channel and a kind of answer."""
+from analytics.watch.seconds import Asking, Second, early_requests
+from analytics.watch.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,59 +45,6 @@ class Gathering:
     insistent: bool
 
 
-@dataclass(slots=True)
-class _Second:
-    """What failed in one second: rows with the end of the same client's row before.
-
-    Attributes:
-        written: the rows, for the ledger, until one of them changes.
-    """
-
-    rows: dict[tuple[Asking, Cell], tuple[Signal, int | None]] = field(default_factory=dict)
-    n: int = 0
-    clients: set[str | None] = field(default_factory=set)
-    first_us: int = 0
-    last_us: int = 0
-    refused: int = 0
-    early_clients: int = 0
-    early: int = 0
-    written: orjson.Fragment | None = None
-
-    def as_json(self) -> orjson.Fragment:
-        """For the ledger."""
-        if self.written is None:
-            self.written = orjson.Fragment(orjson.dumps([row.as_list() for row, _ in self.rows.values()]))
-        return self.written
-
-    def count(self, params: StormParams) -> None:
-        """Brings the figures up to date."""
-        self.written = None
-        refused = [
-            (row, _early(row, before, params)) for row, before in self.rows.values() if row.answer is Answer.OVERLOAD
-        ]
-        self.n = sum(row.n for row, _ in self.rows.values())
-        self.clients = {row.client for row, _ in self.rows.values()}
-        self.first_us = min(row.first_us for row, _ in self.rows.values())
-        self.last_us = max(row.last_us for row, _ in self.rows.values())
-        self.refused = sum(row.n for row, _ in refused)
-        # Clients that wait as they are told have no part in it, however many they are.
-        self.early_clients = len({row.client for row, early in refused if early})
-        self.early = sum(early for _, early in refused)
-
-    def in_first_half(self, bucket_us: int) -> set[str | None]:
-        """Clients in the half that follows its beginning."""
-        return {row.client for row, _ in self.rows.values() if row.first_us < bucket_us + SECOND_US // 2}
-
-    def in_last_half(self, end_us: int) -> set[str | None]:
-        """Clients in the half that precedes its end."""
-        return {row.client for row, _ in self.rows.values() if row.last_us >= end_us - SECOND_US // 2}
-
-    def is_hot(self, params: StormParams) -> bool:
-        """Many are refused, and come again so early that it is the retries that keep the server busy."""
-        wanted = self.refused - self.early
-        return self.early_clients >= params.many_clients and self.refused >= params.amplification * wanted
-
-
 class NodeFleet:
     """The failures of one node, second by second."""
 
@@ -114,7 +56,7 @@ class NodeFleet:
         self._node = node
         self._params = params
         self._limits = limits
-        self._seconds: dict[int, _Second] = {}
+        self._seconds: dict[int, Second] = {}
         self._latest: dict[Asking, int] = {}
 
     def put(self, rows: Iterable[Signal]) -> None:
@@ -122,7 +64,7 @@ class NodeFleet:
         touched: set[int] = set()
         for row in rows:
             asking = (row.client or "", row.channel, row.answer.value)
-            second = self._seconds.setdefault(row.bucket_us, _Second())
+            second = self._seconds.setdefault(row.bucket_us, Second())
             known = second.rows.get((asking, row.cell))
             second.rows[asking, row.cell] = (row, known[1] if known else self._latest.get(asking))
             self._latest[asking] = row.last_us + round((row.guard_ms or 0) * 1000 / row.n)
@@ -213,7 +155,7 @@ class NodeFleet:
         early = 0
         for row, before in self._members(kind, from_us, to_us):
             figures.add(row, None)
-            early += _early(row, before, self._params)
+            early += early_requests(row, before, self._params)
             clients[row.client or ""] += row.n
             channels[row.channel] += row.n
             arrivals.setdefault((row.client or "", row.channel), row.first_us)
@@ -295,14 +237,6 @@ class Fleets:
         """What :meth:`as_json` gave."""
         rows = [Signal.from_row(row) for second in values for row in second]
         self.put(sorted(rows, key=lambda row: row.first_us))
-
-
-def _early(row: Signal, before_us: int | None, params: StormParams) -> int:
-    """How many of a row's refusals came long before the client was told to come again."""
-    told_us = (TOLD_MS if row.retry_after_ms is None else row.retry_after_ms) * 1000 * params.early
-    inside = own_us(row.last_us - row.first_us, row.guard_ms or 0, row.n) / max(1, row.n - 1)
-    others = row.n - 1 if inside < told_us else 0
-    return others + int(before_us is not None and row.first_us - before_us < told_us)
 
 
 def _latest_stretch(buckets: list[int], gap_us: int) -> list[int]:
