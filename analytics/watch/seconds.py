@@ -46,15 +46,12 @@ class Second:
     def count(self, params: StormParams) -> None:
         """Brings the figures up to date."""
         self.written = None
-        refused = [
-            (row, early_requests(row, before, params))
-            for row, before in self.rows.values()
-            if row.answer is Answer.OVERLOAD
-        ]
-        self.n = sum(row.n for row, _ in self.rows.values())
-        self.clients = {row.client for row, _ in self.rows.values()}
-        self.first_us = min(row.first_us for row, _ in self.rows.values())
-        self.last_us = max(row.last_us for row, _ in self.rows.values())
+        known = self.rows.values()
+        refused = [(row, early_requests(row, before, params)) for row, before in known if row.answer is Answer.OVERLOAD]
+        self.n = sum(row.n for row, _ in known)
+        self.clients = {row.client for row, _ in known}
+        self.first_us = min(row.first_us for row, _ in known)
+        self.last_us = max(row.last_us for row, _ in known)
         self.refused = sum(row.n for row, _ in refused)
         # Clients that wait as they are told have no part in it, however many they are.
         self.early_clients = len({row.client for row, early in refused if early})
