@@ -39,6 +39,11 @@ class Series:
         """What is compared, in every round."""
         return self.values(server, COST[type(self.scenario)])
 
+    def both_us(self, server: str) -> list[float]:
+        """CPU time of server and load generator per delivered chunk, microseconds, in every round."""
+        figures = (self.values(server, name) for name in ("server_busy", "load_busy", "rate"))
+        return [1e6 * (one + other) / rate for one, other, rate in zip(*figures, strict=True)]
+
     def ratios(self, server: str, beside: str, figure: str | None = None) -> list[float]:
         """Ratio of a figure (the cost), round by round: the two runs of a round lie next to each other in time."""
         name = figure or COST[type(self.scenario)]
@@ -120,6 +125,7 @@ def print_series(console: Console, series: Series) -> None:
             ("p99 ms", lambda server: f"{median(series.values(server, 'p99_ms')):.1f}"),
             ("chunks/s", lambda server: f"{median(series.values(server, 'rate')):.0f}"),
             ("server core", lambda server: f"{median(series.values(server, 'server_busy')):.0%}"),
+            ("both us", lambda server: f"{median(series.both_us(server)):.1f}"),
             ("load core", lambda server: f"{median(series.values(server, 'load_busy')):.0%}"),
         ]
     columns += [

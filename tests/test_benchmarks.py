@@ -29,7 +29,7 @@ from trickle.records import Event
 TINY: dict[str, Scenario] = {
     "fan-out": Stream(readers=3, chunk_bytes=512, chunks_per_segment=4, rate=40, warm_up_s=0.1, measure_s=0.3),
     "small": Exchanges(channels=3, chunk_bytes=200, warm_up_s=0.1, measure_s=0.2),
-    "bulk": Stream(readers=2, chunk_bytes=4096, chunks_per_segment=8, lead=16, warm_up_s=0.1, measure_s=0.2),
+    "flood": Stream(readers=2, chunk_bytes=4096, chunks_per_segment=8, lead=16, warm_up_s=0.1, measure_s=0.2),
     "idle": Idle(readers=20, warm_up=5),
 }
 UNBOUND = Cores(None, None)
@@ -59,7 +59,7 @@ TINY_SIZE = Size(
         (FASTAPI, ("fan-out",)),
         pytest.param(
             NCHAN,
-            ("fan-out", "bulk", "idle"),
+            ("fan-out", "flood", "idle"),
             marks=pytest.mark.skipif(nchan.missing() is not None, reason=nchan.missing() or ""),
         ),
     ],
@@ -80,7 +80,7 @@ def test_runs_scenarios(contender: Contender, names: tuple[str, ...]) -> None:
 
 def test_only_servers_that_can_take_part_run() -> None:
     """nchan knows no segments, and is left out where they matter."""
-    assert NCHAN.takes_part(TINY["bulk"])
+    assert NCHAN.takes_part(TINY["flood"])
     assert not NCHAN.takes_part(TINY["small"])
     assert tricklecast().takes_part(TINY["small"])
 
