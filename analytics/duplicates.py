@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SIGMAS: Final = 6.0
-"""So many standard deviations fewer distinct ids than lines are no chance (one log in a billion)."""
+"""So many standard deviations from what chance would have it are no chance (one log in a billion)."""
 
 
 def _never() -> bool:
@@ -27,18 +27,19 @@ def _never() -> bool:
 def traces() -> dict[str, str]:
     """What :func:`suspected` needs to know of a roll-up, as SQL to be added up, by name.
 
-    Certain traces: the ids of an even number of lines cancel each other out, or three and more have one id. And over
-    all rows: the ids of distinct lines fill as many of 64 bits as chance would have it; copies fill fewer. A few copies
-    among many lines are none of both.
+    A certain trace: the ids of an even number of lines cancel each other out. And over all rows: the ids of distinct
+    lines fill as many of 64 bits as chance would have it, and three and more of them fill one (they are piled up) as
+    seldom; copies fill fewer, and one more often. A few copies among many lines are none of these.
     """
     empty, two_empty = f"power(1 - 1D / {BITS}, n)", f"power(1 - 2D / {BITS}, n)"
     # Occupancy: n balls into m bins leave m * (1 - 1/m)^n of them empty, with this variance.
     variance = f"{BITS} * ({BITS} - 1) * {two_empty} + {BITS} * {empty} - {BITS} * {BITS} * {empty} * {empty}"
-    same = "(n % 2 = 0 AND id_xor = 0) OR (n >= 3 AND bit_count(id_bits) = 1)"
     # Where every line is known by its connection: others have no id, and would look like copies.
     known = "id_bits IS NOT NULL AND conn_bits IS NOT NULL AND n > 1"
     counts = {
-        "certain": f"IF({same}, 1, 0)",
+        "certain": "IF(n % 2 = 0 AND id_xor = 0, 1, 0)",
+        "piled": "IF(n >= 3 AND bit_count(id_bits) = 1, 1, 0)",
+        "piled_by_chance": f"IF(n >= 3, power({BITS}D, 1 - n), 0)",
         "ids": "bit_count(id_bits)",
         "with_id": "n",
         "expected": f"{BITS} * (1 - {empty})",
@@ -52,6 +53,8 @@ class Traces:
     """The sums of :func:`traces` over a roll-up."""
 
     certain: int
+    piled: int
+    piled_by_chance: float
     ids: int
     with_id: int
     expected: float
@@ -70,7 +73,9 @@ def suspected(found: Traces, alike: Callable[[], bool] = _never) -> bool:
     Args:
         alike: whether some lines are the same to the byte; asked only if the roll-up leaves it open.
     """
-    if found.certain or found.ids < found.expected - SIGMAS * (found.variance + 1) ** 0.5:
+    if found.certain or found.piled > found.piled_by_chance + SIGMAS * found.piled_by_chance**0.5:
+        return True
+    if found.ids < found.expected - SIGMAS * (found.variance + 1) ** 0.5:
         return True
     # As many bits as lines: no two of them have one id.
     return found.ids < found.with_id and alike()

@@ -6,9 +6,12 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F
+
 from analytics.duplicates import suspected, traces_in
 from analytics.inputs import find_logs
 from analytics.job import make_report, rolled_up
+from analytics.rollup import BITS
 from tests.analytics.support.writer import LogWriter, write_lines
 from trickle.records import Event
 
@@ -45,6 +48,27 @@ def test_a_single_line_twice(spark: SparkSession, tmp_path: Path) -> None:
     lines = written()
     write_lines(tmp_path / "a.jsonl", [*lines, lines[7]])
     assert make_report(spark, find_logs([str(tmp_path)])).quality.duplicates == 1
+
+
+def test_three_lines_that_look_like_one_by_chance(spark: SparkSession) -> None:
+    """Of thousands of threes, the ids of a few fall into one of 64 bits: no reason to read the log once more."""
+    bits = f"bit_or(shiftleft(1L, cast(id & {BITS - 1} AS int))) AS id_bits"
+    lines = spark.range(90_000).selectExpr("id DIV 3 AS row", "xxhash64(id) AS id")
+    sums = ("count(*) AS n", "bit_xor(id) AS id_xor", bits, "1L AS conn_bits")
+    found = traces_in(lines.groupBy("row").agg(*map(F.expr, sums)))
+    assert found.piled > 0
+    assert not suspected(found)
+
+
+def test_one_line_three_times(spark: SparkSession, tmp_path: Path) -> None:
+    """Copies that do not cancel each other out are suspected where they are more than chance makes of other lines."""
+    log = LogWriter("n1", random.Random(1))
+    for turn in range(40):
+        log.not_found(turn * 20, "client", "gone")
+    write_lines(tmp_path / "a.jsonl", log.lines() * 3)
+    found = traces_in(rolled_up(spark, find_logs([str(tmp_path)])))
+    assert (found.certain, found.piled) == (0, 40)
+    assert suspected(found)
 
 
 def test_what_only_looks_alike(spark: SparkSession, tmp_path: Path) -> None:
