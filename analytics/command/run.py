@@ -57,7 +57,7 @@ def _done(request: Request) -> Report | None:
         watched = Watched()
         stage = silent if request.quiet else held.enter_context(on_stderr(watched))
         with stage("starting Spark"):
-            small = files.size <= SMALL_INPUT
+            small = (files.size if state is None else state.unread) <= SMALL_INPUT
             session = spark_session(request.master, small=small, verbose=request.verbose, conf=request.conf)
             spark = held.enter_context(session)
         watched.follow(spark)

@@ -42,6 +42,11 @@ class State:
     intake: Intake
     files: LogFiles
 
+    @property
+    def unread(self) -> int:
+        """Bytes of the logs that are new to it."""
+        return sum(log.size for log in self.intake.fresh.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -134,8 +139,7 @@ def kept_of(spark: SparkSession, state: State, manifest: Manifest, window: Windo
 
 def _what(state: State) -> str:
     fresh, known = len(state.intake.fresh), len(state.intake.seen)
-    size = sum(log.size for log in state.intake.fresh.values()) / 1e6
-    return f"reading {fresh:,} new log{'' if fresh == 1 else 's'}, {size:,.1f} MB ({known:,} known)"
+    return f"reading {fresh:,} new log{'' if fresh == 1 else 's'}, {state.unread / 1e6:,.1f} MB ({known:,} known)"
 
 
 def _forget(manifest: Manifest, keep_us: int | None, given: set[str]) -> Manifest:
