@@ -57,8 +57,8 @@ class Detector:
         """
         self._params = params
         self._limits = limits
-        self._fine = Islands(params.gap_s, limits)
-        self._coarse = Islands(params.slow_gap_s, limits)
+        self._fine = Islands(params.gap_s, params.gap_s, limits)
+        self._coarse = Islands(params.slow_gap_s, params.gap_s, limits)
         self._fleets = Fleets(params, limits)
         self._happenings = Happenings(params, limits)
         self._node_us: dict[str | None, int] = {}

@@ -57,14 +57,19 @@ class Island:
         """Its last arrival."""
         return max((row.last_us for row in self.rows.values()), default=self.settled.last_us)
 
-    def goes_on_with(self, row: Signal, gap_us: int) -> bool:
-        """Whether a row that it does not have yet belongs to it: no longer pause, no other kind of answer."""
-        if max(row.first_us - self.last_us, self.first_us - row.last_us) > gap_us:
+    def goes_on_with(self, row: Signal, gap_us: int, turn_us: int) -> bool:
+        """Whether a row that it does not have yet belongs to it: no longer pause, no other kind of answer.
+
+        Args:
+            gap_us, turn_us: the longest pause; and that before a kind of answer that it has not had, microseconds.
+        """
+        pause = max(row.first_us - self.last_us, self.first_us - row.last_us)
+        if pause > gap_us:
             return False
         # In buckets: each may have a row per kind of answer, node and release.
         newest = sorted({each.bucket_us for each in self.rows.values()})[-NEIGHBOURS:]
         known = {each.answer for each in self.rows.values() if each.bucket_us >= newest[0]}
-        return len(newest) < NEIGHBOURS or row.answer in known
+        return row.answer in known or (len(newest) < NEIGHBOURS and pause <= turn_us)
 
     def put(self, row: Signal, limits: WatchLimits) -> None:
         """Adds a row, or replaces it by what it has grown to."""
@@ -108,12 +113,14 @@ class Islands:
         forgotten: stretches given up because there were too many.
     """
 
-    def __init__(self, gap_s: float, limits: WatchLimits) -> None:
+    def __init__(self, gap_s: float, turn_s: float, limits: WatchLimits) -> None:
         """
         Args:
-            gap_s: a longer pause ends a stretch, seconds; limits: how many are kept.
+            gap_s: a longer pause ends a stretch, seconds. turn_s: and after a pause longer than this, another kind of
+                answer does: only the report sees whether the two take turns. limits: how many are kept.
         """
         self._gap_us = micros(gap_s)
+        self._turn_us = micros(turn_s)
         self._limits = limits
         self._open: dict[IslandKey, Island] = {}
         self._count = 0
@@ -137,7 +144,11 @@ class Islands:
         """
         ended = None
         island = self._open.pop(row.key, None)
-        if island is not None and row.cell not in island.rows and not island.goes_on_with(row, self._gap_us):
+        if (
+            island is not None
+            and row.cell not in island.rows
+            and not island.goes_on_with(row, self._gap_us, self._turn_us)
+        ):
             if row.last_us < island.first_us:
                 # A latecomer, from before a stretch that has begun since: its own is over and has been told.
                 self._open[row.key] = island

@@ -19,9 +19,9 @@ def row(second: int, answer: Answer, place: int = 0, release: str = "probe/1") -
     return Signal(answer, "n1", "film", release, "viewer", None, None, second * SECOND, 0, 1, 0, at, at)
 
 
-def stretches(*rows: Signal) -> list[int]:
+def stretches(*rows: Signal, gap_s: float = 5.0) -> list[int]:
     """The number of the stretch that each row was added to."""
-    islands, clock = Islands(5.0, WatchLimits()), count()
+    islands, clock = Islands(gap_s, 5.0, WatchLimits()), count()
     return [islands.put(each, float(next(clock)))[0].number for each in rows]
 
 
@@ -38,3 +38,10 @@ def test_another_answer_is_another_stretch() -> None:
     """What has not been answered for four seconds begins a new stretch; so does what comes after a pause."""
     assert stretches(*(row(second, NOT_FOUND) for second in range(4)), row(4, OVERLOAD)) == [1, 1, 1, 1, 2]
     assert stretches(row(0, NOT_FOUND), row(5, NOT_FOUND), row(11, NOT_FOUND)) == [1, 1, 2]
+
+
+def test_another_answer_after_a_long_pause_is_another_stretch() -> None:
+    """One segment that was gone, and half a minute later a restart that sends ten away, are no ten refusals."""
+    rows = (row(0, MISSING), row(30, OVERLOAD), row(31, MISSING, 1), row(61, OVERLOAD))
+    assert stretches(*rows, gap_s=60.0) == [1, 2, 2, 2]
+    assert stretches(row(0, OVERLOAD), row(30, OVERLOAD), gap_s=60.0) == [1, 1]
