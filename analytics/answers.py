@@ -30,6 +30,8 @@ class Answer(StrEnum):
     """400, 401, 403, 405: no, whenever it is asked."""
     ENDED = "ended"
     """A GET answered 200 with no bytes and ``Lp-Trickle-Closed``: the channel is over (protocol, sections 4 and 5)."""
+    ABANDONED = "abandoned"
+    """A GET that its client gave up before it was answered, sooner than :data:`PATIENCE_US`."""
     ZERO_BYTE = "zero_byte"
     """A GET answered 200 with no bytes and without ``Lp-Trickle-Closed``: an empty segment."""
     POST = "post"
@@ -66,6 +68,7 @@ GRAINS: Final[dict[Answer, Grain]] = {
     Answer.SEQ_MISSING: _SIGNAL,
     Answer.REJECTED: _SIGNAL,
     Answer.ENDED: _SIGNAL,
+    Answer.ABANDONED: _SIGNAL,
     Answer.ZERO_BYTE: _SIGNAL,
     Answer.POST: Grain(bucket_s=10, by_client=True),
     Answer.SERVED: Grain(bucket_s=60, by_client=True),
@@ -83,12 +86,17 @@ REPEATABLE: Final = (Answer.POST, Answer.SERVED)
 ONCE_PER_SEQ: Final = (Answer.ZERO_BYTE, *REPEATABLE)
 """Answers that are right once per seq and reader."""
 
-COUNTED: Final = (*FAILURES, Answer.ENDED)
+COUNTED: Final = (*FAILURES, Answer.ENDED, Answer.ABANDONED)
 """Answers of which every one counts."""
 
-WATCHED: Final = (*FAILURES, Answer.ENDED, Answer.ZERO_BYTE, *REPEATABLE)
+WATCHED: Final = (*COUNTED, *ONCE_PER_SEQ)
 """Kinds of answer that can be a storm."""
 
+PATIENCE_US: Final = 2_000_000
+"""Who waited for so long, microseconds, has waited: twice as long as the time limits that make a loop of giving up (up
+to a second), and shorter than those of long polls (from three seconds). It is asked of each request, not of their mean:
+any number of readers may share a client key, and their waits say nothing about the one among them that does not wait.
+"""
 
 CODES: Final[dict[Answer, int]] = {answer: place for place, answer in enumerate(Answer)}
 """Numbers for the time in which there are millions of rows: texts would be copied, hashed and compared in each."""

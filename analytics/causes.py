@@ -72,6 +72,12 @@ _CAUSES: Final[dict[StormClass, Cause]] = {
         " (403), or the request is malformed (400, 405)",
         "stop at a 4xx: fetch a new token before the old one expires, and ask once more with it",
     ),
+    StormClass.ABANDONED_LOOP: Cause(
+        "the client's read timeout is shorter than the wait for the next segment: it gives up before it is answered,"
+        " and asks again at once",
+        "raise the client's read timeout well above the duration of a segment, and back off between attempts; look why"
+        " the publisher has stalled",
+    ),
 }
 
 

@@ -47,6 +47,8 @@ class StormClass(StrEnum):
     """5xx to one client that does not slow down."""
     REJECTED_LOOP = "rejected_loop"
     """400, 401, 403 or 405 to one client that asks on, although no repetition can change that."""
+    ABANDONED_LOOP = "abandoned_loop"
+    """A client that gives up each GET before it is answered, and asks again at once."""
 
 
 def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
@@ -77,6 +79,7 @@ def _class_of(params: StormParams) -> str:
         WHEN '{Answer.ZERO_BYTE}' THEN '{StormClass.ZERO_BYTE_LOOP}'
         WHEN '{Answer.SERVED}' THEN '{StormClass.SAME_SEGMENT_LOOP}'
         WHEN '{Answer.ENDED}' THEN '{StormClass.ENDED_LOOP}'
+        WHEN '{Answer.ABANDONED}' THEN '{StormClass.ABANDONED_LOOP}'
         WHEN '{Answer.POST}' THEN '{StormClass.REPOST_LOOP}'
         WHEN '{Answer.SERVER_ERROR}' THEN '{StormClass.SERVER_ERROR_LOOP}'
         WHEN '{Answer.REJECTED}' THEN '{StormClass.REJECTED_LOOP}'

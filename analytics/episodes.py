@@ -77,7 +77,7 @@ def storms(found: DataFrame, params: StormParams) -> DataFrame:
         SELECT * EXCEPT (n, part, peak_rps), {n}, {peak}, part < 0 AS slow
         FROM (SELECT *, {severity(params)} AS severity FROM ({whole}))
         WHERE severity IS NOT NULL AND NOT ({_crowd(params)}) AND NOT ({_sparse(params)})
-            AND NOT ({_browsing(params)})""",
+            AND NOT ({_browsing(params)}) AND NOT ({_maybe_patient(params)})""",
         found=found,
     )
 
@@ -105,6 +105,11 @@ def _browsing(params: StormParams) -> str:
     times = f"n < {params.browse_times} * seqs * {stretch_readers_sql(params)}"
     return f"""answer = '{Answer.SERVED}' AND 2 * coalesce(waited, 0) < seqs AND {times}
         AND hits < {params.browse_rps} * duration_s"""
+
+
+def _maybe_patient(params: StormParams) -> str:
+    """Requests given up, in a log that does not say after how long: long polls, unless they come too fast for that."""
+    return f"answer = '{Answer.ABANDONED}' AND coalesce(dur_us, 0) = 0 AND NOT {fast(params)}"
 
 
 def merge_clients(classified: DataFrame, params: StormParams) -> DataFrame:

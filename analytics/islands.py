@@ -123,7 +123,7 @@ def _repeating(buckets: str, params: StormParams) -> str:
     known = f"IF({again}, bit_count(seq_bits & seq_bits_before), 0)"
     return f"""
         SELECT *, greatest(0L, distinct_seqs - {known}) AS seqs
-        FROM (SELECT *, {sides}, IF(family = '{FAILURE}', 0L, {distinct_seqs_sql()}) AS distinct_seqs
+        FROM (SELECT *, {sides}, IF(family IN ({quoted(ONCE_PER_SEQ)}), {distinct_seqs_sql()}, 0L) AS distinct_seqs
             FROM (SELECT *, family AS answer FROM ({buckets}))
             WINDOW near AS (PARTITION BY {KEY} ORDER BY bucket_us))
         WHERE family NOT IN ({quoted(ONCE_PER_SEQ)}) OR n > distinct_seqs OR {again} OR {next_again}"""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import CODES, FAILURES, GRAINS, Answer, codes, from_code, upto
+from analytics.answers import CODES, FAILURES, GRAINS, PATIENCE_US, Answer, codes, from_code, upto
 from analytics.durations import DAY_US
 from analytics.schema import CORRUPT, EXPECTED
 from trickle.records import Kind, Op, Reason
@@ -110,8 +110,11 @@ def _code() -> str:
     """The code of a line's :class:`~analytics.answers.Answer`, as SQL."""
     gone = f"coalesce(reason IN ('{Reason.CLIENT_GONE}', '{Reason.EVICTED}'), false)"
     on_channel = f"(op IS NULL OR op <> '{Op.API}')"
-    read = f"op = '{Op.READ}' AND (method IS NULL OR method = 'GET') AND status = {Status.OK:d}"
+    get = f"op = '{Op.READ}' AND (method IS NULL OR method = 'GET')"
+    read = f"{get} AND status = {Status.OK:d}"
     nothing = "coalesce(bytes_out, 0) = 0"
+    # Where a log does not say for how long, it may have been a moment (analytics.episodes).
+    given_up = f"status IS NULL AND reason = '{Reason.CLIENT_GONE}' AND coalesce(dur_us < {PATIENCE_US}, true)"
     cases: list[tuple[str, Answer]] = [
         (_broken(), Answer.UNPARSABLE),
         (f"kind = '{Kind.EVENT}'", Answer.EVENT),
@@ -123,6 +126,7 @@ def _code() -> str:
         # Requests that name no channel are those of scanners, and come to an end by themselves.
         (f"status IN ({_REJECTIONS}) AND channel IS NOT NULL AND {on_channel}", Answer.REJECTED),
         (f"{read} AND {nothing} AND NOT {gone} AND coalesce(eos, false)", Answer.ENDED),
+        (f"{get} AND {nothing} AND {given_up}", Answer.ABANDONED),
         (f"{read} AND {nothing} AND NOT {gone}", Answer.ZERO_BYTE),
         (f"op = '{Op.PUBLISH}' AND NOT {gone}", Answer.POST),
     ]

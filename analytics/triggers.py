@@ -31,8 +31,8 @@ UNTIL_THE_END: Final = (Answer.ZERO_BYTE, Answer.SERVED)
 PLAUSIBLE: Final[dict[tuple[Answer | Fleet, ...], tuple[tuple[Event, ...], ...]]] = {
     (Answer.NOT_FOUND, Answer.ENDED): ((Event.CHANNEL_END,), _RESTART),
     (Answer.ZERO_BYTE, Answer.SERVED): ((Event.CHANNEL_END,), (Event.CHANNEL_CREATE,), _RESTART),
-    # Where 470 is said there is a channel: its new life explains more than the end of its former one.
-    (Answer.SEQ_MISSING,): ((Event.CHANNEL_CREATE,), _RESTART, (Event.CHANNEL_END,)),
+    # Where 470 is said, or waited, there is a channel: its new life explains more than the end of its former one.
+    (Answer.SEQ_MISSING, Answer.ABANDONED): ((Event.CHANNEL_CREATE,), _RESTART, (Event.CHANNEL_END,)),
     (Answer.POST,): ((Event.CHANNEL_CREATE, Event.CHANNEL_END), _RESTART),
     (Fleet.HERD,): (SERVER_EVENTS, (Event.CHANNEL_END,), (Event.CHANNEL_CREATE,)),
 }

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.answers import GRAINS
+from analytics.answers import GRAINS, PATIENCE_US
 from analytics.errors import BadInput
 from analytics.incremental.identity import Stamp
 from analytics.incremental.merge import MEASURES
@@ -91,7 +91,7 @@ class Manifest:
 def fingerprint() -> str:
     """Of everything that makes the rows of two roll-ups comparable."""
     grains = [(answer.value, grain.bucket_s, grain.by_client) for answer, grain in GRAINS.items()]
-    shape = (ROLLUP_VERSION, KEY, sorted(MEASURES), grains, SLOTS, WAIT_CLASSES_US, WAIT_CLASS_BITS)
+    shape = (ROLLUP_VERSION, KEY, sorted(MEASURES), grains, PATIENCE_US, SLOTS, WAIT_CLASSES_US, WAIT_CLASS_BITS)
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
 

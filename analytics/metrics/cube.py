@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES
+from analytics.answers import FAILURES, Answer, quoted
 from analytics.durations import MINUTE_US
 from analytics.metrics.timeline import MAX_STEPS
 from analytics.metrics.wanted import as_judged
@@ -70,7 +70,8 @@ _SUMS: Final = (
 """Sums per row; ``failures`` are requests that failed, ``refused`` the wanted ones of them, ``recovered`` those of
 these whose client was answered later."""
 
-_FAILED: Final = f"answer IN ({', '.join(repr(answer.value) for answer in FAILURES)})"
+_FAILED: Final = f"answer IN ({quoted(FAILURES)})"
+_UNANSWERED: Final = f"answer IN ({quoted((*FAILURES, Answer.ABANDONED))})"
 
 
 def cube(judged: DataFrame, parts: Divided, params: StormParams) -> DataFrame:
@@ -94,7 +95,7 @@ def _who(judged: DataFrame) -> DataFrame:
     """Over who: the client, on which channel of which node, with which release."""
     sums = judged.groupBy("node", "channel", "release", "client").agg(
         *_sums(),
-        F.expr(f"max(IF({_FAILED}, NULL, last_us)) AS answered_us"),
+        F.expr(f"max(IF({_UNANSWERED}, NULL, last_us)) AS answered_us"),
         F.expr(f"min(IF({_FAILED} AND wanted > 0, first_us, NULL)) AS first_refused_us"),
         F.expr(f"max(IF({_FAILED} AND wanted > 0, last_us, NULL)) AS last_refused_us"),
     )

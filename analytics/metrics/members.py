@@ -31,6 +31,7 @@ _ANSWERS: Final[dict[StormClass, tuple[Answer, ...]]] = {
     StormClass.ZERO_BYTE_LOOP: (Answer.ZERO_BYTE,),
     StormClass.SAME_SEGMENT_LOOP: (Answer.SERVED,),
     StormClass.ENDED_LOOP: (Answer.ENDED,),
+    StormClass.ABANDONED_LOOP: (Answer.ABANDONED,),
     StormClass.REPOST_LOOP: (Answer.POST,),
     StormClass.OVERLOAD_AMPLIFICATION: (Answer.OVERLOAD,),
 }

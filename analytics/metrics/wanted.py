@@ -6,6 +6,8 @@ A *repeat* is a request that would not have been needed, since its answer was kn
 * a refusal (4xx but 409, 5xx) or another end of channel (200 with ``Lp-Trickle-Closed``) after the first of its
   *stretch*: what one client got on one channel, whatever the statuses and the nodes, with pauses of at most
   ``slow_gap_s`` (before a 470: ``gap_s``, since falling behind now and then is no repetition);
+* a GET that was given up within two seconds (:data:`~analytics.answers.PATIENCE_US`), after the first of its stretch,
+  with pauses of at most ``gap_s``: one that waits would have been answered in the end;
 * a GET or POST of a seq that the same reader has asked for, or posted, already: within the same bucket for answers
   with bytes and for posts, within the same stretch for empty segments.
 
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, GRAINS, REPEATABLE, Answer, among
+from analytics.answers import COUNTED, GRAINS, REPEATABLE, Answer, among
 from analytics.durations import MINUTE_US, micros
 from analytics.params import StormParams
 from analytics.repeats import connections, distinct_seqs, readers
@@ -34,9 +36,6 @@ from analytics.rollup import SLOTS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
-TOLD: Final = (*FAILURES, Answer.ENDED)
-"""Answers after which there is nothing more to be learnt by asking again at once."""
 
 JUDGED: Final = (
     "answer",
@@ -78,7 +77,7 @@ def judged(rollup: DataFrame, params: StormParams) -> DataFrame:
     """
     exchanges = rollup.where(~among((Answer.EVENT, Answer.UNPARSABLE)))
     known = F.coalesce("client", "net").isNotNull()
-    by_stretch = among((*TOLD, Answer.ZERO_BYTE)) & known
+    by_stretch = among((*COUNTED, Answer.ZERO_BYTE)) & known
     together = _in_stretches(exchanges.where(by_stretch), params)
     alone = _in_rows(exchanges.where(~by_stretch), params)
     columns = (*exchanges.columns, "wanted")
@@ -99,14 +98,17 @@ def _in_rows(rows: DataFrame, params: StormParams) -> DataFrame:
 def _in_stretches(rows: DataFrame, params: StormParams) -> DataFrame:
     """Adds ``wanted`` to rows that are judged by what came before them."""
     empty = F.col("answer") == Answer.ZERO_BYTE.value
-    # Seqs mean something on one node only; refusals of two nodes are the same refusal to the client.
-    place = F.when(empty, F.concat(F.lit("at "), F.coalesce("node", F.lit("")))).otherwise("anywhere")
+    # Seqs mean something on one node only; refusals of two nodes are the same refusal to the client. What was given up
+    # was not refused.
+    here = F.concat(F.lit("at "), F.coalesce("node", F.lit("")))
+    given_up = F.col("answer") == Answer.ABANDONED.value
+    place = F.when(empty, here).when(given_up, "waiting").otherwise("anywhere")
     kept = rows.withColumns({"who": F.coalesce("client", "net"), "place": place, "empty": empty})
     # Several statuses may share a second: the rest of the order makes the result the same in every run.
     ordered = Window.partitionBy(*_STRETCH).orderBy("first_us", "last_us", "answer", "node", "release", "net")
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
     pause = F.col("first_us") - F.max("last_us").over(before)
-    short = empty | (F.col("answer") == Answer.SEQ_MISSING.value)
+    short = empty | among((Answer.SEQ_MISSING, Answer.ABANDONED))
     allowed = F.when(short, micros(params.gap_s)).otherwise(micros(params.slow_gap_s))
     placed = kept.withColumns(
         {

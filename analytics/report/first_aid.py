@@ -24,5 +24,7 @@ def first_aid(storm: StormClass) -> str:
             return "find the error in the server's own log"
         case StormClass.REJECTED_LOOP:
             return "look at the reason in the log: a token that has expired is renewed by whoever issues it"
+        case StormClass.ABANDONED_LOOP:
+            return "get the publisher going again: an answered GET is not given up; if it is gone, DELETE the channel"
         case _:
             assert_never(storm)

@@ -146,6 +146,11 @@ class Scene:
         usual |= {"reason": Reason.EXPIRED if status == 401 else Reason.FORBIDDEN}
         return self.exchange(at, client, channel, **usual | fields)
 
+    def abandoned(self, at: float, client: Client, channel: str, seq: int, wait_s: float, /, **f: Any) -> AccessRecord:
+        """A GET at the head that its client gave up after so many seconds."""
+        usual: dict[str, Any] = {"seq": seq, "rseq": seq, "next_seq": seq, "reason": Reason.CLIENT_GONE}
+        return self.exchange(at, client, channel, **usual | {"wait_us": None, "dur_us": micros(wait_s)} | f)
+
     def served(self, at: float, client: Client, channel: str, seq: int, /, **fields: Any) -> AccessRecord:
         """A segment with bytes, there already."""
         usual: dict[str, Any] = {"status": 200, "seq": seq, "rseq": seq, "next_seq": seq + 1, "bytes_out": 120_000}

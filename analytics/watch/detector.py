@@ -24,6 +24,7 @@ from analytics.watch.judging import (
     is_of_several_lives,
     is_quick,
     is_sparse,
+    may_be_patient,
     may_be_slow,
     severity,
 )
@@ -192,7 +193,7 @@ class Detector:
         if bad is None or not (slow or is_quick(figures, self._params)):
             return []
         if is_crowd(figures, self._params, named=named) or any(
-            innocent(figures, self._params) for innocent in (is_sparse, is_browsing)
+            innocent(figures, self._params) for innocent in (is_sparse, is_browsing, may_be_patient)
         ):
             return []
         context = self._happenings.around(figures.answer, figures, channel)

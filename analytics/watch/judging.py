@@ -20,6 +20,7 @@ _PLAIN = {
     Answer.ZERO_BYTE: StormClass.ZERO_BYTE_LOOP,
     Answer.SERVED: StormClass.SAME_SEGMENT_LOOP,
     Answer.ENDED: StormClass.ENDED_LOOP,
+    Answer.ABANDONED: StormClass.ABANDONED_LOOP,
     Answer.POST: StormClass.REPOST_LOOP,
     Answer.SERVER_ERROR: StormClass.SERVER_ERROR_LOOP,
     Answer.REJECTED: StormClass.REJECTED_LOOP,
@@ -62,6 +63,11 @@ def is_browsing(figures: Figures, params: StormParams) -> bool:
     few = figures.n < params.browse_times * figures.seqs * figures.readers(params)
     unhurried = figures.hits(params) < params.browse_rps * figures.duration_s
     return figures.answer is Answer.SERVED and 2 * figures.waited < figures.seqs and few and unhurried
+
+
+def may_be_patient(figures: Figures, params: StormParams) -> bool:
+    """Whether it is not known after how long requests were given up, and they come slowly enough for long polls."""
+    return figures.answer is Answer.ABANDONED and not figures.dur_us and not is_fast(figures, params)
 
 
 def is_of_several_lives(figures: Figures, context: Context, params: StormParams) -> bool:

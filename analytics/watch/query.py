@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
+from analytics.answers import CODES, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
 from analytics.normalise import normalise
 from analytics.repeats import distinct_seqs, waited_sql
 from analytics.rollup import roll_up
@@ -59,7 +59,9 @@ def live_rollup(lines: DataFrame, limits: WatchLimits) -> DataFrame:
 def state_schema(spark: SparkSession) -> str:
     """What Spark's state is made of: a checkpoint with another cannot be gone on from."""
     nothing = spark.createDataFrame([], "block string, read_us long")
-    return signals(live_rollup(records(nothing), WatchLimits())).schema.simpleString()
+    columns = signals(live_rollup(records(nothing), WatchLimits())).schema.simpleString()
+    # It is kept by their numbers.
+    return f"{columns}, {' '.join(CODES)}"
 
 
 def signals(rollup: DataFrame) -> DataFrame:

@@ -47,6 +47,7 @@ STORMS = (
     "overload_amplification",
     "thundering_herd",
     "server_error_loop",
+    "abandoned_each_second",
 )
 LOOK_ALIKES = ("nat_without_names", "polite_backoff", "empty_segments_roll", "two_connections_per_reader")
 """Every kind of answer, from single clients, crowds and fleets."""

@@ -71,6 +71,12 @@ CASES: dict[str, tuple[str, list[tuple[str | None, str, int]], str | None, bool]
     ),
     "a server that has long been up": ("not_found", [(None, "server_start", START - 60 * S - 1)], None, False),
     "a channel that is no longer new": ("seq_missing", [("film", "channel_create", START - 20 * S - 1)], None, False),
+    "a new life of which nothing is heard": (
+        "abandoned",
+        [(None, "server_ready", START - S), ("film", "channel_create", START - 9 * S)],
+        "channel_create",
+        False,
+    ),
     "empty until the end": ("zero_byte", [("film", "channel_end", END + 5 * S)], "channel_end", False),
     "empty, and much later the end": ("zero_byte", [("film", "channel_end", END + 5 * S + 1)], None, False),
     "no lifecycle event": ("not_found", [(None, "log_dropped", START)], None, False),

@@ -6,6 +6,7 @@ clients. It raises :class:`~analytics.simulate.live.stage.ActImpossible` where t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from trickle.records import Event
 from trickle.wire import CLOSED, SEQ_NEXT
 
 OK, NOT_FOUND, CONFLICT, SEQ_MISSING, BUSY, REJECTED = (200,), (404,), (409,), (470,), (429, 503), (401, 403)
+NO_ANSWER: Final = 0
 
 DRIP_RATE: Final = 1.8
 DRIP_REQUESTS: Final = 34
 """Slower than a loop (``StormParams.not_found_rps``) and longer than a start-up (``warn_hits_alone``)."""
 
-REJECTED_RATE: Final = 10.0
-"""So that it lasts for longer than a crowd (``StormParams.crowd_s``)."""
+SLOWLY: Final = 10.0
+"""Requests per second over many connections: so that it lasts for longer than a crowd (``StormParams.crowd_s``)."""
 
 MAX_DRAIN_S: Final = 60
 """Longest wait for an ended channel to be forgotten, seconds."""
@@ -161,8 +163,19 @@ async def _rejected(stage: Stage) -> list[Loop]:
     loop = Loop(stage.client(), f"_{stage.channel()}")
     async with stage.published(0, loop.channel), stage.connected(loop.client) as session:
         # A refused body may cost its connection, and many connections that were soon over could be a crowd's.
-        rate = min(stage.rate, REJECTED_RATE)
+        rate = min(stage.rate, SLOWLY)
         return [await stage.loop(session, loop, [0] * stage.requests, REJECTED, method="POST", rate=rate)]
+
+
+async def _abandoned(stage: Stage) -> list[Loop]:
+    loop, after_s = Loop(stage.client(), stage.channel()), 1 / min(stage.rate, SLOWLY)
+    # What would be next never comes.
+    async with stage.published(1), stage.connected(loop.client) as session:
+        for _ in range(stage.requests):
+            asked_us = time.time_ns() // 1000
+            await stage.give_up(session, f"{loop.channel}/1", after_s)
+            loop.note(1, NO_ANSWER, asked_us)
+    return [loop]
 
 
 async def _overload(stage: Stage, clients: int, rate: float) -> list[Loop]:
@@ -245,6 +258,12 @@ ACTS: Final[dict[str, Act]] = {
     "repost_loop": Act(StormClass.REPOST_LOOP, _repost, "publishes a segment again and again"),
     "server_error_loop": Act(StormClass.SERVER_ERROR_LOOP, _server_error, "repeats what makes the server fail"),
     "rejected_loop": Act(StormClass.REJECTED_LOOP, _rejected, "publishes where nobody may"),
+    "abandoned_loop": Act(
+        StormClass.ABANDONED_LOOP,
+        _abandoned,
+        "gives up each GET before it is answered",
+        trigger=Event.CHANNEL_CREATE,
+    ),
     "thundering_herd": Act(StormClass.THUNDERING_HERD, _herd, "come again together", alone=True, as_one=True),
     "overload_client": Act(StormClass.OVERLOAD_CLIENT, _overload_client, "ignores Retry-After", alone=True),
     "overload_amplification": Act(

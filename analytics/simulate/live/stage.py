@@ -124,6 +124,24 @@ class Stage:
             raise ServerUnreachable(f"{method} {self.base}/{path}: {error or type(error).__name__}") from error
         return Answer(response.status_code, len(response.content), response.headers)
 
+    async def give_up(self, session: httpx.AsyncClient, path: str, after_s: float) -> None:
+        """One GET that is not answered within so many seconds, and is broken off.
+
+        Raises:
+            ActImpossible: it is answered. ServerUnreachable: nobody is there.
+        """
+        import httpx
+
+        limit = httpx.Timeout(ANSWER_S, read=after_s)
+        try:
+            # Only the head: what of the body came would have been given up with it.
+            async with session.stream("GET", f"{self.base}/{path}", timeout=limit) as response:
+                raise ActImpossible(f"GET {path} is answered {response.status_code} within {after_s:g} s")
+        except httpx.ReadTimeout:
+            return
+        except httpx.HTTPError as error:
+            raise ServerUnreachable(f"GET {self.base}/{path}: {error or type(error).__name__}") from error
+
     @asynccontextmanager
     async def published(self, segments: int, channel: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
         """A channel with so many segments, that ends with the block at the latest."""

@@ -19,6 +19,7 @@ from analytics.simulate.scene import QUIET_S, Scene
 from analytics.simulate.scenes import fleets, loops, repeats, settings
 from analytics.simulate.scenes.fleets import Herd, Overload
 from analytics.simulate.scenes.loops import Shape
+from analytics.simulate.scenes.stalled import stalled
 from trickle.records import Event, Reason
 
 FAST: Final = Shape("fast", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))
@@ -34,6 +35,7 @@ KINDS: Final[tuple[tuple[str, str, settings.Setting, bool], ...]] = (
     ("overload_client", "per_ip", settings.refused(429, Reason.limit("per_ip")), False),
     ("server_error_loop", "error", settings.failing(500), True),
     ("rejected_loop", "expired", settings.rejected(401), True),
+    ("abandoned_loop", "stalled", stalled(0.04), True),
     ("zero_byte_loop", "stuck", repeats.stuck, True),
     ("zero_byte_loop", "passed", repeats.passed, True),
     ("same_segment_loop", "same_seq", repeats.same_seq, True),

@@ -13,6 +13,7 @@ from analytics.simulate.pace import Pace, Rhythm
 from analytics.simulate.people import Client, behind_nat
 from analytics.simulate.scene import Answer, Scene
 from analytics.simulate.scenes import settings
+from analytics.simulate.scenes.stalled import stalled, stalled_from_birth
 from analytics.simulate.tally import Tally
 from trickle.records import Reason
 
@@ -65,6 +66,8 @@ HOUR = replace(HOT, name="over_an_hour", border_s=3600)
 SECOND = replace(HOT, name="from_a_full_second", border_s=1, n=(40, 80))
 LONG = Shape("long", Pace.FIXED_JITTER, (0.25, 0.33), (2000, 3000))
 SLOW = Shape("slow", Pace.FIXED_JITTER, (0.9, 2.6), (50, 90))
+TIMEOUT = Shape("fixed", Pace.FIXED, (1.03, 1.1), (50, 120))
+"""As whoever gives up after a second."""
 RELEASES = replace(JITTER, name="releases", releases=True)
 BUSY = replace(JITTER, name="busy", busy=True)
 TWICE = replace(FIXED, name="twice")
@@ -109,6 +112,11 @@ TABLE: tuple[tuple[str, str, settings.Setting, tuple[Shape, ...]], ...] = (
     ("rejected_loop", "forbidden", settings.rejected(403), (HOT, FIXED, HUNDRED)),
     ("rejected_loop", "publisher", settings.rejected_publisher, (FIXED, EXPONENTIAL)),
     ("rejected_loop", "other_keys", settings.other_keys, (HOT, JITTER, TEN)),
+    ("abandoned_loop", "stalled", stalled(0.005), (*EACH, HOUR, TWICE)),
+    ("abandoned_loop", "stalled", stalled(0.02), (TEN, HUNDRED, RECONNECTS, NAT, MINUTE, CHANNELS, BUSY)),
+    ("abandoned_loop", "stalled", stalled(0.4), (SLOW,)),
+    ("abandoned_loop", "after_a_second", stalled(1.0), (TIMEOUT,)),
+    ("abandoned_loop", "from_birth", stalled_from_birth, (HOT, JITTER, TEN)),
 )
 """Class, name of the setting, the setting, its shapes."""
 

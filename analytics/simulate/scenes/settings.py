@@ -39,11 +39,12 @@ class Place:
 Setting = Callable[[Scene], Place]
 
 
-def _attempt(client: Client, turn: int) -> int:
+def attempt_of(client: Client, turn: int) -> int:
+    """Which attempt a client says that a request is."""
     return turn + 1 if client.says_attempt else 1
 
 
-def _quiet_host(scene: Scene) -> tuple[LiveChannel, float]:
+def quiet_host(scene: Scene) -> tuple[LiveChannel, float]:
     """A channel that began long enough ago that its beginning is nobody's trigger."""
     live = scene.host(readers=scene.rng.randrange(1, 3), cadence=scene.rng.choice((4.0, 6.0)))
     at = QUIET_S + scene.rng.uniform(0, 40)
@@ -69,7 +70,7 @@ def gone(scene: Scene) -> Place:
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
         told = {"eos": True, "next_seq": live.head} if says else {}
-        return scene.not_found(at, client, name, seq, attempt=_attempt(client, turn), **told)
+        return scene.not_found(at, client, name, seq, attempt=attempt_of(client, turn), **told)
 
     return Place(ended + scene.rng.uniform(0.05, 12), answer, Event.CHANNEL_END, live)
 
@@ -79,7 +80,7 @@ def never(scene: Scene) -> Place:
     name = scene.channel()
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
-        return scene.not_found(at, client, name, scene.rng.choice((-1, -1, 0)), attempt=_attempt(client, turn))
+        return scene.not_found(at, client, name, scene.rng.choice((-1, -1, 0)), attempt=attempt_of(client, turn))
 
     return Place(scene.rng.uniform(1, 30), answer)
 
@@ -129,20 +130,20 @@ def moody(scene: Scene) -> Place:
 
 def behind(scene: Scene) -> Place:
     """The segment has left the window; the publisher is far ahead, and goes on."""
-    live, at = _quiet_host(scene)
+    live, at = quiet_host(scene)
     live.head += scene.rng.randrange(300, 2000)
     seq, begun, head = max(0, live.head - scene.rng.randrange(260, 400)), at, live.head
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
         now = head + int((at - begun) / (live.cadence_us / 1e6))
-        return scene.missing(at, client, live.name, seq, now, attempt=_attempt(client, turn))
+        return scene.missing(at, client, live.name, seq, now, attempt=attempt_of(client, turn))
 
     return Place(at, answer, None, live, _goes_on(scene, live))
 
 
 def ahead(scene: Scene) -> Place:
     """The publisher stands still, and the client counts its failures as segments."""
-    live, at = _quiet_host(scene)
+    live, at = quiet_host(scene)
     first = live.head + 1
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
@@ -164,7 +165,7 @@ def new_life(scene: Scene) -> Place:
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
         head = max(0, int((at - created) / (live.cadence_us / 1e6)))
-        return scene.missing(at, client, live.name, seq, head, attempt=_attempt(client, turn))
+        return scene.missing(at, client, live.name, seq, head, attempt=attempt_of(client, turn))
 
     return Place(begins, answer, Event.CHANNEL_CREATE, live, _goes_on(scene, live))
 
@@ -176,10 +177,10 @@ def refused(status: int, reason: str) -> Setting:
     """Refused by a limit."""
 
     def setting(scene: Scene) -> Place:
-        live, at = _quiet_host(scene)
+        live, at = quiet_host(scene)
 
         def answer(at: float, client: Client, turn: int) -> AccessRecord:
-            return scene.refused(at, client, live.name, status, reason=reason, attempt=_attempt(client, turn))
+            return scene.refused(at, client, live.name, status, reason=reason, attempt=attempt_of(client, turn))
 
         return Place(at, answer, None, live, _goes_on(scene, live))
 
@@ -188,10 +189,10 @@ def refused(status: int, reason: str) -> Setting:
 
 def guarded(scene: Scene) -> Place:
     """The server holds the client back, and tells it to wait; it comes again at once."""
-    live, at = _quiet_host(scene)
+    live, at = quiet_host(scene)
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
-        held = {"reason": Reason.GUARD, "guard_ms": 5 + turn % 20, "attempt": _attempt(client, turn)}
+        held = {"reason": Reason.GUARD, "guard_ms": 5 + turn % 20, "attempt": attempt_of(client, turn)}
         return scene.refused(at, client, live.name, 429, **held)
 
     return Place(at, answer, None, live, _goes_on(scene, live))
@@ -212,7 +213,7 @@ def refused_publisher(scene: Scene) -> Place:
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
         how = {"op": Op.PUBLISH, "method": "POST", "seq": live.head, "reason": Reason.limit("total_bytes")}
-        return scene.refused(at, client, live.name, 503, attempt=_attempt(client, turn), **how)
+        return scene.refused(at, client, live.name, 503, attempt=attempt_of(client, turn), **how)
 
     return Place(place.at, answer, None, live, place.close)
 
@@ -221,11 +222,11 @@ def failing(status: int) -> Setting:
     """A request that breaks the server, or what stands in front of it."""
 
     def setting(scene: Scene) -> Place:
-        live, at = _quiet_host(scene)
+        live, at = quiet_host(scene)
         seq = live.head
 
         def answer(at: float, client: Client, turn: int) -> AccessRecord:
-            return scene.failed(at, client, live.name, status, seq=seq, attempt=_attempt(client, turn))
+            return scene.failed(at, client, live.name, status, seq=seq, attempt=attempt_of(client, turn))
 
         return Place(at, answer, None, live, _goes_on(scene, live))
 
@@ -236,10 +237,10 @@ def rejected(status: int) -> Setting:
     """A token that has expired, or never was for this channel."""
 
     def setting(scene: Scene) -> Place:
-        live, at = _quiet_host(scene)
+        live, at = quiet_host(scene)
 
         def answer(at: float, client: Client, turn: int) -> AccessRecord:
-            return scene.rejected(at, client, live.name, status, seq=live.head, attempt=_attempt(client, turn))
+            return scene.rejected(at, client, live.name, status, seq=live.head, attempt=attempt_of(client, turn))
 
         return Place(at, answer, None, live, _goes_on(scene, live))
 
@@ -253,7 +254,7 @@ def rejected_publisher(scene: Scene) -> Place:
     assert live is not None
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
-        how = {"op": Op.PUBLISH, "method": "POST", "seq": live.head, "attempt": _attempt(client, turn)}
+        how = {"op": Op.PUBLISH, "method": "POST", "seq": live.head, "attempt": attempt_of(client, turn)}
         return scene.rejected(at, client, live.name, 401, **how)
 
     return Place(place.at, answer, None, live, place.close)
@@ -265,7 +266,7 @@ def other_keys(scene: Scene) -> Place:
     name = scene.channel()
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
-        known = {"seq": -1, "reason": Reason.token("signature"), "attempt": _attempt(client, turn)}
+        known = {"seq": -1, "reason": Reason.token("signature"), "attempt": attempt_of(client, turn)}
         return scene.rejected(at, client, name, 401, **known)
 
     return Place(up + scene.rng.uniform(0.5, 8), answer, Event.SERVER_READY)
@@ -277,6 +278,6 @@ def failing_after_restart(scene: Scene) -> Place:
     name = scene.channel()
 
     def answer(at: float, client: Client, turn: int) -> AccessRecord:
-        return scene.failed(at, client, name, 500, seq=-1, attempt=_attempt(client, turn))
+        return scene.failed(at, client, name, 500, seq=-1, attempt=attempt_of(client, turn))
 
     return Place(up + scene.rng.uniform(0.5, 8), answer, Event.SERVER_READY)

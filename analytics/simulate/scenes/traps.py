@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from analytics.durations import micros
 from analytics.simulate.catalogue import Needs, Script, Set
 from analytics.simulate.pace import polite
 from analytics.simulate.people import behind_nat
@@ -20,15 +19,35 @@ def polls_the_next(scene: Scene, every: float, count: int) -> None:
         trap.take(scene.served(1 + seq * every, client, name, seq, seq=-1))
 
 
-def waits_renewed(scene: Scene, clients: int, turns: int) -> None:
-    """A wait that is given up and renewed every 20 s, for as long as nothing comes."""
+def waits_renewed(scene: Scene, clients: int, turns: int, every: float = 20.0) -> None:
+    """A wait that is given up and renewed every so many seconds, for as long as nothing comes."""
     trap, name = scene.trap(), scene.channel()
     everybody = behind_nat(scene.rng, clients) if scene.rng.random() < 0.5 else scene.clients(clients)
-    gone = {"reason": Reason.CLIENT_GONE, "wait_us": None, "dur_us": micros(20), "seq": 5, "rseq": 5, "next_seq": 5}
     for client in everybody:
-        first = scene.rng.uniform(0, 20)
+        first = scene.rng.uniform(0, every)
         for turn in range(turns):
-            trap.take(scene.exchange(first + turn * 20.0, client, name, **gone))
+            trap.take(scene.abandoned(first + turn * every, client, name, 5, every))
+
+
+def zaps(scene: Scene) -> None:
+    """A viewer looks into channel after channel, and leaves each with the GET of a segment and that of the next."""
+    trap, client = scene.trap(), scene.client(conns=2)
+    names = [scene.channel() for _ in range(12)]
+    for turn in range(60):
+        at, name = 1 + turn * 0.7, names[turn % len(names)]
+        scene.served(at, client, name, turn, seq=-2)
+        for ahead in (1, 2):
+            trap.take(scene.abandoned(at + 0.05, client, name, turn + ahead, 0.5))
+
+
+def all_leave(scene: Scene, channels: int) -> None:
+    """Behind one address, everybody waits for the next segment when the line goes down; and comes back."""
+    trap, names = scene.trap(), [scene.channel() for _ in range(channels)]
+    for number, client in enumerate(behind_nat(scene.rng, 40)):
+        at, name = 5 + scene.rng.uniform(0, 0.8), names[number % channels]
+        scene.served(at - 4, client, name, 7)
+        trap.take(scene.abandoned(at, client, name, 8, 7 - at))
+        scene.served(9 + scene.rng.uniform(0, 2), client, name, 8)
 
 
 def five_retries(scene: Scene, answer: str, gap: float) -> None:
@@ -180,6 +199,11 @@ _TRAPS: tuple[tuple[str, Callable[[Scene], None]], ...] = (
     ("polls_the_next/usual", partial(polls_the_next, every=0.5, count=300)),
     ("waits_renewed/one", partial(waits_renewed, clients=1, turns=120)),
     ("waits_renewed/sixty", partial(waits_renewed, clients=60, turns=30)),
+    ("waits_renewed/three_seconds", partial(waits_renewed, clients=1, turns=300, every=3.0)),
+    ("waits_renewed/sixty_each_ten_seconds", partial(waits_renewed, clients=60, turns=30, every=10.0)),
+    ("zaps", zaps),
+    ("all_leave/one_channel", partial(all_leave, channels=1)),
+    ("all_leave/four_channels", partial(all_leave, channels=4)),
     *((f"five_retries/{answer}", partial(five_retries, answer=answer, gap=0.5)) for answer in ("404", "470", "503")),
     ("five_retries/500", partial(five_retries, answer="500", gap=0.5)),
     ("five_retries/at_once", partial(five_retries, answer="post", gap=0.015)),

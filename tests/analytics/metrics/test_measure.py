@@ -108,6 +108,15 @@ def test_success(alone: tuple[Overview, Figures]) -> None:
     assert success.wasted_handler_s == pytest.approx(1199 * 0.0007)
 
 
+def test_giving_up_is_no_answer(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever was refused, and later gives up waiting, was not answered in the end."""
+    log = LogWriter("n1", random.Random(1))
+    log.not_found(0, "bad", "gone")
+    log.abandoned(40, "bad", "gone", 7, 0.5)
+    success = measured(rolled_up(spark, log.lines(), tmp_path), [])[1].success
+    assert (success.first_try, success.eventual) == (0.5, 0.5)
+
+
 def test_minute_and_budgets(alone: tuple[Overview, Figures]) -> None:
     """The bad minute is the worst, and breaks the budgets of the node and of the client."""
     figures, minute = alone[1], us(BAD_MINUTE)

@@ -87,6 +87,39 @@ def falls_behind(log: LogWriter, channel: str) -> tuple[int, int]:
 
 
 @case
+def given_up_ten_times(log: LogWriter, channel: str) -> tuple[int, int]:
+    """One request that waits would have been answered in the end; after a pause it is asked anew."""
+    for turn in range(5):
+        log.abandoned(turn * 0.5, "a", channel, 7, 0.5)
+        log.abandoned(10 + turn * 0.5, "a", channel, 7, 0.5)
+    return 10, 2
+
+
+@case
+def given_up_after_waiting(log: LogWriter, channel: str) -> tuple[int, int]:
+    """Long polls are asked for as often as they end."""
+    for turn in range(5):
+        log.abandoned(turn * 2, "a", channel, 7, 2)
+    return 5, 5
+
+
+@case
+def given_up_and_refused(log: LogWriter, channel: str) -> tuple[int, int]:
+    """Nobody is told anything by what is not answered."""
+    log.abandoned(0, "a", channel, 7, 0.5)
+    log.not_found(0.6, "a", channel, 7)
+    return 2, 2
+
+
+@case
+def leaves(log: LogWriter, channel: str) -> tuple[int, int]:
+    """The GET of a segment, and that of the next one."""
+    for seq in (7, 8):
+        log.abandoned(0, "a", channel, seq, 0.5, conn=seq)
+    return 2, 2
+
+
+@case
 def says_so(log: LogWriter, channel: str) -> tuple[int, int]:
     """The attempt that is answered in the end is a repeat if it says that it is one."""
     log.refused(0, "a", channel)

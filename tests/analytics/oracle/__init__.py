@@ -99,6 +99,7 @@ def _exchanges() -> str:
         coalesce({_bounded("rseq")}, {_bounded("seq")}) AS seq, {_bounded("next_seq")} AS head, conn_bit, node_bit,
         CASE WHEN retry_after_ms >= 0 THEN retry_after_ms END AS retry_after_ms,
         CASE WHEN guard_ms BETWEEN 0 AND {7 * 86_400 * 1_000_000} THEN guard_ms ELSE 0 END AS guard_ms,
+        CASE WHEN dur_us BETWEEN 0 AND {7 * 86_400 * 1_000_000} THEN dur_us ELSE 0 END AS dur_us,
         coalesce(eos, false)::INTEGER AS closed,
         coalesce(answer IN ('served', 'zero_byte', 'ended')
             AND wait_us BETWEEN 256000 AND {7 * 86_400 * 1_000_000}, false)::INTEGER AS waited
@@ -126,6 +127,8 @@ def _answer() -> str:
         WHEN status = 404 AND coalesce(op, '') <> 'api' THEN 'not_found'
         WHEN status = 470 AND coalesce(op, '') <> 'api' THEN 'seq_missing'
         WHEN status IN (400, 401, 403, 405) AND channel IS NOT NULL AND coalesce(op, '') <> 'api' THEN 'rejected'
+        WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND coalesce(bytes_out, 0) = 0 AND status IS NULL
+            AND reason = 'client_gone' AND (dur_us IS NULL OR dur_us < 2000000) THEN 'abandoned'
         WHEN {read} AND NOT {left} AND eos THEN 'ended' WHEN {read} AND NOT {left} THEN 'zero_byte'
         WHEN op = 'publish' AND NOT {left} THEN 'post' ELSE 'ok' END"""
 

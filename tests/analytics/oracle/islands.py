@@ -79,7 +79,7 @@ def _rollup() -> str:
         bit_or(1::UBIGINT << (seq % 64)) AS seq_bits, min(head) AS head_lo, max(head) AS head_hi,
         bit_or(1::UBIGINT << conn_bit) AS conn_bits, bit_or(1::UBIGINT << node_bit) AS node_bits,
         bit_or(1::UBIGINT << (ts_us % width * 64 // width)) AS slots,
-        max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms, sum(closed) AS closed,
+        max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms, sum(closed) AS closed, sum(dur_us) AS dur_us,
         CASE WHEN count(*) < 1 << 15 THEN sum(waited) ELSE 0 END AS waited
         FROM placed GROUP BY ALL;"""
 
@@ -93,7 +93,7 @@ def _buckets() -> str:
         sum(n)::BIGINT AS n, min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo,
         max(seq_hi) AS seq_hi, bit_or(seq_bits) AS seq_bits, min(head_lo) AS head_lo, max(head_hi) AS head_hi,
         bit_or(conn_bits) AS conn_bits, bit_or(node_bits) AS node_bits, bit_or(slots) AS slots,
-        max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms, sum(closed) AS closed,
+        max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms, sum(closed) AS closed, sum(dur_us) AS dur_us,
         sum(waited)::BIGINT AS waited,
         min(node) AS node_lo, max(node) AS node_hi,
         min(release) AS release_lo, max(release) AS release_hi, {kinds}
@@ -105,7 +105,7 @@ def _buckets() -> str:
         FROM (SELECT *, first_us - lag(last_us) OVER
             (PARTITION BY client, named, channel, place, family ORDER BY bucket_us) AS pause FROM all_buckets);
     CREATE VIEW beside AS SELECT *,
-        CASE WHEN family = 'failure' THEN 0 ELSE seqs_of(family, n, seq_bits, seq_lo, seq_hi) END AS own,
+        CASE WHEN family IN ({words(ONCE_PER_SEQ)}) THEN seqs_of(family, n, seq_bits, seq_lo, seq_hi) ELSE 0 END AS own,
         coalesce(first_us - lag(last_us) OVER w <= {micros(P.gap_s)} AND seq_lo <= lag(seq_hi) OVER w
             AND lag(seq_lo) OVER w <= seq_hi, false) AS follows,
         coalesce(lead(first_us) OVER w - last_us <= {micros(P.gap_s)} AND seq_lo <= lead(seq_hi) OVER w
@@ -156,7 +156,8 @@ def _summed(source: str, part: str) -> str:
                 min(first_us) AS first_us, max(last_us) AS last_us, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
                 min(head_lo) AS head_lo, max(head_hi) AS head_hi, bit_or(conn_bits) AS conn_bits,
                 bit_or(node_bits) AS node_bits, max(retry_after_ms) AS retry_after_ms, sum(guard_ms) AS guard_ms,
-                sum(closed) AS closed, sum(waited)::BIGINT AS waited, min(node_lo) AS node_lo, max(node_hi) AS node_hi,
+                sum(closed) AS closed, sum(dur_us) AS dur_us, sum(waited)::BIGINT AS waited,
+                min(node_lo) AS node_lo, max(node_hi) AS node_hi,
                 min(release_lo) AS release_lo, max(release_hi) AS release_hi, max(peak_rps) AS peak_rps,
                 sum(seqs)::BIGINT AS seqs,
                 sum(busy_s) AS busy_s, {counts} FROM {source} GROUP BY ALL)))"""
@@ -184,7 +185,8 @@ def _candidates() -> str:
                 AND (last_us - first_us) / 1e6 <= CASE WHEN named THEN {P.crowd_s} ELSE {P.anonymous_s} END))
         AND NOT (answer IN ({words(REPEATABLE)}) AND (hits - 1) * {P.gap_s} < (last_us - first_us) / 1e6)
         AND NOT (answer = 'served' AND 2 * waited < seqs AND n < {P.browse_times} * seqs * {READERS}
-            AND hits < {P.browse_rps} * (last_us - first_us) / 1e6);"""
+            AND hits < {P.browse_rps} * (last_us - first_us) / 1e6)
+        AND NOT (answer = 'abandoned' AND dur_us = 0 AND NOT quick(hits, node_bits, rate));"""
 
 
 def islands() -> list[str]:

@@ -174,7 +174,7 @@ def _classes() -> str:
     CREATE TABLE classed AS SELECT * FROM (SELECT *, CASE answer
         WHEN 'zero_byte' THEN 'zero_byte_loop' WHEN 'served' THEN 'same_segment_loop' WHEN 'ended' THEN 'ended_loop'
         WHEN 'post' THEN 'repost_loop' WHEN 'server_error' THEN 'server_error_loop'
-        WHEN 'rejected' THEN 'rejected_loop'
+        WHEN 'rejected' THEN 'rejected_loop' WHEN 'abandoned' THEN 'abandoned_loop'
         WHEN 'fleet_overload' THEN 'overload_amplification'
         WHEN 'fleet_herd' THEN CASE WHEN trigger IN ({words(SERVER_EVENTS)}) OR at_once
             OR trigger = 'channel_end' AND insistent THEN 'thundering_herd' END

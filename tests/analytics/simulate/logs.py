@@ -45,6 +45,8 @@ def is_of(storm: str, line: Line) -> bool:
             return status is not None and status >= 500 and status not in _REFUSED
         case "rejected_loop":
             return status in (400, 401, 403, 405)
+        case "abandoned_loop":
+            return op == "read" and status is None and nothing and line.get("reason") == "client_gone"
         case "zero_byte_loop":
             return empty_read and not over
         case "ended_loop":

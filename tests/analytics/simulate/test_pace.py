@@ -65,7 +65,7 @@ def test_the_catalogue() -> None:
     """Every class is played in several ways, and names are unique."""
     standard = scripts(Set.STANDARD)
     counts = {kind: sum(script.kind == kind for script in standard) for kind in {script.kind for script in standard}}
-    assert len(counts) == 14
+    assert len(counts) == 15
     assert min(counts.values()) >= 5
     assert {script.needs for script in standard} == set(Needs)
     assert scripts(Set.HEALTHY) == ()

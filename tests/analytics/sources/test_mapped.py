@@ -98,11 +98,11 @@ def test_what_headers_say(read: Read) -> None:
 
 
 GONE = {
-    "nginx": as_line(NGINX | {"status": 499}),
+    "nginx": as_line(NGINX | {"status": 499, "body_bytes_sent": 0}),
     "combined": COMBINED.replace(b" 404 17 ", b" 499 0 "),
-    "envoy": as_line(ENVOY | {"response_code": 0, "response_flags": "DC"}),
-    "envoy, flags": as_line(ENVOY | {"response_code": 0, "response_flags": "UPE,DC"}),
-    "caddy": as_line(CADDY | {"status": 0}),
+    "envoy": as_line(ENVOY | {"response_code": 0, "response_flags": "DC", "bytes_sent": 0}),
+    "envoy, flags": as_line(ENVOY | {"response_code": 0, "response_flags": "UPE,DC", "bytes_sent": 0}),
+    "caddy": as_line(CADDY | {"status": 0, "size": 0}),
 }
 
 
@@ -112,7 +112,7 @@ def test_clients_that_left_first(spark: SparkSession, tmp_path: Path) -> None:
         write_lines(tmp_path / f"{name}.log", [line])
     rows = read_logs(spark, find_logs([str(tmp_path)])).withColumn("answer", answer_kind()).collect()
     assert len(rows) == len(GONE)
-    assert {(row["reason"], row["status"], row["answer"]) for row in rows} == {("client_gone", None, "ok")}
+    assert {(row["reason"], row["status"], row["answer"]) for row in rows} == {("client_gone", None, "abandoned")}
 
 
 TIMES: dict[str, tuple[dict[str, Any], int | None]] = {

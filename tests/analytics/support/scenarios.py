@@ -299,6 +299,34 @@ def rejected_publisher(log: LogWriter) -> list[Truth]:
     return [Truth("rejected_loop", 50)]
 
 
+@storm
+def abandoned_loop(log: LogWriter) -> list[Truth]:
+    """The publisher has stalled, and a reader gives up after a tenth of a second, each time with its connection."""
+    for number, at in enumerate(ticks(log, 3, 50, 0.1)):
+        log.abandoned(at, "loop", "film", 7, 0.075, conn=7000 + number)
+    return [Truth("abandoned_loop", 50)]
+
+
+@storm
+def abandoned_each_second(log: LogWriter) -> list[Truth]:
+    """Gives up after a second, in a channel's new life, while others share its key: those wait."""
+    log.event(1.0, Event.CHANNEL_CREATE, "film")
+    for turn in range(40):
+        log.abandoned(2 + turn * 1.02, "shared", "film", 0, 1.0, seq=-1)
+    for reader in range(30):
+        for turn in range(4):
+            log.abandoned(2 + turn * 10 + reader / 3, "shared", "film", 0, 10.0, conn=2000 + reader)
+    return [Truth("abandoned_loop", 40, trigger="channel_create")]
+
+
+@storm
+def abandoned_loop_of_unknown_waits(log: LogWriter) -> list[Truth]:
+    """Ten times a second at first, in a log that says neither after how long nor for which segment."""
+    for at in (*ticks(log, 3, 30, 0.1), *ticks(log, 6, 20, 1.0)):
+        log.abandoned(at, "loop", "film", None, None)
+    return [Truth("abandoned_loop", 50)]
+
+
 # --- look-alikes ------------------------------------------------------------------------------------------------------
 
 
@@ -321,9 +349,52 @@ def polling_for_the_next(log: LogWriter) -> None:
 def waits_renewed(log: LogWriter) -> None:
     """A wait given up and renewed every 20 s, for half an hour; by 300 readers behind one key."""
     for turn in range(90):
-        log.exchange(turn * 20.0, "patient", "quiet", seq=5, reason=Reason.CLIENT_GONE)
+        log.abandoned(turn * 20.0, "patient", "quiet", 5, 20.0)
     for turn in range(300):
         log.exchange(turn * 0.05, "patient", "quiet", status=200, seq=5, rseq=5, reason=Reason.CLIENT_GONE)
+
+
+@trap
+def long_polls(log: LogWriter) -> None:
+    """Waits of three, ten and thirty seconds, renewed at once, on two connections each; and one of unknown length."""
+    for seconds, turns in ((3, 200), (10, 100), (30, 50)):
+        for turn in range(turns):
+            for seq in (5, 6):
+                log.abandoned(turn * (seconds + 0.01), f"patient-{seconds}", "quiet", seq, seconds, conn=seq)
+    for turn in range(200):
+        log.abandoned(turn * 3.0, "unknown", "quiet", 5, None)
+
+
+@trap
+def gives_up_and_backs_off(log: LogWriter) -> None:
+    """A short time limit, and longer and longer pauses, for half an hour."""
+    at = 0.0
+    for turn in range(90):
+        log.abandoned(at, "polite", "quiet", 5, 0.5)
+        at += 0.5 + min(20, 0.1 * 2.0**turn)
+
+
+@trap
+def looks_into_many_channels(log: LogWriter) -> None:
+    """A viewer leaves each channel with two GETs that wait: that of a segment, and that of the next."""
+    for turn in range(60):
+        for seq in (5, 6):
+            log.abandoned(turn * 0.3, "zapper", f"film-{turn % 20}", seq, 0.25, conn=seq)
+
+
+@trap
+def all_leave_at_once(log: LogWriter) -> None:
+    """Fifty viewers that share one client key wait when their line goes down; a relay that crashes leaves as many."""
+    for viewer in range(50):
+        log.abandoned(5 + log.rng.uniform(0, 0.9), "nat", "film", 30, 0.8, conn=viewer)
+        log.abandoned(5 + log.rng.uniform(0, 0.9), "relay", f"film-{viewer}", 30, 0.8, conn=100 + viewer)
+
+
+@trap
+def preconnects_given_up(log: LogWriter) -> None:
+    """A publisher breaks its preconnect off, and opens it again, ten times a second."""
+    for at in ticks(log, 0, 100, 0.1):
+        log.abandoned(at, "studio", "film", 8, 0.09, op=Op.PUBLISH, method="POST")
 
 
 @trap

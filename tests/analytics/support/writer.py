@@ -82,6 +82,14 @@ class LogWriter:
         usual = {"status": status, "seq": -1, "reason": Reason.limit("readers"), "retry_after_ms": 1000}
         self.exchange(at, client, channel, **usual | fields)
 
+    def abandoned(
+        self, at: float, client: str, channel: str, seq: int | None, wait_s: float | None, /, **fields: Any
+    ) -> None:
+        """A GET that was given up after so many seconds; not known if ``None``."""
+        usual = {"seq": -1 if seq is None else seq, "rseq": seq, "next_seq": seq, "reason": Reason.CLIENT_GONE}
+        waited = {"wait_us": None, "dur_us": None if wait_s is None else round(wait_s * 1_000_000)}
+        self.exchange(at, client, channel, **usual | waited | fields)
+
     def posted(self, at: float, client: str, channel: str, seq: int, status: int = 200, /, **fields: Any) -> None:
         """A segment published."""
         usual = {"op": Op.PUBLISH, "method": "POST", "status": status, "seq": seq, "rseq": seq, "bytes_in": 8192}

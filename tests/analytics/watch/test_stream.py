@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from analytics.answers import CODES
 from analytics.watch.judge import Judge
 from analytics.watch.ledger import Ledger
 from analytics.watch.limits import WatchLimits
 from analytics.watch.news import News
+from analytics.watch.query import state_schema
 from analytics.watch.reading import read_health
 from analytics.watch.run import HEALTH, start_query
 from analytics.watch.state import MAKER
@@ -21,6 +23,7 @@ from tests.analytics.watch.requests import request
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.sql import SparkSession
 
 LIMITS = WatchLimits()
@@ -106,3 +109,10 @@ def test_hostile_lines_and_restarts(spark: SparkSession, tmp_path: Path) -> None
     with watching(spark, log, tmp_path / "state", told):
         wait(lambda: "c" in told.clients)
     assert told.clients[1:] == ["b", "c"]
+
+
+def test_a_checkpoint_is_of_its_kinds_of_answer(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's state has them as numbers: where those mean something else, it is another state."""
+    before = state_schema(spark)
+    monkeypatch.setattr("analytics.watch.query.CODES", dict.fromkeys(reversed(CODES), 0))
+    assert state_schema(spark) != before
