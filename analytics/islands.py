@@ -18,7 +18,7 @@ from analytics.durations import micros
 from analytics.own_time import own_us_sql
 from analytics.params import StormParams
 from analytics.query import query
-from analytics.repeats import distinct_seqs_sql, shared_sql, stretch_hits_sql, waited_sql
+from analytics.repeats import distinct_seqs_sql, n_shared_sql, shared_sql, stretch_hits_sql, waited_sql
 from analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _repeating(buckets: str, params: StormParams) -> str:
     gap = micros(params.gap_s)
     again = f"coalesce({shared_sql('before')} AND first_us - last_us_before <= {gap}, false)"
     next_again = f"coalesce({shared_sql('after')} AND first_us_after - last_us <= {gap}, false)"
-    known = f"IF({again}, bit_count(seq_bits & seq_bits_before), 0)"
+    known = f"IF({again}, {n_shared_sql('before')}, 0)"
     return f"""
         SELECT *, greatest(0L, distinct_seqs - {known}) AS seqs
         FROM (SELECT *, {sides}, IF(family IN ({quoted(ONCE_PER_SEQ)}), {distinct_seqs_sql()}, 0L) AS distinct_seqs

@@ -73,6 +73,17 @@ def shared_sql(side: str) -> str:
     return f"(seq_bits & seq_bits_{side}) <> 0 AND {overlap}"
 
 
+def n_shared_sql(side: str) -> str:
+    """How many seqs a row and its neighbour were both about, at most: bits they share, but no more than lie between the
+    bounds of both. A fast publisher's next hundred seqs have the bits of those before them.
+
+    Args:
+        side: as in :func:`shared_sql`, which has to hold.
+    """
+    common = f"least(seq_hi, seq_hi_{side}) - greatest(seq_lo, seq_lo_{side}) + 1"
+    return f"least(bit_count(seq_bits & seq_bits_{side}), {common})"
+
+
 def connections_sql(bits: str = "conn_bits", most: str = "n") -> str:
     """About how many connections the lines came over: at least 1, at most ``most``; 1 where the log does not say."""
     estimate = f"coalesce({counted_sql(bits)}, {most})"

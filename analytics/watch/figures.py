@@ -177,11 +177,11 @@ def distinct(bits: int) -> float | None:
 
 
 def _shared(row: Signal, before: Signal | None) -> int:
-    """Seqs of a row that the row before had as well; as in :mod:`analytics.islands`."""
+    """Seqs of a row that the row before had as well, at most; as in :func:`analytics.repeats.n_shared_sql`."""
     if before is None or row.seq_bits is None or before.seq_bits is None:
         return 0
-    apart = (row.seq_lo or 0) > (before.seq_hi or 0) or (before.seq_lo or 0) > (row.seq_hi or 0)
-    return 0 if apart else (row.seq_bits & before.seq_bits & (1 << BITS) - 1).bit_count()
+    between = min(row.seq_hi or 0, before.seq_hi or 0) - max(row.seq_lo or 0, before.seq_lo or 0) + 1
+    return max(0, min(between, (row.seq_bits & before.seq_bits & (1 << BITS) - 1).bit_count()))
 
 
 def _busy_s(row: Signal) -> float:

@@ -20,7 +20,7 @@ RHYTHMS = 0.9
 
 def test_the_report_on_a_guarded_log(spark: SparkSession, tmp_path: Path) -> None:
     """As good as on the same log without it; each hold is in the client's gaps, and none in its pauses."""
-    truth = simulated(tmp_path / "log", 24, Set.STANDARD, 15_000)
+    truth = simulated(tmp_path / "log", 23, Set.STANDARD, 15_000)
     lines = [line for path in sorted((tmp_path / "log").glob("*.jsonl")) for line in path.read_text().splitlines()]
     held = guarded(lines)
     assert sum('"guard_ms"' in line for line in held.lines) > 1000

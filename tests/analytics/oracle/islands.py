@@ -110,7 +110,8 @@ def _buckets() -> str:
             AND lag(seq_lo) OVER w <= seq_hi, false) AS follows,
         coalesce(lead(first_us) OVER w - last_us <= {micros(P.gap_s)} AND seq_lo <= lead(seq_hi) OVER w
             AND lead(seq_lo) OVER w <= seq_hi, false) AS goes_on,
-        coalesce(bit_count(seq_bits & lag(seq_bits) OVER w), 0) AS known,
+        coalesce(least(bit_count(seq_bits & lag(seq_bits) OVER w),
+            least(seq_hi, lag(seq_hi) OVER w) - greatest(seq_lo, lag(seq_lo) OVER w) + 1), 0) AS known,
         coalesce(bit_count(seq_bits & lead(seq_bits) OVER w), 0) AS known_next
         FROM buckets WINDOW w AS (PARTITION BY client, named, channel, place, family, chain ORDER BY bucket_us);
     CREATE TABLE signals AS SELECT *, greatest(0, own - CASE WHEN follows THEN known ELSE 0 END)::BIGINT AS seqs,

@@ -552,6 +552,15 @@ def two_connections_per_reader(log: LogWriter) -> None:
 
 
 @trap
+def fast_publisher_sends_again(log: LogWriter) -> None:
+    """Five segments a second; one in fifty is sent again, where one bucket of ten seconds ends and the next begins."""
+    for seq in range(300):
+        log.posted(seq * 0.2, "studio", "film", seq)
+        if seq % 50 == 49:
+            log.posted(seq * 0.2 + 0.3, "studio", "film", seq, attempt=2)
+
+
+@trap
 def restart_with_jitter(log: LogWriter) -> None:
     """Sixty clients come back after a restart, refused once each, spread by Retry-After."""
     log.event(0.0, Event.SERVER_START)
