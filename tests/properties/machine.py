@@ -12,7 +12,7 @@ from app.core.limits import Limits
 from tests.properties.model import Post, World
 
 CI: Final = settings(
-    max_examples=1000,
+    max_examples=600,
     stateful_step_count=50,
     suppress_health_check=list(HealthCheck),
     print_blob=False,
