@@ -125,8 +125,8 @@ def print_series(console: Console, series: Series) -> None:
             ("p99 ms", lambda server: f"{median(series.values(server, 'p99_ms')):.1f}"),
             ("chunks/s", lambda server: f"{median(series.values(server, 'rate')):.0f}"),
             ("server core", lambda server: f"{median(series.values(server, 'server_busy')):.0%}"),
-            ("both us", lambda server: f"{median(series.both_us(server)):.1f}"),
             ("load core", lambda server: f"{median(series.values(server, 'load_busy')):.0%}"),
+            ("both us", lambda server: f"{median(series.both_us(server)):.1f}"),
         ]
     columns += [
         ("delivered", lambda server: f"{min(series.values(server, 'share')):.2%}"),

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-"""The widest bucket of a roll-up, microseconds: a state cannot be cut more finely."""
-
 RollUp = Callable[[LogFiles, bool], "DataFrame"]
 """Makes the roll-up of some files, its rows told apart by :data:`analytics.incremental.store.SOURCE`, of each line once
 if so told (:func:`analytics.duplicates.once`)."""
@@ -115,6 +113,7 @@ def kept_of(spark: SparkSession, state: State, manifest: Manifest, window: Windo
 
     from analytics.incremental.store import NO_HOUR, read_hours
 
+    # The widest bucket of a roll-up: a state cannot be cut more finely.
     since = 0 if window.from_us is None else window.from_us - window.from_us % MINUTE_US
     until = None if window.to_us is None else window.to_us + -window.to_us % MINUTE_US
     hours = tuple(

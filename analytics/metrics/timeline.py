@@ -31,7 +31,7 @@ DAY_S: Final = 86_400
 
 def step_width(from_us: int, to_us: int) -> int:
     """The narrowest width, microseconds, at which so long a time fits into :data:`MAX_STEPS` aligned steps."""
-    widths = (*STEP_WIDTHS_S, *(days * DAY_S for days in range(2, (to_us - from_us) // (DAY_US) + 2)))
+    widths = (*STEP_WIDTHS_S, *(days * DAY_S for days in range(2, (to_us - from_us) // DAY_US + 2)))
     for seconds in widths:
         width = seconds * SECOND_US
         if to_us // width - from_us // width < MAX_STEPS:

@@ -58,11 +58,13 @@ class Island:
         return max((row.last_us for row in self.rows.values()), default=self.settled.last_us)
 
     def goes_on_with(self, row: Signal, gap_us: int, turn_us: int) -> bool:
-        """Whether a row that it does not have yet belongs to it: no longer pause, no other kind of answer.
+        """Whether a row belongs to it: one that it has, as it has grown; or no longer pause, no other kind of answer.
 
         Args:
             gap_us, turn_us: the longest pause; and that before a kind of answer that it has not had, microseconds.
         """
+        if row.cell in self.rows:
+            return True
         pause = max(row.first_us - self.last_us, self.first_us - row.last_us)
         if pause > gap_us:
             return False
@@ -144,11 +146,7 @@ class Islands:
         """
         ended = None
         island = self._open.pop(row.key, None)
-        if (
-            island is not None
-            and row.cell not in island.rows
-            and not island.goes_on_with(row, self._gap_us, self._turn_us)
-        ):
+        if island is not None and not island.goes_on_with(row, self._gap_us, self._turn_us):
             if row.last_us < island.first_us:
                 # A latecomer, from before a stretch that has begun since: its own is over and has been told.
                 self._open[row.key] = island

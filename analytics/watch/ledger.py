@@ -33,7 +33,7 @@ class Ledger:
 
     Attributes:
         batch: the last batch that was judged. dropped: alerts that a receiver never got, by receiver.
-        detector: what the detector knew when the ledger was opened; ``None`` if there was nothing yet.
+        detector: what the detector knew then, as it was read or is to be written; ``None`` if there is nothing yet.
     """
 
     def __init__(self, folder: Path, source: Mapping[str, Any], limits: WatchLimits) -> None:
@@ -51,8 +51,7 @@ class Ledger:
         self._lock = RLock()
         self._checkpoint: str | None = None
         self.batch = NOTHING
-        self.detector: dict[str, Any] | None = None
-        self._detector: Known | None = None
+        self.detector: Any = None
         self._outbox: dict[str, list[dict[str, Any]]] = {}
         self._firing: dict[str, dict[str, Any]] = {}
         self._told: dict[str, None] = {}
@@ -68,7 +67,6 @@ class Ledger:
             same = known["source"] == self._source
             self._checkpoint, self.batch = known["checkpoint"], known["batch"]
             self.detector, self._outbox = known["detector"], known["outbox"]
-            self._detector = self.detector
             self._firing, self.dropped = known["firing"], known["dropped"]
             self._told = dict.fromkeys(known["told"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -107,7 +105,7 @@ class Ledger:
             for receiver in to:
                 self._put(receiver, fresh)
             self.batch = self.batch if batch is None else batch
-            self._detector = detector
+            self.detector = detector
             self._write()
         return fresh
 
@@ -150,7 +148,7 @@ class Ledger:
             "source": self._source,
             "checkpoint": self._checkpoint,
             "batch": self.batch,
-            "detector": self._detector,
+            "detector": self.detector,
             "outbox": self._outbox,
             "firing": self._firing,
             "told": list(self._told),
