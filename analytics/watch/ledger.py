@@ -19,7 +19,7 @@ from analytics.errors import BadInput
 from analytics.watch.limits import WatchLimits
 from analytics.watch.news import News
 
-VERSION: Final = 1
+VERSION: Final = 2
 FILE: Final = "watch.json"
 Known = Mapping[str, Any] | orjson.Fragment
 """What a detector knows, for JSON."""
