@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from analytics.classes import StormClass
-from trickle.records import Event
+from tricklecast.analytics.classes import StormClass
+from tricklecast.trickle.records import Event
 
 
 @dataclass(frozen=True, slots=True)

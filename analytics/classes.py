@@ -5,13 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from analytics.answers import ONCE_PER_SEQ, Answer, quoted
-from analytics.fleet import Fleet
-from analytics.params import StormParams
-from analytics.query import query
-from analytics.repeats import stretch_readers_sql
-from analytics.triggers import SERVER_EVENTS
-from trickle.records import Event
+from tricklecast.analytics.answers import ONCE_PER_SEQ, Answer, quoted
+from tricklecast.analytics.fleet import Fleet
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.query import query
+from tricklecast.analytics.repeats import stretch_readers_sql
+from tricklecast.analytics.triggers import SERVER_EVENTS
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,7 +55,8 @@ def classify(triggered: DataFrame, params: StormParams) -> DataFrame:
     """Adds ``class`` and drops what has none: answers that repeat in a way that is nobody's fault.
 
     Args:
-        triggered: candidates after :func:`analytics.triggers.with_context` (needs ``ended_us``, ``trigger``).
+        triggered: candidates after :func:`analytics.triggers.with_context` (needs ``ended_us``,
+            ``trigger``).
     """
     classed = f"SELECT *, {_class_of(params)} AS class FROM {{triggered}} WHERE {_in_one_life(params)}"
     return query(f"SELECT * FROM ({classed}) WHERE class IS NOT NULL", triggered=triggered)

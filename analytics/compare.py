@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analytics.report.figures import Comparison, RateRatio
+from tricklecast.analytics.report.figures import Comparison, RateRatio
 
 MAX_BLOCKS: Final = 30
 """Blocks per side; see above."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import REPEATABLE, Answer, among, quoted
-from analytics.durations import MINUTE_US
-from analytics.query import query
-from analytics.repeats import distinct_seqs_sql, shared_sql
+from tricklecast.analytics.answers import REPEATABLE, Answer, among, quoted
+from tricklecast.analytics.durations import MINUTE_US
+from tricklecast.analytics.query import query
+from tricklecast.analytics.repeats import distinct_seqs_sql, shared_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +70,8 @@ class Divided:
         return self.sums.where("timed")
 
     def storm_rows(self) -> DataFrame:
-        """The rows in which :func:`analytics.job.find_storms` finds what it would find in the whole roll-up."""
+        """The rows in which :func:`analytics.job.find_storms` finds what it would find in the whole
+        roll-up."""
         return self.telling.where(f"kin OR answer <> '{Answer.POST}'")
 
     def arrivals(self) -> DataFrame:

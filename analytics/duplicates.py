@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from analytics.rollup import BITS
+from tricklecast.analytics.rollup import BITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

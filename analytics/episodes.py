@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer, quoted
-from analytics.durations import micros
-from analytics.islands import KEY, added_up, finished
-from analytics.params import StormParams
-from analytics.query import query
-from analytics.repeats import connections_sql, stretch_readers_sql
-from analytics.severity import Severity, fast, severity, sums, worst_names
+from tricklecast.analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer, quoted
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.islands import KEY, added_up, finished
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.query import query
+from tricklecast.analytics.repeats import connections_sql, stretch_readers_sql
+from tricklecast.analytics.severity import Severity, fast, severity, sums, worst_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trickle.errors import TrickleError
+from tricklecast.trickle.errors import TrickleError
 
 
 class AnalyticsError(TrickleError):

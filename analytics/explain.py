@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.metrics.members import answers_of
-from analytics.normalise import MAX_TEXT, answer_kind, network
-from analytics.schema import CORRUPT
-from trickle.records import FIELD_NAMES, Kind
+from tricklecast.analytics.metrics.members import answers_of
+from tricklecast.analytics.normalise import MAX_TEXT, answer_kind, network
+from tricklecast.analytics.schema import CORRUPT
+from tricklecast.trickle.records import FIELD_NAMES, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from analytics.report.model import Episode
+    from tricklecast.analytics.report.model import Episode
 
 FIRST: Final = 20
 LAST: Final = 5
@@ -81,7 +81,8 @@ def gather(lines: DataFrame, episode: Episode, *, each_once: bool = False) -> Ev
 
     Args:
         lines: :func:`analytics.sources.read_logs`.
-        each_once: show one of several lines that say the same, as they were counted; see :mod:`analytics.duplicates`.
+        each_once: show one of several lines that say the same, as they were counted; see
+            :mod:`analytics.duplicates`.
     """
     placed = lines.withColumns({"answer": answer_kind(), "file": F.input_file_name()}).where(F.col(CORRUPT).isNull())
     about = placed.where(_of_episode(episode) | _of_trigger(episode))

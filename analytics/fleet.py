@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import FAILURES, Answer, quoted
-from analytics.durations import SECOND_US, micros
-from analytics.own_time import own_us_sql
-from analytics.params import StormParams
-from analytics.query import planned, query
-from analytics.severity import Severity, sums, worst_names
+from tricklecast.analytics.answers import FAILURES, Answer, quoted
+from tricklecast.analytics.durations import SECOND_US, micros
+from tricklecast.analytics.own_time import own_us_sql
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.query import planned, query
+from tricklecast.analytics.severity import Severity, sums, worst_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -82,9 +82,9 @@ def fleet_candidates(rollup: DataFrame, params: StormParams) -> DataFrame:
     """Stretches of time in which many clients failed together, from the roll-up, each with its members.
 
     Returns:
-        columns as of :func:`analytics.episodes.storms`, with a :class:`Fleet` as ``answer``, without ``client``; with
-        ``channel`` only if there is just one; but with ``n_clients``, ``clients``, ``n_channels``, ``channels``,
-        ``at_once`` and ``insistent``.
+        columns as of :func:`analytics.episodes.storms`, with a :class:`Fleet` as ``answer``, without
+        ``client``; with ``channel`` only if there is just one; but with ``n_clients``, ``clients``, ``n_channels``,
+        ``channels``, ``at_once`` and ``insistent``.
     """
     # Gone through twice.
     failures = planned(query(_failures(params), rollup=rollup))

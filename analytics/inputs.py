@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from analytics.content import duplicates_among, is_damaged, unfinished_line
-from analytics.errors import BadInput
+from tricklecast.analytics.content import duplicates_among, is_damaged, unfinished_line
+from tricklecast.analytics.errors import BadInput
 
 LOG_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".log", ".parquet"})
 """What a log in a directory is called (before ``.gz`` or a rotation's suffix)."""

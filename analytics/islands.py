@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, quoted
-from analytics.durations import micros
-from analytics.own_time import own_us_sql
-from analytics.params import StormParams
-from analytics.query import query
-from analytics.repeats import distinct_seqs_sql, n_shared_sql, shared_sql, stretch_hits_sql, waited_sql
-from analytics.rollup import SLOTS
+from tricklecast.analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, quoted
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.own_time import own_us_sql
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.query import query
+from tricklecast.analytics.repeats import distinct_seqs_sql, n_shared_sql, shared_sql, stretch_hits_sql, waited_sql
+from tricklecast.analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

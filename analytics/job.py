@@ -10,36 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer
-from analytics.classes import classify, without_repetition
-from analytics.content import has_repeated_line
-from analytics.divided import FEW_ROWS, Divided, divided
-from analytics.duplicates import once, suspected
-from analytics.episodes import merge_channels, merge_clients, storms
-from analytics.fleet import candidates, fleet_candidates, worth_looking
-from analytics.islands import islands
-from analytics.meanwhile import meanwhile
-from analytics.metrics.measure import figures, of_episodes, of_traffic
-from analytics.metrics.timeline import step_width
-from analytics.metrics.totals import overview
-from analytics.normalise import normalise
-from analytics.params import StormParams
-from analytics.progress import Stage, silent
-from analytics.query import planned
-from analytics.report.model import Episode, Report, episode_from
-from analytics.rhythm import tempos
-from analytics.rollup import events_of, roll_up
-from analytics.rotating import rotating_candidates
-from analytics.sources import read_logs
-from analytics.spark import interpreted
-from analytics.triggers import with_context
+from tricklecast.analytics.answers import FAILURES, Answer
+from tricklecast.analytics.classes import classify, without_repetition
+from tricklecast.analytics.content import has_repeated_line
+from tricklecast.analytics.divided import FEW_ROWS, Divided, divided
+from tricklecast.analytics.duplicates import once, suspected
+from tricklecast.analytics.episodes import merge_channels, merge_clients, storms
+from tricklecast.analytics.fleet import candidates, fleet_candidates, worth_looking
+from tricklecast.analytics.islands import islands
+from tricklecast.analytics.meanwhile import meanwhile
+from tricklecast.analytics.metrics.measure import figures, of_episodes, of_traffic
+from tricklecast.analytics.metrics.timeline import step_width
+from tricklecast.analytics.metrics.totals import overview
+from tricklecast.analytics.normalise import normalise
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.progress import Stage, silent
+from tricklecast.analytics.query import planned
+from tricklecast.analytics.report.model import Episode, Report, episode_from
+from tricklecast.analytics.rhythm import tempos
+from tricklecast.analytics.rollup import events_of, roll_up
+from tricklecast.analytics.rotating import rotating_candidates
+from tricklecast.analytics.sources import read_logs
+from tricklecast.analytics.spark import interpreted
+from tricklecast.analytics.triggers import with_context
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.inputs import LogFiles
-    from analytics.metrics.totals import Overview
-    from analytics.sources import Reading
+    from tricklecast.analytics.inputs import LogFiles
+    from tricklecast.analytics.metrics.totals import Overview
+    from tricklecast.analytics.sources import Reading
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import CODES, FAILURES, GRAINS, PATIENCE_US, Answer, codes, from_code, upto
-from analytics.durations import DAY_US
-from analytics.schema import CORRUPT, EXPECTED
-from trickle.records import Kind, Op, Reason
-from trickle.wire import LAST_SEQ, Status
+from tricklecast.analytics.answers import CODES, FAILURES, GRAINS, PATIENCE_US, Answer, codes, from_code, upto
+from tricklecast.analytics.durations import DAY_US
+from tricklecast.analytics.schema import CORRUPT, EXPECTED
+from tricklecast.trickle.records import Kind, Op, Reason
+from tricklecast.trickle.wire import LAST_SEQ, Status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,16 +43,17 @@ even on one connection, but not with all of this the same."""
 
 
 def normalise(lines: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
-    """Lines as of :func:`analytics.schema.log_schema` to rows for :func:`analytics.rollup.roll_up`.
+    """Lines as of :func:`analytics.schema.log_schema` to rows for
+    :func:`analytics.rollup.roll_up`.
 
     Args:
         keep: further columns of ``lines`` that are to stay as they are.
 
     Returns:
-        one row per line, none dropped: ``code`` (of its :class:`~analytics.answers.Answer`), the key's fields as far as
-        :data:`analytics.answers.GRAINS` has them, and the measures of this one line. ``seq`` is as resolved, else as
-        asked for; ``id`` is a 64-bit hash of the line, null where the log does not say the connection and so cannot
-        tell lines apart.
+        one row per line, none dropped: ``code`` (of its :class:`~analytics.answers.Answer`), the key's
+        fields as far as :data:`analytics.answers.GRAINS` has them, and the measures of this one line.
+        ``seq`` is as resolved, else as asked for; ``id`` is a 64-bit hash of the line, null where the log does not
+        say the connection and so cannot tell lines apart.
     """
     # By name from here on: an expression that is repeated in every column would be compiled, and run, for each of them.
     return lines.withColumn("code", F.expr(_code())).selectExpr(*keep, "code", *_columns())

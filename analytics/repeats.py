@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import ONCE_PER_SEQ, Answer, quoted
-from analytics.durations import micros
-from analytics.params import StormParams
-from analytics.rollup import WAIT_CLASS_BITS, WAIT_CLASSES_US
+from tricklecast.analytics.answers import ONCE_PER_SEQ, Answer, quoted
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.rollup import WAIT_CLASS_BITS, WAIT_CLASSES_US
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

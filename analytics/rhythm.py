@@ -14,13 +14,13 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.answers import FAILURES, GRAINS, Answer
-from analytics.durations import SECOND_US
-from analytics.fleet import Fleet
-from analytics.metrics.parts import literal_rows
-from analytics.own_time import at_once, least
-from analytics.report.figures import Rhythm
-from analytics.rollup import SLOTS
+from tricklecast.analytics.answers import FAILURES, GRAINS, Answer
+from tricklecast.analytics.durations import SECOND_US
+from tricklecast.analytics.fleet import Fleet
+from tricklecast.analytics.metrics.parts import literal_rows
+from tricklecast.analytics.own_time import at_once, least
+from tricklecast.analytics.report.figures import Rhythm
+from tricklecast.analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import CODES, GRAINS, Answer, codes, from_code, upto
-from analytics.durations import micros
+from tricklecast.analytics.answers import CODES, GRAINS, Answer, codes, from_code, upto
+from tricklecast.analytics.durations import micros
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEY: Final = ("answer", "node", "channel", "release", "client", "net", "event", "bucket_us")
-"""What one row of the roll-up stands for. ``client`` is null where :data:`analytics.answers.GRAINS` says so, ``net``
-for all but failures, and ``event`` for all but events."""
+"""What one row of the roll-up stands for. ``client`` is null where :data:`analytics.answers.GRAINS` says
+so, ``net`` for all but failures, and ``event`` for all but events."""
 
 BITS: Final = 64
 """A set is kept as so many bits."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import FAILURES, quoted
-from analytics.durations import micros
-from analytics.fleet import BOTH, MANY
-from analytics.params import StormParams
-from analytics.query import query
-from analytics.rollup import SLOTS
-from analytics.severity import Severity
+from tricklecast.analytics.answers import FAILURES, quoted
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.fleet import BOTH, MANY
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.query import query
+from tricklecast.analytics.rollup import SLOTS
+from tricklecast.analytics.severity import Severity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

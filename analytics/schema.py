@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trickle.records import SCHEMA
+from tricklecast.trickle.records import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from analytics.params import StormParams
-from analytics.repeats import counted_sql
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.repeats import counted_sql
 
 _RATE: Final = "greatest(mean_rps, peak_rps)"
 

@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.compare import MAX_BLOCKS, Block, Side, compare
-from analytics.durations import MINUTE_US
-from analytics.errors import BadInput
-from analytics.report.figures import Comparison
+from tricklecast.analytics.compare import MAX_BLOCKS, Block, Side, compare
+from tricklecast.analytics.durations import MINUTE_US
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.report.figures import Comparison
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.report.model import Episode, Report
+    from tricklecast.analytics.report.model import Episode, Report
 
 
 MAX_STEPS: Final = 2_000
@@ -90,8 +90,8 @@ def by_logs(other: tuple[DataFrame, Report, str], this: tuple[DataFrame, Report,
 def _traffic(rollup: DataFrame, report: Report, origin_us: int, release: str | None) -> list[Traffic]:
     from pyspark.sql import functions as F
 
-    from analytics.answers import FAILURES, among
-    from analytics.metrics.wanted import judged
+    from tricklecast.analytics.answers import FAILURES, among
+    from tricklecast.analytics.metrics.wanted import judged
 
     first, last = report.totals.first_us or 0, report.totals.last_us or 0
     width = MINUTE_US * math.ceil(max(1, last - first) / MINUTE_US / MAX_STEPS)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import Answer, quoted
-from analytics.durations import micros
-from analytics.fleet import Fleet
-from analytics.params import StormParams
-from analytics.query import query
-from trickle.records import Event
+from tricklecast.analytics.answers import Answer, quoted
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.fleet import Fleet
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.query import query
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

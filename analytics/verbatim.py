@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from analytics.content import open_log
+from tricklecast.analytics.content import open_log
 
 if TYPE_CHECKING:
-    from analytics.explain import Line
+    from tricklecast.analytics.explain import Line
 
 MAX_LINE: Final = 1 << 20
 """Bytes of a line that are read; a longer one is shown as it was understood."""

@@ -32,8 +32,8 @@ import aiofiles
 import aiofiles.os
 import orjson
 
-from trickle.errors import TrickleError
-from trickle.records import AccessRecord, Event, Kind
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.records import AccessRecord, Event, Kind
 
 BATCH: Final = 1000
 """Records encoded in one go: about 2 ms, so that encoding never holds up the readers for long."""

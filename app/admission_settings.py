@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
-from app.core.limits import Limits
-from app.core.proxies import Network
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.proxies import Network
 
 _LIMITS = Limits()
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import orjson
 
-from app.core.facts import ChannelCreated, ChannelEnded, Fact
-from app.core.registry import Registry
-from app.core.writer import Verdict
-from trickle.paths import is_reserved
-from trickle.wire import CHANGEFEED
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.writer import Verdict
+from tricklecast.trickle.paths import is_reserved
+from tricklecast.trickle.wire import CHANGEFEED
 
 CONTENT_TYPE = "application/json"
 

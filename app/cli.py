@@ -12,8 +12,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from trickle import __version__
-from trickle.errors import TrickleError
+from tricklecast.trickle import __version__
+from tricklecast.trickle.errors import TrickleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,29 @@ class Mount:
 
 
 COMMANDS: Final = {
-    "serve": Mount("app.serve_cli", "serve", "Run a server."),
-    "health": Mount("app.health", "health", "Ask the server on this machine whether it lives."),
-    "publish": Mount("publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."),
-    "subscribe": Mount("subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
-    "check": Mount("subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."),
-    "channels": Mount("subscriber.command.cli", "channels", "List a server's channels."),
-    "token create": Mount("app.access.cli", "create", "Sign an access token."),
-    "token inspect": Mount("app.access.cli", "inspect", "Show what an access token says."),
-    "storms": Mount("analytics.command.cli", "storms", "Find retry storms in access logs."),
-    "storms watch": Mount("analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
-    "logs compact": Mount("analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
-    "logs tail": Mount("analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
-    "logs schema": Mount("analytics.logs.cli", "schema", "Print the schema of the access log."),
-    "simulate": Mount("analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."),
-    "stress": Mount("app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
-    "conformance": Mount("app.conformance.cli", "conformance", "Check a server against the wire protocol."),
-    "demo": Mount("app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
+    "serve": Mount("tricklecast.app.serve_cli", "serve", "Run a server."),
+    "health": Mount("tricklecast.app.health", "health", "Ask the server on this machine whether it lives."),
+    "publish": Mount(
+        "tricklecast.publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."
+    ),
+    "subscribe": Mount("tricklecast.subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
+    "check": Mount(
+        "tricklecast.subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."
+    ),
+    "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels."),
+    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token."),
+    "token inspect": Mount("tricklecast.app.access.cli", "inspect", "Show what an access token says."),
+    "storms": Mount("tricklecast.analytics.command.cli", "storms", "Find retry storms in access logs."),
+    "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
+    "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
+    "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
+    "logs schema": Mount("tricklecast.analytics.logs.cli", "schema", "Print the schema of the access log."),
+    "simulate": Mount(
+        "tricklecast.analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."
+    ),
+    "stress": Mount("tricklecast.app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
+    "conformance": Mount("tricklecast.app.conformance.cli", "conformance", "Check a server against the wire protocol."),
+    "demo": Mount("tricklecast.app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
 
 
@@ -94,7 +100,7 @@ def load(name: str) -> Any:
     Raises:
         TrickleError: a package that it needs is not installed.
     """
-    from app.running import runnable  # brings asyncio along, which takes longer than `--help`
+    from tricklecast.app.running import runnable  # brings asyncio along, which takes longer than `--help`
 
     mount = COMMANDS[name]
     try:

@@ -21,9 +21,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from app.demo_clip import Frames, decode, encode, find_clip
-from app.demo_fault import NAIVE_CLIENT, replay_fault
-from trickle.errors import TrickleError
+from tricklecast.app.demo_clip import Frames, decode, encode, find_clip
+from tricklecast.app.demo_fault import NAIVE_CLIENT, replay_fault
+from tricklecast.trickle.errors import TrickleError
 
 PATIENCE_S = 180
 """Far more than any step takes; a step that needs longer hangs."""

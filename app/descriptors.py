@@ -8,8 +8,8 @@ import resource
 from dataclasses import replace
 from typing import Final
 
-from app.core.limits import Limits
-from app.settings import Settings
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.settings import Settings
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from app.settings import Settings
-from trickle.bearer import VARIABLE
+from tricklecast.app.settings import Settings
+from tricklecast.trickle.bearer import VARIABLE
 
 PREFIX: Final = Settings.model_config["env_prefix"]
 KNOWN: Final = frozenset({name.upper() for name in Settings.model_fields} | {VARIABLE.removeprefix(PREFIX)})

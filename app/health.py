@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.errors import InvalidInput, TrickleError
 
 TIMEOUT_S: Final = 2.0
 

@@ -12,8 +12,8 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from app.data_plane.plane import DataPlane
-from app.tls_listener import TlsListener
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.tls_listener import TlsListener
 
 
 async def nothing_else(scope: Scope, receive: Receive, send: Send) -> None:

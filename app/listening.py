@@ -6,8 +6,8 @@ import errno
 import socket
 from typing import Any
 
-from app.settings import Settings
-from trickle.errors import TrickleError
+from tricklecast.app.settings import Settings
+from tricklecast.trickle.errors import TrickleError
 
 
 class CannotServe(TrickleError):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.access.webhooks import MAX_CACHED, MAX_WAITING
-from app.core.guard import CLIENTS
-from app.data_plane.overtaking import MAX_OVERTAKING
-from app.data_plane.protocol import UNSPLIT
-from app.data_plane.reader import TURN_BYTES
-from app.data_plane.turns import MAX_QUEUED, QUEUE_BYTES
-from app.settings import Settings
+from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING
+from tricklecast.app.core.guard import CLIENTS
+from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
+from tricklecast.app.data_plane.protocol import UNSPLIT
+from tricklecast.app.data_plane.reader import TURN_BYTES
+from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_BYTES
+from tricklecast.app.settings import Settings
 
 READ_BYTES: Final = 256_000
 """What one read from a socket brings at most (uvloop), and so what a frame holds, its chunk headers aside."""

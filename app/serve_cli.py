@@ -11,9 +11,9 @@ from typing import Annotated, Any, get_args
 import typer
 from pydantic.fields import FieldInfo
 
-from app.access.settings import AccessSettings
-from app.environment import overlooked
-from app.settings import Loaded, Settings, load
+from tricklecast.app.access.settings import AccessSettings
+from tricklecast.app.environment import overlooked
+from tricklecast.app.settings import Loaded, Settings, load
 
 
 def _option(name: str, field: FieldInfo) -> Any:
@@ -46,9 +46,9 @@ def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
         typer.echo(describe(loaded))
         return
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    from app.access_log import STDOUT
-    from app.announcing import announce_on_stderr, announce_on_stdout
-    from app.server import serve as run
+    from tricklecast.app.access_log import STDOUT
+    from tricklecast.app.announcing import announce_on_stderr, announce_on_stdout
+    from tricklecast.app.server import serve as run
 
     run(loaded.settings, announce_on_stderr if loaded.settings.access_log == STDOUT else announce_on_stdout)
 

@@ -16,33 +16,33 @@ import uvloop
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from app.access.access import Access
-from app.access_log import AccessLog
-from app.allocator import Trimmer, keep_large_blocks_apart
-from app.changefeed import Changefeed
-from app.control_plane.api import channels_router
-from app.control_plane.health import health_router
-from app.control_plane.limits import LimitRequests
-from app.control_plane.records import RecordRequests
-from app.core.facts import ChannelCreated, ChannelEnded, Fact
-from app.core.registry import Registry
-from app.data_plane.control import ControlProtocol
-from app.data_plane.patience import Patience
-from app.data_plane.plane import DataPlane
-from app.data_plane.protocol import TrickleProtocol
-from app.descriptors import attainable_limits
-from app.drain import drain, end
-from app.health import write_address
-from app.listeners import nothing_else, serve_on
-from app.listening import CannotServe, address_of, listen
-from app.metrics.endpoint import metrics_router
-from app.settings import Settings
-from app.sockets import tune
-from app.sweeper import sweep
-from app.tls import tls_context
-from trickle import __version__
-from trickle.errors import TrickleError
-from trickle.records import Event
+from tricklecast.app.access.access import Access
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.allocator import Trimmer, keep_large_blocks_apart
+from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.control_plane.api import channels_router
+from tricklecast.app.control_plane.health import health_router
+from tricklecast.app.control_plane.limits import LimitRequests
+from tricklecast.app.control_plane.records import RecordRequests
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.control import ControlProtocol
+from tricklecast.app.data_plane.patience import Patience
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.protocol import TrickleProtocol
+from tricklecast.app.descriptors import attainable_limits
+from tricklecast.app.drain import drain, end
+from tricklecast.app.health import write_address
+from tricklecast.app.listeners import nothing_else, serve_on
+from tricklecast.app.listening import CannotServe, address_of, listen
+from tricklecast.app.metrics.endpoint import metrics_router
+from tricklecast.app.settings import Settings
+from tricklecast.app.sockets import tune
+from tricklecast.app.sweeper import sweep
+from tricklecast.app.tls import tls_context
+from tricklecast.trickle import __version__
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.records import Event
 
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:

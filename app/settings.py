@@ -17,15 +17,15 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from app.access.settings import AccessSettings
-from app.admission_settings import AdmissionSettings
-from app.core.drain import Drain
-from app.core.limits import Limits
-from app.data_plane.plane import Options
-from app.data_plane.routes import CONTROL_PLANE
-from trickle import wire
-from trickle.errors import InvalidInput
-from trickle.paths import normalize_base_path
+from tricklecast.app.access.settings import AccessSettings
+from tricklecast.app.admission_settings import AdmissionSettings
+from tricklecast.app.core.drain import Drain
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.data_plane.plane import Options
+from tricklecast.app.data_plane.routes import CONTROL_PLANE
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.paths import normalize_base_path
 
 _LIMITS = Limits()
 _OPTIONS = Options()

@@ -1,7 +1,8 @@
 """A real server for the tests of programs that publish or subscribe.
 
 It is a process of its own, as in production: it can be stopped, killed and started again while the program runs.
-:mod:`publisher.testing` and :mod:`subscriber.testing` offer it (docs/adr/0004-a-server-for-the-users-tests.md).
+:mod:`publisher.testing` and :mod:`subscriber.testing` offer it
+(docs/adr/0004-a-server-for-the-users-tests.md).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from urllib.parse import quote
 
 import orjson
 
-from app.announcing import ANNOUNCEMENT
-from trickle.errors import TrickleError
-from trickle.records import FIELD_NAMES, AccessRecord, Kind
+from tricklecast.app.announcing import ANNOUNCEMENT
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.records import FIELD_NAMES, AccessRecord, Kind
 
 START_S: Final = 30.0
 """Longest time until the server listens, in seconds: it takes 1 s, and more only on a machine that is overloaded."""

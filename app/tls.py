@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from app.listening import CannotServe
-from app.settings import Settings
+from tricklecast.app.listening import CannotServe
+from tricklecast.app.settings import Settings
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from app.data_plane.door import leave
-from app.data_plane.exchange import Exchange
-from app.data_plane.patience import Patience
-from app.data_plane.plane import DataPlane
-from trickle.records import Reason
+from tricklecast.app.data_plane.door import leave
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.patience import Patience
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.trickle.records import Reason
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from trickle.picture_clock import read
-from trickle.producer_time import PACKET_BYTES, read_temi
+from tricklecast.trickle.picture_clock import read
+from tricklecast.trickle.producer_time import PACKET_BYTES, read_temi
 
 RATE: Final = 25
 """Pictures per second, the test source's default."""

@@ -25,8 +25,8 @@ if __name__ == "__main__":
 from rich.console import Console
 from rich.table import Table
 
-from app.testing import TestServer, server
 from benchmarks.servers import raise_file_limit
+from tricklecast.app.testing import TestServer, server
 
 CLIENTS: Final = 2000
 DRAIN_S: Final = 10.0

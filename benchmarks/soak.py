@@ -27,7 +27,7 @@ from benchmarks.endurance.run import Outcome, Plan, soak
 from benchmarks.endurance.slope import Growth, growth
 from benchmarks.endurance.subject import Life
 from benchmarks.servers import BenchmarkError, Cores, raise_file_limit
-from trickle.records import Event
+from tricklecast.trickle.records import Event
 
 WARM_UP = 0.5
 """The share of each life that is not judged: what the window, caches and above all the allocator take until they are

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from storm_tables import parameter_table, report_tables
 
-from app.cli import COMMANDS, load
-from trickle import __version__
+from tricklecast.app.cli import COMMANDS, load
+from tricklecast.trickle import __version__
 
 project = "tricklecast"
 release = __version__

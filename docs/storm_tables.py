@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.params import StormParams
+from tricklecast.analytics.params import StormParams
 
 SCHEMA: Final = Path(__file__).parents[1] / "analytics" / "report" / "report.schema.json"
 

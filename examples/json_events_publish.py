@@ -6,7 +6,7 @@ import time
 
 import anyio
 
-from publisher import Publisher
+from tricklecast import Publisher
 
 
 async def main(url: str) -> None:

@@ -4,7 +4,7 @@ import sys
 
 import anyio
 
-from subscriber import json_messages
+from tricklecast.subscriber import json_messages
 
 
 async def main(url: str) -> None:

@@ -4,8 +4,7 @@ import sys
 
 import anyio
 
-from publisher import Publisher
-from subscriber import Subscriber
+from tricklecast import Publisher, Subscriber
 
 
 async def publish(url: str) -> None:

@@ -5,8 +5,8 @@ import time
 
 import anyio
 
-from publisher import Publisher, Segment
-from trickle.errors import TrickleError
+from tricklecast import Publisher, TrickleError
+from tricklecast.publisher import Segment
 
 
 async def encode() -> bytes:

@@ -4,9 +4,7 @@ import sys
 
 import anyio
 
-from publisher import Publisher
-from subscriber import Subscriber
-from trickle.errors import BrokenByPeer
+from tricklecast import BrokenByPeer, Publisher, Subscriber
 
 
 async def main(source: str, target: str) -> None:

@@ -4,8 +4,7 @@ import sys
 
 import anyio
 
-from subscriber import Subscriber
-from trickle.errors import BrokenByPeer
+from tricklecast import BrokenByPeer, Subscriber
 
 
 async def main(url: str, file: str) -> None:

@@ -5,7 +5,7 @@ Where the job runs, how many executors it gets and which storage it can read is 
 
 import sys
 
-from app.cli import main
+from tricklecast.app.cli import main
 
 if __name__ == "__main__":
     sys.argv.insert(1, "storms")

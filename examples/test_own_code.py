@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from publisher import Publisher
-from subscriber import Subscriber
-from subscriber.testing import TestServer, server
+from tricklecast import Publisher, Subscriber
+from tricklecast.subscriber.testing import TestServer, server
 
 
 @pytest.fixture(scope="session")

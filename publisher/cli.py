@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
-from publisher import cli_options as options
-from publisher.core import parse_start
-from publisher.raw import parse_by
-from trickle.bearer import bearer_for
-from trickle.errors import InvalidInput
-from trickle.paths import ChannelURL
+from tricklecast.publisher import cli_options as options
+from tricklecast.publisher.core import parse_start
+from tricklecast.publisher.raw import parse_by
+from tricklecast.trickle.bearer import bearer_for
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.paths import ChannelURL
 
 if TYPE_CHECKING:
-    from publisher.job import Raw
-    from publisher.media.relay import MediaOptions
-    from publisher.media.transcode import TranscodeOptions
+    from tricklecast.publisher.job import Raw
+    from tricklecast.publisher.media.relay import MediaOptions
+    from tricklecast.publisher.media.transcode import TranscodeOptions
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ async def publish(
     """
     values = dict(locals())
     ChannelURL.parse(url)
-    from publisher.job import Job, Media
+    from tricklecast.publisher.job import Job, Media
 
     if raw:
         _refuse_media(values)
@@ -123,7 +123,7 @@ def _refuse_media(values: Mapping[str, Any]) -> None:
 
 
 def _raw(source: str, by: str | None) -> Raw:
-    from publisher.job import STDIN, Raw
+    from tricklecast.publisher.job import STDIN, Raw
 
     return Raw(None if source == STDIN else source, _checked(parse_by, by or options.DEFAULT_BY, "--by"))
 
@@ -138,9 +138,9 @@ def _media(
     reconnect_for: str,
     loop: str,
 ) -> MediaOptions:
-    from publisher.media.relay import ContainerKind, MediaOptions
-    from publisher.media.remux import Cutting
-    from trickle.amounts import parse_duration
+    from tricklecast.publisher.media.relay import ContainerKind, MediaOptions
+    from tricklecast.publisher.media.remux import Cutting
+    from tricklecast.trickle.amounts import parse_duration
 
     return MediaOptions(
         container=ContainerKind(container),
@@ -156,9 +156,9 @@ def _media(
 
 
 def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None:
-    from publisher.media.coding import PRESETS, AudioCodec
-    from publisher.media.transcode import TranscodeOptions
-    from trickle.amounts import parse_bitrate, parse_duration
+    from tricklecast.publisher.media.coding import PRESETS, AudioCodec
+    from tricklecast.publisher.media.transcode import TranscodeOptions
+    from tricklecast.trickle.amounts import parse_bitrate, parse_duration
 
     parsers: dict[str, Callable[[Any], Any]] = {
         "video_bitrate": parse_bitrate,
@@ -196,7 +196,7 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 
 def _media_type(text: str | None) -> str | None:
-    from publisher.exchanges import media_type
+    from tricklecast.publisher.exchanges import media_type
 
     return None if text is None else media_type(text)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from trickle import wire
+from tricklecast.trickle import wire
 
 DEFAULT_BY: Final = "size:1MiB"
 

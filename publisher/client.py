@@ -11,7 +11,7 @@
             await segment.write(chunk)
         print(await segment.settled())
 
-What an answer means is decided in :mod:`publisher.core`; this module only obeys.
+What an answer means is decided in :mod:`tricklecast.publisher.core`; this module only obeys.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from publisher.core import Plan, parse_start
-from publisher.exchanges import TIMEOUT, USER_AGENT, Exchanges
-from publisher.flights import WhenFull
-from publisher.post import Options
-from publisher.posts import Posts
-from publisher.segment import Segment
-from publisher.statistics import Statistics
-from publisher.transport import DuplexTransport
-from publisher.verdicts import Advance, Receipt, RetryAfter, Stop
-from trickle import wire
-from trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
-from trickle.paths import ChannelURL
+from tricklecast.publisher.core import Plan, parse_start
+from tricklecast.publisher.exchanges import TIMEOUT, USER_AGENT, Exchanges
+from tricklecast.publisher.flights import WhenFull
+from tricklecast.publisher.post import Options
+from tricklecast.publisher.posts import Posts
+from tricklecast.publisher.segment import Segment
+from tricklecast.publisher.statistics import Statistics
+from tricklecast.publisher.transport import DuplexTransport
+from tricklecast.publisher.verdicts import Advance, Receipt, RetryAfter, Stop
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
+from tricklecast.trickle.paths import ChannelURL
 
 __all__ = ["Publisher", "Segment"]
 
@@ -81,10 +81,10 @@ class Publisher:
     - The channel is gone or empty (the server was restarted): it goes on with its own numbers.
     - The head lies between what was confirmed and what was sent here: it goes on where it was.
     - The head lies beyond that, or before it, or the channel is in a later epoch: somebody else publishes there by
-      now, and :exc:`~trickle.errors.Superseded` is raised, with ``seq`` (the newest one of this publisher) and
-      ``latest`` (the head). So it is when a segment that nobody here has begun turns out to be closed, or when another
-      publisher takes one over.
-    - The channel has ended: :exc:`~trickle.errors.ChannelEnded`.
+      now, and :exc:`~tricklecast.trickle.errors.Superseded` is raised, with ``seq`` (the newest one of this
+      publisher) and ``latest`` (the head). So it is when a segment that nobody here has begun turns out to be closed,
+      or when another publisher takes one over.
+    - The channel has ended: :exc:`~tricklecast.trickle.errors.ChannelEnded`.
 
     Args:
         url: the channel, ``http[s]://host:port/trickle/CHANNEL``.
@@ -95,7 +95,7 @@ class Publisher:
             a segment only up to one beyond its head. The second one is opened when the server has confirmed a segment.
         max_in_flight: how many segments may have been entered without their fate being known.
         when_full: what happens when there is one more. ``"drop"``: the oldest is given up, its writer is told
-            (:exc:`~trickle.errors.SegmentDropped`) and so are its readers; ``"wait"``: entering waits.
+            (:exc:`~tricklecast.trickle.errors.SegmentDropped`) and so are its readers; ``"wait"``: entering waits.
         retain_bytes: so many bytes of each segment are kept until it is confirmed, so that it can be sent again. One
             that grows beyond that is lost if its connection breaks.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
@@ -104,8 +104,8 @@ class Publisher:
         auth: any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         transport: replaces the transport. It must read the answer while it writes the body, as
-            :class:`~publisher.transport.DuplexTransport` does and httpx's own does not. Proxies from the environment
-            are not used.
+            :class:`~tricklecast.publisher.transport.DuplexTransport` does and httpx's own does not. Proxies from the
+            environment are not used.
         rng: where the jitter of retries comes from.
 
     Raises:

@@ -10,7 +10,7 @@ import h11
 import httpx
 from anyio.abc import ByteStream
 
-from publisher.sockets import SocketStream
+from tricklecast.publisher.sockets import SocketStream
 
 MAX_HEADER_BYTES: Final = 65536
 READ_BYTES: Final = 65536

@@ -1,7 +1,8 @@
 """What a publisher does next: which seq, and what every answer means. No I/O, no clock, no randomness of its own.
 
-:class:`Plan` hands out a :class:`~publisher.verdicts.Ticket` per segment. Whoever carries the request out tells it how
-that went (an :data:`~publisher.verdicts.Outcome`) and obeys the :data:`~publisher.verdicts.Verdict`:
+:class:`Plan` hands out a :class:`~tricklecast.publisher.verdicts.Ticket` per segment. Whoever carries the request out
+tells it how that went (an :data:`~tricklecast.publisher.verdicts.Outcome`) and obeys the
+:data:`~tricklecast.publisher.verdicts.Verdict`:
 
 - ``Advance``: this seq is done with; the next segment gets the next ticket.
 - ``RetryAfter``: wait, then send the same segment again.
@@ -12,7 +13,7 @@ While :attr:`Plan.uncertain`, no segment is sent: the position is asked for firs
 
 Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 
-- A request that failed is never repeated at once (:mod:`publisher.patience`).
+- A request that failed is never repeated at once (:mod:`tricklecast.publisher.patience`).
 - A status that says no (any 4xx other than 409, 429 and 470) is final.
 - A request that is told to come back later (429, 5xx) speaks for the channel: nothing else is begun before that.
 - A segment is sent again only while all of its bytes are held, and only where they cannot be doubled: the server keeps
@@ -27,9 +28,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from publisher.numbering import Numbering
-from publisher.patience import Patience
-from publisher.verdicts import (
+from tricklecast.publisher.numbering import Numbering
+from tricklecast.publisher.patience import Patience
+from tricklecast.publisher.verdicts import (
     NUMBER,
     Advance,
     Answered,
@@ -45,9 +46,9 @@ from publisher.verdicts import (
     Verdict,
     error_of,
 )
-from trickle import wire
-from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import (
+from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import (
     ChannelEnded,
     ConnectionLost,
     InvalidInput,

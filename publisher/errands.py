@@ -8,10 +8,10 @@ from typing import Final, assert_never
 import anyio
 from anyio.abc import TaskGroup
 
-from publisher.core import Plan
-from publisher.exchanges import Exchanges
-from publisher.pause import Pause
-from publisher.verdicts import Advance, RetryAfter, Stop
+from tricklecast.publisher.core import Plan
+from tricklecast.publisher.exchanges import Exchanges
+from tricklecast.publisher.pause import Pause
+from tricklecast.publisher.verdicts import Advance, RetryAfter, Stop
 
 GIVE_UP_S: Final = 5.0
 """How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""

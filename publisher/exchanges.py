@@ -6,11 +6,11 @@ from typing import Final
 
 import httpx
 
-from publisher.body import Sending
-from publisher.verdicts import Answered, Lost, Outcome, Ticket
-from trickle import __version__, wire
-from trickle.errors import ConnectionLost, InvalidInput, RemoteProtocolError
-from trickle.paths import ChannelURL
+from tricklecast.publisher.body import Sending
+from tricklecast.publisher.verdicts import Answered, Lost, Outcome, Ticket
+from tricklecast.trickle import __version__, wire
+from tricklecast.trickle.errors import ConnectionLost, InvalidInput, RemoteProtocolError
+from tricklecast.trickle.paths import ChannelURL
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
 

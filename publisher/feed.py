@@ -15,11 +15,11 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from publisher.client import MAX_IN_FLIGHT, Publisher
-from publisher.segment import Segment
-from publisher.steps import Chunk, Step
-from publisher.worker import Steps
-from trickle.errors import BrokenByPeer, SegmentDropped, TrickleError
+from tricklecast.publisher.client import MAX_IN_FLIGHT, Publisher
+from tricklecast.publisher.segment import Segment
+from tricklecast.publisher.steps import Chunk, Step
+from tricklecast.publisher.worker import Steps
+from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, TrickleError
 
 JOIN_BYTES: Final = 32 * 1024
 """Chunks that wait anyway are written as one, up to the size that servers pass on unsplit."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, assert_never
 
 import anyio
 
-from publisher.verdicts import Receipt
-from trickle.errors import LocalProtocolError, TrickleError
+from tricklecast.publisher.verdicts import Receipt
+from tricklecast.trickle.errors import LocalProtocolError, TrickleError
 
 if TYPE_CHECKING:
-    from publisher.post import Post
+    from tricklecast.publisher.post import Post
 
 
 class WhenFull(StrEnum):

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from publisher.client import CLOSE_S, Publisher
-from publisher.core import Start
-from publisher.feed import Feed, Totals
-from publisher.raw import Splitter, read_steps, standard_input
-from publisher.status import Status
-from publisher.steps import Step
-from publisher.worker import IsStopped, Source, stepping
-from trickle import wire
-from trickle.bearer import Bearer
-from trickle.errors import InvalidInput
+from tricklecast.publisher.client import CLOSE_S, Publisher
+from tricklecast.publisher.core import Start
+from tricklecast.publisher.feed import Feed, Totals
+from tricklecast.publisher.raw import Splitter, read_steps, standard_input
+from tricklecast.publisher.status import Status
+from tricklecast.publisher.steps import Step
+from tricklecast.publisher.worker import IsStopped, Source, stepping
+from tricklecast.trickle import wire
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from publisher.media.relay import MediaOptions
+    from tricklecast.publisher.media.relay import MediaOptions
 
 
 STDIN: Final = "-"
@@ -101,7 +101,7 @@ class Media:
     @property
     def repeats(self) -> bool:
         """Whether it can be played again."""
-        from publisher.media.inputs import Input, Kind
+        from tricklecast.publisher.media.inputs import Input, Kind
 
         return Input.parse(self.source).kind is Kind.FILE
 
@@ -111,8 +111,8 @@ class Media:
         Raises:
             InvalidInput: it cannot be read.
         """
-        from publisher.media.inputs import Input
-        from publisher.media.relay import Relay
+        from tricklecast.publisher.media.inputs import Input
+        from tricklecast.publisher.media.relay import Relay
 
         what = Input.parse(self.source, self.input_options, realtime=self.options.realtime)
         return Relay(what, self.options, status, is_stopped).open()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from trickle.errors import LocalProtocolError
+from tricklecast.trickle.errors import LocalProtocolError
 
 BACKWARDS: Final = 3
 """The reference server's head goes back when an older segment gets its first byte late: by less than what is usually

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from publisher.verdicts import Lost
-from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import Refused, TrickleError
+from tricklecast.publisher.verdicts import Lost
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import Refused, TrickleError
 
 if TYPE_CHECKING:
     from random import Random

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import anyio
 
-from publisher.body import Body
-from publisher.flights import Flight, WhenFull
-from publisher.verdicts import Ticket
+from tricklecast.publisher.body import Body
+from tricklecast.publisher.flights import Flight, WhenFull
+from tricklecast.publisher.verdicts import Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How requests are made; the defaults of :class:`~publisher.client.Publisher` are explained there."""
+    """How requests are made; the defaults of :class:`~tricklecast.publisher.client.Publisher` are explained there."""
 
     preconnect: int
     max_in_flight: int

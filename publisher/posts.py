@@ -12,17 +12,17 @@ from typing import assert_never
 import anyio
 from anyio.abc import TaskGroup
 
-from publisher.body import Body
-from publisher.core import Plan
-from publisher.errands import Errands
-from publisher.exchanges import Exchanges
-from publisher.flights import Flight, Flights
-from publisher.pause import Pause
-from publisher.post import Options, Post
-from publisher.statistics import Counters
-from publisher.turns import Turns
-from publisher.verdicts import Advance, Progress, Receipt, Resync, RetryAfter, Stop
-from trickle.errors import ClosedHere, ConnectionLost, SegmentDropped, TrickleError
+from tricklecast.publisher.body import Body
+from tricklecast.publisher.core import Plan
+from tricklecast.publisher.errands import Errands
+from tricklecast.publisher.exchanges import Exchanges
+from tricklecast.publisher.flights import Flight, Flights
+from tricklecast.publisher.pause import Pause
+from tricklecast.publisher.post import Options, Post
+from tricklecast.publisher.statistics import Counters
+from tricklecast.publisher.turns import Turns
+from tricklecast.publisher.verdicts import Advance, Progress, Receipt, Resync, RetryAfter, Stop
+from tricklecast.trickle.errors import ClosedHere, ConnectionLost, SegmentDropped, TrickleError
 
 
 class Posts:

@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from publisher.steps import Chunk, Cut, Step
-from trickle.amounts import parse_duration, parse_size
-from trickle.errors import InvalidInput
+from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.trickle.amounts import parse_duration, parse_size
+from tricklecast.trickle.errors import InvalidInput
 
 READ_BYTES: Final = 65536
 MAX_LINE_BYTES: Final = 1 << 20

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from publisher.flights import Flight
-from publisher.posts import Posts
-from publisher.verdicts import Receipt
-from trickle.errors import ClosedHere, LocalProtocolError
+from tricklecast.publisher.flights import Flight
+from tricklecast.publisher.posts import Posts
+from tricklecast.publisher.verdicts import Receipt
+from tricklecast.trickle.errors import ClosedHere, LocalProtocolError
 
 
 class Segment:
-    """One segment while it is being written; made by :meth:`~publisher.client.Publisher.segment`.
+    """One segment while it is being written; made by :meth:`~tricklecast.publisher.client.Publisher.segment`.
 
     Leaving the block normally ends the segment and waits for its receipt, unless ``wait=False`` was asked for: then
     only until it was handed over, and :meth:`settled` waits for the rest. Leaving the block with an exception cuts the

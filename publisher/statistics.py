@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sized
 from dataclasses import dataclass
 
-from publisher.errands import Errands
-from publisher.verdicts import Receipt
-from trickle.errors import ClosedHere, SegmentDropped, TrickleError
+from tricklecast.publisher.errands import Errands
+from tricklecast.publisher.verdicts import Receipt
+from tricklecast.trickle.errors import ClosedHere, SegmentDropped, TrickleError
 
 
 @dataclass(frozen=True, slots=True)

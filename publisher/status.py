@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from publisher.feed import Totals
-from publisher.statistics import Statistics
-from trickle import words
+from tricklecast.publisher.feed import Totals
+from tricklecast.publisher.statistics import Statistics
+from tricklecast.trickle import words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,11 +15,11 @@ import anyio
 import httpx
 from anyio.abc import TaskStatus
 
-from publisher.client import Publisher, Segment
-from trickle import wire
-from trickle.errors import ConnectionLost, TrickleError, error_for
-from trickle.load import CONTENT_TYPE, Load
-from trickle.stress import Desk, Left, Orders, Seat, Sent
+from tricklecast.publisher.client import Publisher, Segment
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for
+from tricklecast.trickle.load import CONTENT_TYPE, Load
+from tricklecast.trickle.stress import Desk, Left, Orders, Seat, Sent
 
 
 async def work(orders: Orders, desk: Desk) -> None:

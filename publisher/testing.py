@@ -11,6 +11,6 @@ A fixture for pytest, without any plugin::
 what was asked of the server. This needs the server's dependencies, which every installation of tricklecast has.
 """
 
-from app.testing import ServerFailed, TestServer, server
+from tricklecast.app.testing import ServerFailed, TestServer, server
 
 __all__ = ["ServerFailed", "TestServer", "server"]

@@ -26,8 +26,8 @@ import h11
 import httpx
 from anyio.streams.tls import TLSStream
 
-from publisher.connection import Connection, NoAnswer, Origin
-from publisher.sockets import SocketStream, connect_tcp
+from tricklecast.publisher.connection import Connection, NoAnswer, Origin
+from tricklecast.publisher.sockets import SocketStream, connect_tcp
 
 KEEPALIVE_S: Final = 50.0
 """An idle connection is not reused after this long: below the server's 75 s and the usual 60 s of load balancers."""

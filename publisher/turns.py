@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import anyio
 
-from publisher.core import Plan
-from publisher.errands import Errands
-from publisher.flights import Flights
-from publisher.pause import Pause
-from publisher.post import Post
+from tricklecast.publisher.core import Plan
+from tricklecast.publisher.errands import Errands
+from tricklecast.publisher.flights import Flights
+from tricklecast.publisher.pause import Pause
+from tricklecast.publisher.post import Post
 
 
 class Turns:

@@ -1,4 +1,4 @@
-"""What a publisher asks, what it is answered, and what follows: the words of :mod:`publisher.core`."""
+"""What a publisher asks, what it is answered, and what follows: the words of :mod:`tricklecast.publisher.core`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from trickle import wire
-from trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for, header_int
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for, header_int
 
 NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 """A seq as people and servers write it."""

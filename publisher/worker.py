@@ -15,7 +15,7 @@ from typing import Final, TypeVarTuple, Unpack
 
 import anyio
 
-from publisher.steps import Step
+from tricklecast.publisher.steps import Step
 
 AHEAD: Final = 64
 """How many steps a source may be ahead: a second of media, or 4 MiB of plain bytes."""

@@ -6,20 +6,20 @@
         data = await segment.read()
 """
 
-from subscriber.archive.disk import DirectoryInUse
-from subscriber.archive.index import DamagedIndex, Entry
-from subscriber.archive.record import Recording, read_index, record
-from subscriber.client import Subscriber
-from subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
-from subscriber.remux.source import NotMedia
-from subscriber.runtime import Runtime
-from subscriber.segment import Segment
-from subscriber.sinks import SinkFailed
-from subscriber.start import AnyStart
-from subscriber.statistics import Statistics
-from subscriber.transport import TrailerTransport
-from subscriber.verdicts import OnLag
-from trickle.position import Position
+from tricklecast.subscriber.archive.disk import DirectoryInUse
+from tricklecast.subscriber.archive.index import DamagedIndex, Entry
+from tricklecast.subscriber.archive.record import Recording, read_index, record
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
+from tricklecast.subscriber.remux.source import NotMedia
+from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.sinks import SinkFailed
+from tricklecast.subscriber.start import AnyStart
+from tricklecast.subscriber.statistics import Statistics
+from tricklecast.subscriber.transport import TrailerTransport
+from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.trickle.position import Position
 
 __all__ = [
     "AnyStart",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from subscriber import patience
-from subscriber.verdicts import RetryAfter, Stop
-from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import TrickleError
+from tricklecast.subscriber import patience
+from tricklecast.subscriber.verdicts import RetryAfter, Stop
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import TrickleError
 
 
 class Absence:

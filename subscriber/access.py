@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from trickle.bearer import Bearer, bearer_for
+from tricklecast.trickle.bearer import Bearer, bearer_for
 
 Token: TypeAlias = Annotated[
     str | None,

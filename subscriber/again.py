@@ -19,13 +19,13 @@ from typing import Final
 import anyio
 import httpx
 
-from subscriber.core import Cursor
-from subscriber.getter import Getter, Got, body_of
-from subscriber.runtime import Runtime
-from subscriber.statistics import Counters
-from subscriber.verdicts import Answer, Ask, Gone
-from trickle import wire
-from trickle.errors import ConnectionLost, TrickleError
+from tricklecast.subscriber.core import Cursor
+from tricklecast.subscriber.getter import Getter, Got, body_of
+from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.statistics import Counters
+from tricklecast.subscriber.verdicts import Answer, Ask, Gone
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 ANSWER_S: Final = 5.0
 """How long the segment, and each chunk of what was there already, is waited for: a server that has it sends it at once.

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from trickle.errors import ClosedHere
+from tricklecast.trickle.errors import ClosedHere
 
 
 class Background:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput
 
 CaFile: TypeAlias = Annotated[
     Path | None,

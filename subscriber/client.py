@@ -1,7 +1,8 @@
 """The subscriber: yields the segments of a channel as they begin.
 
-What to ask for and what an answer means is :mod:`subscriber.core`'s; here is only what takes time: making the GETs,
-waiting, and holding the responses. While one segment is being read, the GET for the next one is already out (one, not
+What to ask for and what an answer means is :mod:`tricklecast.subscriber.core`'s; here is only what takes time: making
+the GETs, waiting, and holding the responses. While one segment is being read, the GET for the next one is already out
+(one, not
 more: its answer waits in its socket, so a slow user is a slow reader, not a growing buffer).
 """
 
@@ -14,21 +15,21 @@ from typing import Final, assert_never
 import anyio
 import httpx
 
-from subscriber.again import Again
-from subscriber.core import Cursor
-from subscriber.getter import Getter
-from subscriber.patience import REFRESH_S
-from subscriber.preconnect import Fetcher, Outcome, Preconnect
-from subscriber.runtime import Runtime
-from subscriber.segment import OnBroken, Segment
-from subscriber.single_use import SingleUse
-from subscriber.start import AnyStart, Start
-from subscriber.statistics import Counters, Statistics
-from subscriber.transport import TrailerTransport
-from subscriber.verdicts import Advance, End, OnLag, Stop
-from trickle.errors import InvalidURL, TrickleError
-from trickle.paths import ChannelURL
-from trickle.position import Position
+from tricklecast.subscriber.again import Again
+from tricklecast.subscriber.core import Cursor
+from tricklecast.subscriber.getter import Getter
+from tricklecast.subscriber.patience import REFRESH_S
+from tricklecast.subscriber.preconnect import Fetcher, Outcome, Preconnect
+from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.segment import OnBroken, Segment
+from tricklecast.subscriber.single_use import SingleUse
+from tricklecast.subscriber.start import AnyStart, Start
+from tricklecast.subscriber.statistics import Counters, Statistics
+from tricklecast.subscriber.transport import TrailerTransport
+from tricklecast.subscriber.verdicts import Advance, End, OnLag, Stop
+from tricklecast.trickle.errors import InvalidURL, TrickleError
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.position import Position
 
 
 class Subscriber(SingleUse[Segment]):

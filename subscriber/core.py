@@ -21,13 +21,25 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from subscriber import patience
-from subscriber.absence import Absence
-from subscriber.start import AnyStart, Start
-from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
-from trickle import wire
-from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import RemoteProtocolError, SegmentMissing, TrickleError
+from tricklecast.subscriber import patience
+from tricklecast.subscriber.absence import Absence
+from tricklecast.subscriber.start import AnyStart, Start
+from tricklecast.subscriber.verdicts import (
+    Advance,
+    Answer,
+    Ask,
+    End,
+    Gone,
+    OnLag,
+    Resolved,
+    Resync,
+    RetryAfter,
+    Stop,
+    Verdict,
+)
+from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import RemoteProtocolError, SegmentMissing, TrickleError
 
 REFERENCE_WINDOW: Final = 5
 """Segments that the reference server keeps; it does not say which of them is the earliest, so look here for it."""

@@ -10,11 +10,11 @@ from typing import Final
 import anyio
 import httpx
 
-from subscriber.transport import GarbageAnswer
-from subscriber.verdicts import Answer, Ask, Gone
-from trickle import __version__, wire
-from trickle.errors import ConnectionLost, RemoteProtocolError
-from trickle.paths import ChannelURL
+from tricklecast.subscriber.transport import GarbageAnswer
+from tricklecast.subscriber.verdicts import Answer, Ask, Gone
+from tricklecast.trickle import __version__, wire
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
+from tricklecast.trickle.paths import ChannelURL
 
 CONNECT_TIMEOUT_S: Final = 10.0
 

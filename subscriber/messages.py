@@ -20,15 +20,15 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
 import httpx
 import orjson
 
-from subscriber.client import Subscriber
-from subscriber.lines import Broken, Item, Line, Lines
-from subscriber.runtime import Runtime
-from subscriber.segment import OnBroken, Segment
-from subscriber.single_use import SingleUse
-from subscriber.start import AnyStart
-from subscriber.verdicts import OnLag
-from trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, SegmentTooLarge
-from trickle.position import Position
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.lines import Broken, Item, Line, Lines
+from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.segment import OnBroken, Segment
+from tricklecast.subscriber.single_use import SingleUse
+from tricklecast.subscriber.start import AnyStart
+from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, SegmentTooLarge
+from tricklecast.trickle.position import Position
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
@@ -37,7 +37,7 @@ OnError: TypeAlias = Literal["raise", "skip"]
 
 
 class Options(TypedDict, total=False):
-    """What :class:`~subscriber.Subscriber` takes beside its URL."""
+    """What :class:`~tricklecast.subscriber.Subscriber` takes beside its URL."""
 
     start: AnyStart
     on_lag: OnLag | str
@@ -246,7 +246,7 @@ def json_messages(
         url: the channel.
         limit: longest document, in bytes.
         on_error: whether a segment that is no JSON document raises or is counted and left out.
-        options: what :class:`~subscriber.Subscriber` takes.
+        options: what :class:`~tricklecast.subscriber.Subscriber` takes.
     """
     subscriber, tally = Subscriber(url, **options), _Tally()
     return Messages(subscriber, _Segments(subscriber, tally, limit), tally, on_error)
@@ -265,7 +265,7 @@ def json_lines(
         url: the channel.
         limit: longest line, in bytes.
         on_error: whether a line that is no JSON document raises or is counted and left out.
-        options: what :class:`~subscriber.Subscriber` takes.
+        options: what :class:`~tricklecast.subscriber.Subscriber` takes.
     """
     subscriber, tally = Subscriber(url, **options), _Tally()
     return Messages(subscriber, _SegmentsOfLines(subscriber, tally, limit), tally, on_error)

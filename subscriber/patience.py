@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trickle.backoff import Backoff
+from tricklecast.trickle.backoff import Backoff
 
 REFRESH_S: Final = 20.0
 """Idle waits are asked again after this long, like Go's subscriber does; common proxies cut them at 30 s or 60 s."""

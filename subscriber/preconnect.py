@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 import anyio
 
-from subscriber.background import Background
-from subscriber.core import Cursor
-from subscriber.getter import Getter, Got
-from subscriber.runtime import Runtime
-from subscriber.segment import Opened
-from subscriber.statistics import Counters
-from subscriber.verdicts import Advance, End, Gone, Resolved, Resync, RetryAfter, Stop, Verdict
-from trickle.errors import ConnectionLost, RemoteProtocolError
+from tricklecast.subscriber.background import Background
+from tricklecast.subscriber.core import Cursor
+from tricklecast.subscriber.getter import Getter, Got
+from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.segment import Opened
+from tricklecast.subscriber.statistics import Counters
+from tricklecast.subscriber.verdicts import Advance, End, Gone, Resolved, Resync, RetryAfter, Stop, Verdict
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
 
 Outcome: TypeAlias = Advance | End | Stop
 

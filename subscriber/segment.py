@@ -10,12 +10,12 @@ from typing import Final, Literal, TypeAlias
 import anyio
 import httpx
 
-from subscriber.again import Again, Read
-from subscriber.getter import body_of
-from subscriber.verdicts import Advance
-from trickle import wire
-from trickle.errors import ClosedHere, ConnectionLost, SegmentTooLarge
-from trickle.position import Position
+from tricklecast.subscriber.again import Again, Read
+from tricklecast.subscriber.getter import body_of
+from tricklecast.subscriber.verdicts import Advance
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ClosedHere, ConnectionLost, SegmentTooLarge
+from tricklecast.trickle.position import Position
 
 READ_LIMIT: Final = 64 * 1024 * 1024
 """Most bytes that ``read()`` takes by default: the server's own limit for a segment."""
@@ -51,7 +51,7 @@ class Segment:
 
     It can be left at any time by going on to the next one. A read that is cancelled gives the segment up. If its
     connection is cut, it is asked for again and goes on where it stopped, unless the server has no such segment any
-    more (:mod:`subscriber.again`); only then it is ``broken``.
+    more (:mod:`tricklecast.subscriber.again`); only then it is ``broken``.
 
     Attributes:
         seq: its number.

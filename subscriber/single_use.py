@@ -8,7 +8,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from trickle.errors import ClosedHere, LocalProtocolError
+from tricklecast.trickle.errors import ClosedHere, LocalProtocolError
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import anyio
 from aiofiles.threadpool import wrap
 from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
-from trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.errors import InvalidInput, TrickleError
 
 PIPE_BUF: Final = 4096
 """A pipe that poll() calls writable takes this many bytes without blocking (POSIX, Linux)."""

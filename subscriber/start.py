@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trickle import wire
-from trickle.paths import parse_seq
-from trickle.position import Position
+from tricklecast.trickle import wire
+from tricklecast.trickle.paths import parse_seq
+from tricklecast.trickle.position import Position
 
 AnyStart: TypeAlias = int | str | Position
 """``"next"``, ``"current"``, ``"earliest"``, N, -N, a :class:`Position`, or the text of any of these."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from subscriber.verdicts import Advance
-from trickle.errors import TrickleError
+from tricklecast.subscriber.verdicts import Advance
+from tricklecast.trickle.errors import TrickleError
 
 
 @dataclass(frozen=True, slots=True)

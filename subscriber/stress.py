@@ -9,12 +9,12 @@ from dataclasses import fields
 import anyio
 from anyio.abc import TaskStatus
 
-from subscriber.client import Subscriber
-from subscriber.segment import Segment
-from subscriber.transport import TrailerTransport
-from trickle.errors import TrickleError
-from trickle.load import MARKER_BYTES, Marker
-from trickle.stress import Desk, Left, Orders, Received, Seat
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.transport import TrailerTransport
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.load import MARKER_BYTES, Marker
+from tricklecast.trickle.stress import Desk, Left, Orders, Received, Seat
 
 
 async def work(orders: Orders, desk: Desk) -> None:

@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from subscriber.connection import Broken, Connection, Garbage, connect
+from tricklecast.subscriber.connection import Broken, Connection, Garbage, connect
 
 MAX_IDLE: Final = 4
 """Idle connections kept per origin: a subscriber has one segment and one preconnect at a time."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from trickle import wire
-from trickle.errors import ConnectionLost, TrickleError, error_for, header_int, retry_after_s
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for, header_int, retry_after_s
 
 DETAIL_CHARS: Final = 200
 """How much of an error's body is kept for people: a line, not a page of HTML."""

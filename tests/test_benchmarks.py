@@ -24,7 +24,7 @@ from benchmarks.report import Series, verdicts, warnings
 from benchmarks.scenarios import SCENARIOS, Ask, Exchanges, Idle, Repeat, Scenario, Stream, from_json, quick, to_json
 from benchmarks.servers import FASTAPI, FLOOR, NCHAN, BenchmarkError, Contender, Cores, measure, tricklecast
 from benchmarks.soak import print_outcome
-from trickle.records import Event
+from tricklecast.trickle.records import Event
 
 TINY: dict[str, Scenario] = {
     "fan-out": Stream(readers=3, chunk_bytes=512, chunks_per_segment=4, rate=40, warm_up_s=0.1, measure_s=0.3),

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import publisher
-import subscriber
-import trickle.errors
-from app.cli import COMMANDS
+import tricklecast.trickle.errors
+from tricklecast import publisher, subscriber
+from tricklecast.app.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
@@ -41,9 +40,11 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         assert missing == []
     errors = (site / "reference" / "api" / "errors.html").read_text(encoding="utf-8")
     names = [
-        name for name, kind in vars(trickle.errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+        name
+        for name, kind in vars(tricklecast.trickle.errors).items()
+        if isinstance(kind, type) and issubclass(kind, Exception)
     ]
-    assert [name for name in names if f'id="trickle.errors.{name}"' not in errors] == []
+    assert [name for name in names if f'id="tricklecast.trickle.errors.{name}"' not in errors] == []
 
 
 def test_the_reference_has_every_command_and_option(site: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput
 
 VARIABLE: Final = "TRICKLECAST_TOKEN"
 """The environment variable that holds a token: unlike an argument, it is not shown to everybody on the machine."""

@@ -29,10 +29,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from trickle import wire
+from tricklecast.trickle import wire
 
 if TYPE_CHECKING:
-    from trickle.position import Position
+    from tricklecast.trickle.position import Position
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
-from trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
-from trickle.wire import LAST_SEQ
+from tricklecast.trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
+from tricklecast.trickle.wire import LAST_SEQ
 
 MAX_NAME_BYTES: Final = 255
 """Like a file name on every common file system, which an archive needs."""

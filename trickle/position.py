@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from trickle.errors import InvalidSeq
+from tricklecast.trickle.errors import InvalidSeq
 
 _POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15}))?", re.ASCII)
 

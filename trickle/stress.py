@@ -13,7 +13,8 @@ from a worker   ``{"ready": true}``; ``{"rows": [[kind, …], …]}`` with many 
                 ``{"finished": true}`` when all is published; ``{"health": {…}}`` as the last line
 ==============  ============================================================================================
 
-**Times** are nanoseconds on one clock that all processes of the machine share. What is published: :mod:`trickle.load`.
+**Times** are nanoseconds on one clock that all processes of the machine share. What is published:
+:mod:`tricklecast.trickle.load`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from trickle.load import Load
+from tricklecast.trickle.load import Load
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Orders:
     Attributes:
         seats: whom it plays.
         load: what is published.
-        start: where subscribers begin, as :class:`subscriber.Subscriber` takes it.
+        start: where subscribers begin, as :class:`tricklecast.subscriber.Subscriber` takes it.
         ca_file: certificates to trust with https; empty for the usual ones.
     """
 

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from analytics.command.baseline import parse_baseline
-from analytics.command.outputs import Outputs
-from analytics.command.params_file import load_params
-from analytics.command.request import FailOn, Request, checked_format, moment, now_us, spark_conf
-from analytics.command.times import parse_duration
-from analytics.inputs import Window
-from analytics.sources import Reading
+from tricklecast.analytics.command.baseline import parse_baseline
+from tricklecast.analytics.command.outputs import Outputs
+from tricklecast.analytics.command.params_file import load_params
+from tricklecast.analytics.command.request import FailOn, Request, checked_format, moment, now_us, spark_conf
+from tricklecast.analytics.command.times import parse_duration
+from tricklecast.analytics.inputs import Window
+from tricklecast.analytics.sources import Reading
 
 LOCAL = "local[*]"
 
@@ -110,7 +110,7 @@ def storms(
         request.check()
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    from analytics.command.run import run  # brings rich along, which takes longer than a usage error
+    from tricklecast.analytics.command.run import run  # brings rich along, which takes longer than a usage error
 
     run(request)
 

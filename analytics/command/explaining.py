@@ -7,18 +7,18 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.command.outputs import STDOUT, write_at_once
-from analytics.errors import BadInput
-from analytics.explain import GAP_BOUNDS_MS, Evidence, Line
-from analytics.report.evidence import OUTCOMES, RETRY_AFTER, blast_of, cost_of, evidence, rhythm_of, span_of
-from analytics.report.formats import counted, date_and_time
-from analytics.report.json_report import episode_dict
-from analytics.report.plain import as_text, plain, spelled
-from analytics.verbatim import verbatim
+from tricklecast.analytics.command.outputs import STDOUT, write_at_once
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.explain import GAP_BOUNDS_MS, Evidence, Line
+from tricklecast.analytics.report.evidence import OUTCOMES, RETRY_AFTER, blast_of, cost_of, evidence, rhythm_of, span_of
+from tricklecast.analytics.report.formats import counted, date_and_time
+from tricklecast.analytics.report.json_report import episode_dict
+from tricklecast.analytics.report.plain import as_text, plain, spelled
+from tricklecast.analytics.verbatim import verbatim
 
 if TYPE_CHECKING:
-    from analytics.params import StormParams
-    from analytics.report.model import Episode, Report
+    from tricklecast.analytics.params import StormParams
+    from tricklecast.analytics.report.model import Episode, Report
 
 VERSION: Final = 1
 """Of the JSON form."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.errors import CannotWrite
+from tricklecast.analytics.errors import CannotWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.model import Report
 
 STDOUT: Final = "-"
 
@@ -81,7 +81,7 @@ class Outputs:
         Raises:
             CannotWrite: the folder cannot be written.
         """
-        from analytics.report.parquet import write_parquet
+        from tricklecast.analytics.report.parquet import write_parquet
 
         if self.parquet is None:
             return
@@ -162,19 +162,19 @@ def _swap(new: Path, folder: Path) -> None:
 
 
 def _html(report: Report) -> str:
-    from analytics.report.html import as_html
+    from tricklecast.analytics.report.html import as_html
 
     return as_html(report)
 
 
 def _json(report: Report) -> str:
-    from analytics.report.json_report import as_json
+    from tricklecast.analytics.report.json_report import as_json
 
     return as_json(report)
 
 
 def _prometheus(report: Report) -> str:
-    from analytics.report.prometheus import as_prometheus
+    from tricklecast.analytics.report.prometheus import as_prometheus
 
     return as_prometheus(report)
 

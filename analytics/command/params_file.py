@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.params import StormParams
+from tricklecast.analytics.params import StormParams
 
 _ORDERED: Final = (
     ("warn_hits", "critical_hits"),

@@ -8,27 +8,27 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from analytics import sides
-from analytics.command.baseline import Kind
-from analytics.command.request import Request
-from analytics.duplicates import once
-from analytics.explain import Evidence, gather
-from analytics.incremental.store import SOURCE, hour_name, with_source
-from analytics.incremental.update import Kept, State, kept_of, update
-from analytics.inputs import ALWAYS, LogFiles
-from analytics.job import Counted, counted, report_on, rolled_up
-from analytics.normalise import normalise
-from analytics.progress import silent
-from analytics.report.model import Report
-from analytics.rollup import roll_up
-from analytics.sources import Reading, notes_on, read_logs, recognise
-from analytics.spark import interpreted
+from tricklecast.analytics import sides
+from tricklecast.analytics.command.baseline import Kind
+from tricklecast.analytics.command.request import Request
+from tricklecast.analytics.duplicates import once
+from tricklecast.analytics.explain import Evidence, gather
+from tricklecast.analytics.incremental.store import SOURCE, hour_name, with_source
+from tricklecast.analytics.incremental.update import Kept, State, kept_of, update
+from tricklecast.analytics.inputs import ALWAYS, LogFiles
+from tricklecast.analytics.job import Counted, counted, report_on, rolled_up
+from tricklecast.analytics.normalise import normalise
+from tricklecast.analytics.progress import silent
+from tricklecast.analytics.report.model import Report
+from tricklecast.analytics.rollup import roll_up
+from tricklecast.analytics.sources import Reading, notes_on, read_logs, recognise
+from tricklecast.analytics.spark import interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.progress import Stage
-    from analytics.report.figures import Comparison
+    from tricklecast.analytics.progress import Stage
+    from tricklecast.analytics.report.figures import Comparison
 
 
 def report_on_logs(
@@ -74,7 +74,7 @@ def explained(spark: SparkSession, report: Report, episode: str, files: LogFiles
     Raises:
         BadInput: there is no such episode.
     """
-    from analytics.command.explaining import find_episode
+    from tricklecast.analytics.command.explaining import find_episode
 
     lines, found = read_logs(spark, files, reading), find_episode(report, episode)
     return gather(lines, found, each_once=report.quality.duplicates > 0)

@@ -11,11 +11,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from analytics.command.baseline import Baseline
-from analytics.command.outputs import Outputs
-from analytics.command.times import parse_time
-from analytics.params import StormParams
-from analytics.sources import Reading
+from tricklecast.analytics.command.baseline import Baseline
+from tricklecast.analytics.command.outputs import Outputs
+from tricklecast.analytics.command.times import parse_time
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.sources import Reading
 
 FORMATS: Final = ("auto", "tricklecast", "nginx", "envoy", "caddy")
 """Formats that are known by name; any other is a field map, a ``.toml`` file."""

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from analytics.command.baseline import Kind
-from analytics.command.interrupts import interruptible
-from analytics.command.request import FailOn, Request, described
-from analytics.errors import AnalyticsError, BadInput, CannotWrite
-from analytics.inputs import ALWAYS, LogFiles, find_logs
-from analytics.progress import Watched, on_stderr, silent
-from analytics.sources import recognise
-from analytics.spark import SMALL_INPUT, check_installed, failures_as_one_line, spark_session
+from tricklecast.analytics.command.baseline import Kind
+from tricklecast.analytics.command.interrupts import interruptible
+from tricklecast.analytics.command.request import FailOn, Request, described
+from tricklecast.analytics.errors import AnalyticsError, BadInput, CannotWrite
+from tricklecast.analytics.inputs import ALWAYS, LogFiles, find_logs
+from tricklecast.analytics.progress import Watched, on_stderr, silent
+from tricklecast.analytics.sources import recognise
+from tricklecast.analytics.spark import SMALL_INPUT, check_installed, failures_as_one_line, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analytics.incremental.update import State
-    from analytics.progress import Stage
-    from analytics.report.model import Report
+    from tricklecast.analytics.incremental.update import State
+    from tricklecast.analytics.progress import Stage
+    from tricklecast.analytics.report.model import Report
 
 
 def run(request: Request) -> None:
@@ -73,7 +73,7 @@ def _with_spark(
     state: State | None,
     stage: Stage,
 ) -> Report | None:
-    from analytics.command.pipeline import explained, report_on_logs, report_on_state  # imports pyspark
+    from tricklecast.analytics.command.pipeline import explained, report_on_logs, report_on_state  # imports pyspark
 
     if state is not None:
         return _shown(report_on_state(spark, request, state, other, stage), request)
@@ -82,7 +82,7 @@ def _with_spark(
         return _shown(report, request)
     with stage("gathering evidence"):
         found = explained(spark, report, request.explain, files, request.reading)
-    from analytics.command.explaining import show
+    from tricklecast.analytics.command.explaining import show
 
     show(found, request.params, request.outputs.json, quiet=request.quiet)
     return None
@@ -99,7 +99,7 @@ def _other_logs(request: Request) -> LogFiles | None:
 def _state(request: Request, files: LogFiles) -> AbstractContextManager[State | None]:
     if request.state is None:
         return nullcontext()
-    from analytics.incremental.update import opened
+    from tricklecast.analytics.incremental.update import opened
 
     return opened(request.state, files, described(request.reading))
 
@@ -120,7 +120,7 @@ def _shown(report: Report, request: Request) -> Report:
 def _print(report: Report) -> None:
     from rich.console import Console
 
-    from analytics.report.terminal import PLAIN_WIDTH, print_report
+    from tricklecast.analytics.report.terminal import PLAIN_WIDTH, print_report
 
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     try:

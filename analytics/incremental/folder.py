@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from analytics.errors import BadInput, Busy, CannotWrite
-from analytics.incremental import manifest as manifests
-from analytics.incremental.manifest import Manifest
+from tricklecast.analytics.errors import BadInput, Busy, CannotWrite
+from tricklecast.analytics.incremental import manifest as manifests
+from tricklecast.analytics.incremental.manifest import Manifest
 
 HOURS: Final = "hours"
 WORK: Final = "work"

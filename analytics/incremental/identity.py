@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from analytics.content import open_log
-from analytics.errors import BadInput
+from tricklecast.analytics.content import open_log
+from tricklecast.analytics.errors import BadInput
 
 MAX_FIRST_LINE: Final = 4096
 """Bytes of its first line by which a log that was written again, under the same name, is recognised."""

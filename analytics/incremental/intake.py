@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
-from analytics.errors import BadInput
-from analytics.incremental.identity import Identity, Stamp, identify, stamp_of
-from analytics.incremental.manifest import KnownLog, Manifest
-from analytics.inputs import REMOTE, LogFiles
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.incremental.identity import Identity, Stamp, identify, stamp_of
+from tricklecast.analytics.incremental.manifest import KnownLog, Manifest
+from tricklecast.analytics.inputs import REMOTE, LogFiles
 
 
 @dataclass(frozen=True, slots=True)

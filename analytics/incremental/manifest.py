@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.answers import GRAINS, PATIENCE_US
-from analytics.errors import BadInput
-from analytics.incremental.identity import Stamp
-from analytics.incremental.merge import MEASURES
-from analytics.rollup import KEY, SLOTS, WAIT_CLASS_BITS, WAIT_CLASSES_US
+from tricklecast.analytics.answers import GRAINS, PATIENCE_US
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.incremental.identity import Stamp
+from tricklecast.analytics.incremental.merge import MEASURES
+from tricklecast.analytics.rollup import KEY, SLOTS, WAIT_CLASS_BITS, WAIT_CLASSES_US
 
 NAME: Final = "manifest.json"
 VERSION: Final = 2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.rollup import KEY
+from tricklecast.analytics.rollup import KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

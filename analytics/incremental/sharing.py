@@ -11,18 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from analytics.content import has_repeated_line
-from analytics.duplicates import suspected, traces_in
-from analytics.errors import BadInput
-from analytics.incremental.identity import stamp_of
-from analytics.incremental.manifest import KnownLog, Part
-from analytics.incremental.store import Lines, compared, lines_kept, linked, set_aside, write_hours
+from tricklecast.analytics.content import has_repeated_line
+from tricklecast.analytics.duplicates import suspected, traces_in
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.incremental.identity import stamp_of
+from tricklecast.analytics.incremental.manifest import KnownLog, Part
+from tricklecast.analytics.incremental.store import Lines, compared, lines_kept, linked, set_aside, write_hours
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analytics.incremental.update import RollUp, State
-    from analytics.progress import Stage
+    from tricklecast.analytics.incremental.update import RollUp, State
+    from tricklecast.analytics.progress import Stage
 
 
 def take_in(

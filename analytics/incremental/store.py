@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.durations import HOUR_US
-from analytics.incremental.folder import HOURS, WORK
-from analytics.incremental.manifest import KnownLog, Manifest, Part
-from analytics.incremental.merge import merged
-from analytics.inputs import COMPRESSED, LogFiles
-from analytics.normalise import normalise
-from analytics.rollup import KEY, roll_up
-from analytics.schema import log_schema
+from tricklecast.analytics.durations import HOUR_US
+from tricklecast.analytics.incremental.folder import HOURS, WORK
+from tricklecast.analytics.incremental.manifest import KnownLog, Manifest, Part
+from tricklecast.analytics.incremental.merge import merged
+from tricklecast.analytics.inputs import COMPRESSED, LogFiles
+from tricklecast.analytics.normalise import normalise
+from tricklecast.analytics.rollup import KEY, roll_up
+from tricklecast.analytics.schema import log_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.durations import HOUR_US, MINUTE_US
-from analytics.incremental.folder import clean, held
-from analytics.incremental.intake import Intake, look_through
-from analytics.incremental.manifest import Manifest, load, save
-from analytics.inputs import ALWAYS, LogFiles, Window
-from analytics.progress import Stage, silent
+from tricklecast.analytics.durations import HOUR_US, MINUTE_US
+from tricklecast.analytics.incremental.folder import clean, held
+from tricklecast.analytics.incremental.intake import Intake, look_through
+from tricklecast.analytics.incremental.manifest import Manifest, load, save
+from tricklecast.analytics.inputs import ALWAYS, LogFiles, Window
+from tricklecast.analytics.progress import Stage, silent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RollUp = Callable[[LogFiles, bool], "DataFrame"]
-"""Makes the roll-up of some files, its rows told apart by :data:`analytics.incremental.store.SOURCE`, of each line once
-if so told (:func:`analytics.duplicates.once`)."""
+"""Makes the roll-up of some files, its rows told apart by :data:`analytics.incremental.store.SOURCE`, of
+each line once if so told (:func:`analytics.duplicates.once`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def update(spark: SparkSession, state: State, roll_up: RollUp, keep_us: int | No
     Raises:
         BadInput: a log was replaced while it was being read. Nothing has changed then.
     """
-    from analytics.incremental.sharing import take_in
+    from tricklecast.analytics.incremental.sharing import take_in
 
     intake = state.intake
     logs = {key: log for key, log in state.manifest.logs.items() if key not in intake.outdated} | intake.seen
@@ -111,7 +111,7 @@ def kept_of(spark: SparkSession, state: State, manifest: Manifest, window: Windo
     """The roll-up of a span of time, cut at whole minutes, and what the report should say about it."""
     from pyspark.sql import functions as F
 
-    from analytics.incremental.store import NO_HOUR, read_hours
+    from tricklecast.analytics.incremental.store import NO_HOUR, read_hours
 
     # The widest bucket of a roll-up: a state cannot be cut more finely.
     since = 0 if window.from_us is None else window.from_us - window.from_us % MINUTE_US
@@ -143,7 +143,7 @@ def _what(state: State) -> str:
 
 def _forget(manifest: Manifest, keep_us: int | None, given: set[str]) -> Manifest:
     """Drops hours that are too old, and logs of which nothing is left; those that were given would come back."""
-    from analytics.incremental.store import NO_HOUR
+    from tricklecast.analytics.incremental.store import NO_HOUR
 
     oldest = manifest.forgotten
     if keep_us is not None and (timed := [hour for hour in manifest.hours if hour != NO_HOUR]):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analytics.errors import BadInput
-from analytics.logs.schema import SchemaFormat, example_lines, schema_text
-from analytics.report.formats import counted
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.logs.schema import SchemaFormat, example_lines, schema_text
+from tricklecast.analytics.report.formats import counted
 
 if TYPE_CHECKING:
-    from analytics.logs.compact import Compacted, Todo
-    from analytics.logs.lines import Wanted
+    from tricklecast.analytics.logs.compact import Compacted, Todo
+    from tricklecast.analytics.logs.lines import Wanted
 
 _Logs = Annotated[list[str], typer.Argument(metavar="LOG...", help="Files (also .gz, Parquet), folders, globs.")]
 _Only = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated, and have * in it.")]
@@ -45,12 +45,12 @@ def compact(
     Run it as often as you like, also on logs that are still being written: what has been compacted is not compacted
     again, and late lines go to their hour. Exit codes: 0 done, 2 usage, 3 bad input, 4 Spark or Java missing.
     """
-    from analytics.inputs import find_logs
-    from analytics.logs.compact import compact as do
-    from analytics.logs.compact import look_through
-    from analytics.logs.journal import held
-    from analytics.sources import Reading, recognise
-    from analytics.spark import LOCAL, SMALL_INPUT, failures_as_one_line, spark_session
+    from tricklecast.analytics.inputs import find_logs
+    from tricklecast.analytics.logs.compact import compact as do
+    from tricklecast.analytics.logs.compact import look_through
+    from tricklecast.analytics.logs.journal import held
+    from tricklecast.analytics.sources import Reading, recognise
+    from tricklecast.analytics.spark import LOCAL, SMALL_INPUT, failures_as_one_line, spark_session
 
     reading = Reading(log_format, client_key, path_prefix)
     files = find_logs(logs)
@@ -85,7 +85,7 @@ def tail(
 
     Times are UTC. Ctrl-C ends it.
     """
-    from analytics.logs.lines import Wanted
+    from tricklecast.analytics.logs.lines import Wanted
 
     wanted = Wanted(
         channels=tuple(channel or ()),
@@ -114,7 +114,7 @@ def schema(
 
 
 def _wanted_lines(files: list[str], count: int, wanted: Wanted, *, following: bool) -> Iterator[bytes]:
-    from analytics.logs.follow import Follower, follow, last_lines
+    from tricklecast.analytics.logs.follow import Follower, follow, last_lines
 
     followers = []
     for name in files:
@@ -132,7 +132,7 @@ def _wanted_lines(files: list[str], count: int, wanted: Wanted, *, following: bo
 
 
 def _print(line: bytes, *, raw: bool, colour: bool) -> None:
-    from analytics.logs.lines import readable
+    from tricklecast.analytics.logs.lines import readable
 
     if raw:
         sys.stdout.flush()

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.errors import BadInput, CannotWrite
-from analytics.inputs import REMOTE, LogFiles
-from analytics.logs.journal import FOLDER, LEDGER, commit
-from analytics.logs.ledger import Piece, blocks, load_ledger, new_pieces
-from analytics.sources import Reading, read_logs
+from tricklecast.analytics.errors import BadInput, CannotWrite
+from tricklecast.analytics.inputs import REMOTE, LogFiles
+from tricklecast.analytics.logs.journal import FOLDER, LEDGER, commit
+from tricklecast.analytics.logs.ledger import Piece, blocks, load_ledger, new_pieces
+from tricklecast.analytics.sources import Reading, read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,14 +68,15 @@ def compact(
     """Does it.
 
     Args:
-        out: the folder of the hours; work: one below it for work in progress (:func:`analytics.logs.journal.held`).
+        out: the folder of the hours; work: one below it for work in progress
+            (:func:`analytics.logs.journal.held`).
         rejects: a file to which the lines that are no records are appended.
 
     Raises:
         BadInput: a file was written to meanwhile; nothing has changed.
         CannotWrite: the result could not be written.
     """
-    from analytics.logs.hours import FILE, write_hours
+    from tricklecast.analytics.logs.hours import FILE, write_hours
 
     names = tuple(_copied(todo.pieces, work))
     lines = read_logs(

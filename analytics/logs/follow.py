@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Final
 
-from analytics.content import PACKED, open_log
+from tricklecast.analytics.content import PACKED, open_log
 
 MAX_LINE: Final = 1 << 20
 """Bytes; of a longer line only the beginning is kept."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
-from analytics.answers import Answer
-from analytics.durations import DAY_US, HOUR_US
-from analytics.normalise import answer_kind
-from analytics.schema import CORRUPT
-from analytics.sources.native import UNKNOWN_VERSION, WRONG_TYPE
-from trickle.records import FIELD_NAMES
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.durations import DAY_US, HOUR_US
+from tricklecast.analytics.normalise import answer_kind
+from tricklecast.analytics.schema import CORRUPT
+from tricklecast.analytics.sources.native import UNKNOWN_VERSION, WRONG_TYPE
+from tricklecast.trickle.records import FIELD_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

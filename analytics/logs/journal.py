@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from analytics.errors import BadInput, Busy, CannotWrite
+from tricklecast.analytics.errors import BadInput, Busy, CannotWrite
 
 FOLDER: Final = "_compacted"
 """Hidden from everything that searches folders for logs."""

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.content import OPAQUE, PACKED, last_piece, open_log
-from analytics.errors import BadInput
+from tricklecast.analytics.content import OPAQUE, PACKED, last_piece, open_log
+from tricklecast.analytics.errors import BadInput
 
 VERSION: Final = 1
 

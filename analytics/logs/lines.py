@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.report.plain import plain
-from trickle.records import Kind
-from trickle.wire import Status
+from tricklecast.analytics.report.plain import plain
+from tricklecast.trickle.records import Kind
+from tricklecast.trickle.wire import Status
 
 _MAX_UNREADABLE: Final = 160
 _MAX_NAME: Final = 32

@@ -8,7 +8,7 @@ import re
 from enum import StrEnum
 from typing import Any, Final
 
-from trickle.records import FIELD_NAMES, SCHEMA, VERSION, AccessRecord, Event, Kind, Op, Reason
+from tricklecast.trickle.records import FIELD_NAMES, SCHEMA, VERSION, AccessRecord, Event, Kind, Op, Reason
 
 
 class SchemaFormat(StrEnum):

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import GRAINS, Answer
-from analytics.durations import micros
-from analytics.report.figures import ClockStep
+from tricklecast.analytics.answers import GRAINS, Answer
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.report.figures import ClockStep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.parts import Row
 
 CHANNELS: Final = 3
 TOGETHER: Final = 0.9

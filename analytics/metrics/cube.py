@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer, quoted
-from analytics.durations import MINUTE_US
-from analytics.metrics.timeline import MAX_STEPS
-from analytics.metrics.wanted import as_judged
+from tricklecast.analytics.answers import FAILURES, Answer, quoted
+from tricklecast.analytics.durations import MINUTE_US
+from tricklecast.analytics.metrics.timeline import MAX_STEPS
+from tricklecast.analytics.metrics.wanted import as_judged
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from analytics.divided import Divided
-    from analytics.params import StormParams
+    from tricklecast.analytics.divided import Divided
+    from tricklecast.analytics.params import StormParams
 
 MAX_BREAKS: Final = 10_000
 """Broken budgets that are counted, per scope; more than anybody looks at, and little memory."""
@@ -78,7 +78,8 @@ def cube(judged: DataFrame, parts: Divided, params: StormParams) -> DataFrame:
     """The figures' rows: ``kind`` (:class:`Kind`), ``name``, ``at``, ``to``, the sums, ``clients``.
 
     Args:
-        judged: :func:`analytics.metrics.wanted.judged` of the rows of ``parts`` that are not quiet, persisted.
+        judged: :func:`analytics.metrics.wanted.judged` of the rows of ``parts`` that are not quiet,
+            persisted.
     """
     who, times = (judged.unionAll(as_judged(sums)) for sums in (parts.who, parts.times))
     inputs = (_who(who), _times(times, parts.step_us), _networks(judged), _suspects(judged, parts.rollup, params))

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.durations import MINUTE_US, micros
-from analytics.params import StormParams
-from analytics.report.figures import LogGap
-from trickle.records import Event
+from tricklecast.analytics.durations import MINUTE_US, micros
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.figures import LogGap
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from analytics.metrics.parts import Row
-    from analytics.metrics.totals import Overview
+    from tricklecast.analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.totals import Overview
 
 BUSY: Final = 100
 """Lines on either side: at the pace they stand for, two minutes without one are no chance."""

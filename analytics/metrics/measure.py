@@ -10,22 +10,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from analytics.metrics import blast, clocks, gaps, minutes, outcomes, sparklines, timeline
-from analytics.metrics.cube import Kind, cube
-from analytics.metrics.members import members as members_of
-from analytics.metrics.members import networks
-from analytics.metrics.parts import collect_parts, persisted
-from analytics.metrics.shares import offenders, shares
-from analytics.metrics.success import success
-from analytics.metrics.wanted import judged
-from analytics.report.figures import BudgetBreak, NodeMinute, Offender, Quality, Share, Success, Timeline, Totals
+from tricklecast.analytics.metrics import blast, clocks, gaps, minutes, outcomes, sparklines, timeline
+from tricklecast.analytics.metrics.cube import Kind, cube
+from tricklecast.analytics.metrics.members import members as members_of
+from tricklecast.analytics.metrics.members import networks
+from tricklecast.analytics.metrics.parts import collect_parts, persisted
+from tricklecast.analytics.metrics.shares import offenders, shares
+from tricklecast.analytics.metrics.success import success
+from tricklecast.analytics.metrics.wanted import judged
+from tricklecast.analytics.report.figures import (
+    BudgetBreak,
+    NodeMinute,
+    Offender,
+    Quality,
+    Share,
+    Success,
+    Timeline,
+    Totals,
+)
 
 if TYPE_CHECKING:
-    from analytics.divided import Divided
-    from analytics.metrics.parts import Row
-    from analytics.metrics.totals import Overview
-    from analytics.params import StormParams
-    from analytics.report.model import Episode
+    from tricklecast.analytics.divided import Divided
+    from tricklecast.analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.totals import Overview
+    from tricklecast.analytics.params import StormParams
+    from tricklecast.analytics.report.model import Episode
 
     Parts = dict[str, list[Row]]
 
@@ -36,7 +45,8 @@ _OF_EPISODES: Final = ("arrivals", "served", "waits", "networks")
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a report says besides what was found; the attributes are those of :class:`analytics.report.model.Report`.
+    """What a report says besides what was found; the attributes are those of
+    :class:`analytics.report.model.Report`.
 
     ``episodes`` are those that were given, with ``sparkline``, ``outcome`` and ``blast`` filled in. ``quality`` lacks
     what only the reader of the files knows: damaged files and duplicates.

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
-from analytics.classes import StormClass
-from analytics.durations import MINUTE_US
-from analytics.metrics.parts import literal_rows
-from analytics.repeats import distinct_seqs
+from tricklecast.analytics.answers import FAILURES, REPEATABLE, WATCHED, Answer, among
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.durations import MINUTE_US
+from tricklecast.analytics.metrics.parts import literal_rows
+from tricklecast.analytics.repeats import distinct_seqs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.metrics.parts import Row
-    from analytics.report.model import Episode
+    from tricklecast.analytics.metrics.parts import Row
+    from tricklecast.analytics.report.model import Episode
 
 MAX_NAMES: Final = 20_000
 """Clients that are looked for, over all episodes; the others' episodes are looked for by their worst client alone."""

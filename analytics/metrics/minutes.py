@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analytics.report.figures import BudgetBreak, NodeMinute
+from tricklecast.analytics.report.figures import BudgetBreak, NodeMinute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.parts import Row
 
 
 def worst_minute(rows: Iterable[Row]) -> NodeMinute | None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import Answer, among
-from analytics.durations import micros
-from analytics.params import StormParams
+from tricklecast.analytics.answers import Answer, among
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.params import StormParams
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.metrics.parts import Row
-    from analytics.report.model import Episode
+    from tricklecast.analytics.metrics.parts import Row
+    from tricklecast.analytics.report.model import Episode
 
 MOST: Final = 0.5
 """An episode of many clients recovered if this share of those that were found again did."""

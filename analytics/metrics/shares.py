@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analytics.report.figures import Offender, Share
+from tricklecast.analytics.report.figures import Offender, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.parts import Row
 
 
 def shares(rows: Iterable[Row]) -> tuple[Share, ...]:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import GRAINS, REPEATABLE, Answer
-from analytics.durations import SECOND_US
-from analytics.metrics.timeline import whole
-from analytics.report.figures import Sparkline
-from analytics.rollup import SLOTS
+from tricklecast.analytics.answers import GRAINS, REPEATABLE, Answer
+from tricklecast.analytics.durations import SECOND_US
+from tricklecast.analytics.metrics.timeline import whole
+from tricklecast.analytics.report.figures import Sparkline
+from tricklecast.analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.metrics.parts import Row
-    from analytics.report.model import Episode
+    from tricklecast.analytics.metrics.parts import Row
+    from tricklecast.analytics.report.model import Episode
 
 MAX_STEPS: Final = 600
 QUARTERS: Final = 4

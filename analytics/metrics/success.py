@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analytics.report.figures import Success
+from tricklecast.analytics.report.figures import Success
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.parts import Row
 
 
 def success(rows: Iterable[Row]) -> Success:
     """The one row of the cube about the whole log (none if it is empty), as shares.
 
-    *At once* means: a wanted request that was not refused (:data:`~analytics.answers.FAILURES`). *In the end* also
+    *At once* means: a wanted request that was not refused (:data:`~analytics.answers.FAILURES`). *In the
+    end* also
     counts those that were refused, if the same client was answered on the same channel of the same node later on: after
     the last of its refusals all of them, after the first all but one.
     """

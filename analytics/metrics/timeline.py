@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import Answer
-from analytics.durations import DAY_US, SECOND_US
-from analytics.report.figures import Marker, Sparkline, Timeline
-from analytics.triggers import SERVER_EVENTS
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.durations import DAY_US, SECOND_US
+from tricklecast.analytics.report.figures import Marker, Sparkline, Timeline
+from tricklecast.analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from analytics.metrics.parts import Row
-    from analytics.metrics.totals import Overview
-    from analytics.params import StormParams
+    from tricklecast.analytics.metrics.parts import Row
+    from tricklecast.analytics.metrics.totals import Overview
+    from tricklecast.analytics.params import StormParams
 
 MAX_STEPS: Final = 300
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import FAILURES, Answer, among
-from analytics.duplicates import Traces, traces
-from analytics.durations import DAY_US, SECOND_US
-from analytics.report.figures import Quality, Totals
-from analytics.schema import EXPECTED
-from trickle.records import Event
+from tricklecast.analytics.answers import FAILURES, Answer, among
+from tricklecast.analytics.duplicates import Traces, traces
+from tricklecast.analytics.durations import DAY_US, SECOND_US
+from tricklecast.analytics.report.figures import Quality, Totals
+from tricklecast.analytics.schema import EXPECTED
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

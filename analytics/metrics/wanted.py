@@ -6,8 +6,8 @@ A *repeat* is a request that would not have been needed, since its answer was kn
 * a refusal (4xx but 409, 5xx) or another end of channel (200 with ``Lp-Trickle-Closed``) after the first of its
   *stretch*: what one client got on one channel, whatever the statuses and the nodes, with pauses of at most
   ``slow_gap_s`` (before a 470: ``gap_s``, since falling behind now and then is no repetition);
-* a GET that was given up within two seconds (:data:`~analytics.answers.PATIENCE_US`), after the first of its stretch,
-  with pauses of at most ``gap_s``: one that waits would have been answered in the end;
+* a GET that was given up within two seconds (:data:`~analytics.answers.PATIENCE_US`), after the first of
+  its stretch, with pauses of at most ``gap_s``: one that waits would have been answered in the end;
 * a GET or POST of a seq that the same reader has asked for, or posted, already: within the same bucket for answers
   with bytes and for posts, within the same stretch for empty segments.
 
@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.answers import COUNTED, GRAINS, REPEATABLE, Answer, among
-from analytics.durations import MINUTE_US, micros
-from analytics.params import StormParams
-from analytics.repeats import connections, distinct_seqs, readers
-from analytics.rollup import SLOTS
+from tricklecast.analytics.answers import COUNTED, GRAINS, REPEATABLE, Answer, among
+from tricklecast.analytics.durations import MINUTE_US, micros
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.repeats import connections, distinct_seqs, readers
+from tricklecast.analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -60,8 +60,8 @@ _STRETCH: Final = ("who", "channel", "place")
 
 
 def as_judged(quiet: DataFrame) -> DataFrame:
-    """Sums of rows in which nothing was repeated (:mod:`analytics.divided`), with the columns of :func:`judged`; those
-    that the sums do not have are null."""
+    """Sums of rows in which nothing was repeated (:mod:`analytics.divided`), with the columns of
+    :func:`judged`; those that the sums do not have are null."""
     known = {"answer": f"'{Answer.OK}'", "wanted": "n", "wasted_bytes": "0D", "wasted_us": "0D"}
     known |= {name: name for name in quiet.columns if name in JUDGED}
     return quiet.selectExpr(*(f"{known.get(name, 'NULL')} AS {name}" for name in JUDGED))
@@ -144,8 +144,8 @@ def _new_empties() -> Column:
 def _crowd(params: StormParams) -> Column:
     """Whether many clients share this name or network: each of their connections asked about once.
 
-    The same question as for storms (:mod:`analytics.episodes`); and what is too little to be one is given the benefit
-    of the doubt.
+    The same question as for storms (:mod:`analytics.episodes`); and what is too little to be one is given
+    the benefit of the doubt.
     """
     conns = connections("all_conns", "total")
     named = F.col("client").isNotNull()

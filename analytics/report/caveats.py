@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.formats import counted, date_and_time, duration, percent
-from analytics.report.plain import Name, Phrase
+from tricklecast.analytics.report.formats import counted, date_and_time, duration, percent
+from tricklecast.analytics.report.plain import Name, Phrase
 
 if TYPE_CHECKING:
-    from analytics.report.figures import Quality
+    from tricklecast.analytics.report.figures import Quality
 
 MAX_LISTED: Final = 20
 """Names and stretches listed for one caveat; the others are counted."""

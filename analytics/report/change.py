@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analytics.report.formats import UNKNOWN
+from tricklecast.analytics.report.formats import UNKNOWN
 
 if TYPE_CHECKING:
-    from analytics.report.figures import RateRatio
+    from tricklecast.analytics.report.figures import RateRatio
 
 
 def change(ratio: RateRatio) -> str:

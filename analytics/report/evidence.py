@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.classes import StormClass
-from analytics.episodes import Severity
-from analytics.report.formats import clock, counted, duration, millis, rate, size, times
-from analytics.report.plain import Name, Phrase
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.report.formats import clock, counted, duration, millis, rate, size, times
+from tricklecast.analytics.report.plain import Name, Phrase
 
 if TYPE_CHECKING:
-    from analytics.params import StormParams
-    from analytics.report.model import Episode
+    from tricklecast.analytics.params import StormParams
+    from tricklecast.analytics.report.model import Episode
 
 OUTCOMES: Final = {
     "recovered": "recovered: its clients were served afterwards",

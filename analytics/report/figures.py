@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analytics.report.quality import ClockStep as ClockStep
-from analytics.report.quality import LogGap as LogGap
-from analytics.report.quality import Quality as Quality
+from tricklecast.analytics.report.quality import ClockStep as ClockStep
+from tricklecast.analytics.report.quality import LogGap as LogGap
+from tricklecast.analytics.report.quality import Quality as Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +228,8 @@ class Timeline:
 
     Attributes:
         start_us: when the first step begins; step_us: their width.
-        requests, failures, hits: per step: all exchanges; refusals (:data:`~analytics.answers.FAILURES`); requests that
-            a storm counts.
+        requests, failures, hits: per step: all exchanges; refusals (:data:`~analytics.answers.FAILURES`);
+            requests that a storm counts.
         markers: lifecycle events, in order, at most ``max_markers`` of them (server events first).
         n_markers: how many there were.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from analytics.classes import StormClass
+from tricklecast.analytics.classes import StormClass
 
 
 def first_aid(storm: StormClass) -> str:

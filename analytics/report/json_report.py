@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from analytics.report.figures import Blast, BudgetBreak, NodeMinute, Share
-    from analytics.report.model import Episode, Report
+    from tricklecast.analytics.report.figures import Blast, BudgetBreak, NodeMinute, Share
+    from tricklecast.analytics.report.model import Episode, Report
 
 REPORT_VERSION: Final = 2
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analytics.causes import Cause, likely_cause
-from analytics.classes import StormClass
-from analytics.episodes import Severity
-from analytics.params import StormParams
-from analytics.report.figures import (
+from tricklecast.analytics.causes import Cause, likely_cause
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.figures import (
     Blast,
     BudgetBreak,
     Comparison,
@@ -25,7 +25,7 @@ from analytics.report.figures import (
     Timeline,
     Totals,
 )
-from analytics.rhythm import Tempo
+from tricklecast.analytics.rhythm import Tempo
 
 EARLY: Final = 0.5
 """Coming back after less than this share of ``Retry-After``, on average, is ignoring it."""
@@ -141,7 +141,8 @@ class Report:
 
 
 def episode_from(row: Mapping[str, Any], pace: Tempo) -> Episode:
-    """A row with the columns of :data:`analytics.episodes.EPISODE`, and its pace, as an :class:`Episode`."""
+    """A row with the columns of :data:`analytics.episodes.EPISODE`, and its pace, as an
+    :class:`Episode`."""
     storm = StormClass(row["class"])
     clients, channels = tuple(row["clients"]), tuple(row["channels"])
     retry_after = _retry_after(row["retry_after_ms"], pace.gap_ms)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.json_report import episode_dict
+from tricklecast.analytics.report.json_report import episode_dict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.model import Report
 
 EPISODES_DDL: Final = """
     id string, class string, severity string, start_us bigint, end_us bigint, n bigint, hits bigint,

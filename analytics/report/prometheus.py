@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from analytics.classes import StormClass
-from analytics.episodes import Severity
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from prometheus_client import CollectorRegistry, Gauge
 
-    from analytics.report.figures import Share
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.figures import Share
+    from tricklecast.analytics.report.model import Report
 
 PREFIX: Final = "tricklecast_storms_"
 MAX_SERIES: Final = 20

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from analytics.episodes import Severity
-from analytics.report.caveats import caveats
-from analytics.report.change import change, interval_words
-from analytics.report.evidence import seqs_of
-from analytics.report.formats import clock, counted, date_and_time, duration, peak, percent, size, times
-from analytics.report.plain import as_text, plain
-from analytics.report.verdict import steps, verdict
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.report.caveats import caveats
+from tricklecast.analytics.report.change import change, interval_words
+from tricklecast.analytics.report.evidence import seqs_of
+from tricklecast.analytics.report.formats import clock, counted, date_and_time, duration, peak, percent, size, times
+from tricklecast.analytics.report.plain import as_text, plain
+from tricklecast.analytics.report.verdict import steps, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from analytics.report.figures import BudgetBreak, Offender, RateRatio
-    from analytics.report.model import Episode, Report
+    from tricklecast.analytics.report.figures import BudgetBreak, Offender, RateRatio
+    from tricklecast.analytics.report.model import Episode, Report
 
 MAX_ROWS: Final = 25
 MAX_OFFENDERS: Final = 5

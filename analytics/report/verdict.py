@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analytics.classes import StormClass
-from analytics.report.first_aid import first_aid
-from analytics.report.formats import counted, date_and_time, duration, moment_in
-from analytics.report.plain import Name, Phrase
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.report.first_aid import first_aid
+from tricklecast.analytics.report.formats import counted, date_and_time, duration, moment_in
+from tricklecast.analytics.report.plain import Name, Phrase
 
 if TYPE_CHECKING:
-    from analytics.report.model import Episode, Report
+    from tricklecast.analytics.report.model import Episode, Report
 
 _OF_A_NODE = (StormClass.OVERLOAD_AMPLIFICATION, StormClass.THUNDERING_HERD)
 """Storms of a fleet: they are about a server; the others are about a channel."""

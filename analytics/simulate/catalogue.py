@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from analytics.simulate.scene import Scene
+from tricklecast.analytics.simulate.scene import Scene
 
 
 class Set(StrEnum):
@@ -62,7 +62,7 @@ class Script:
 @cache
 def scripts(kind: Set) -> tuple[Script, ...]:
     """Every script of a set."""
-    from analytics.simulate.scenes import fleets, grey, loops, repeats, traps, traps_many
+    from tricklecast.analytics.simulate.scenes import fleets, grey, loops, repeats, traps, traps_many
 
     everything: list[Iterable[Script]] = [
         loops.scripts(),

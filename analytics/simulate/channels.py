@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
-from analytics.simulate.entries import Entry, Line, entry_of, line_of
-from analytics.simulate.people import Client
-from trickle.records import AccessRecord, Event, Kind, Op, Reason
+from tricklecast.analytics.simulate.entries import Entry, Line, entry_of, line_of
+from tricklecast.analytics.simulate.people import Client
+from tricklecast.trickle.records import AccessRecord, Event, Kind, Op, Reason
 
 MISHAPS: Final = 0.002
 """Of so many reads one ends badly: cut and asked for again, truncated, or too slow. A share, 0 to 1."""

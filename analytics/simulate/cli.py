@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from analytics.command.interrupts import interruptible
-from analytics.errors import BadInput
-from analytics.simulate.catalogue import Set
-from analytics.simulate.formats import FormatName
-from analytics.simulate.output import ROTATE_BYTES
-from analytics.simulate.sizes import Sizes, sizes
-from trickle.amounts import parse_duration, parse_size
-from trickle.errors import InvalidInput
+from tricklecast.analytics.command.interrupts import interruptible
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.simulate.output import ROTATE_BYTES
+from tricklecast.analytics.simulate.sizes import Sizes, sizes
+from tricklecast.trickle.amounts import parse_duration, parse_size
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from analytics.simulate.run import Progress, Request
+    from tricklecast.analytics.simulate.run import Progress, Request
 
 NOT_GOOD_ENOUGH: Final = 1
 
@@ -97,13 +97,13 @@ def simulate(
         if out is None:
             raise typer.BadParameter("where is the result to be written?", param_hint="--out")
         if live is not None:
-            from analytics.simulate.live.command import play
+            from tricklecast.analytics.simulate.live.command import play
 
             if not play(live, out, acts or (), requests, rate, force=force):
                 raise typer.Exit(NOT_GOOD_ENOUGH)
             return
         size = _sizes(lines, duration, nodes, clients, channels, kind)
-        from analytics.simulate.run import Request
+        from tricklecast.analytics.simulate.run import Request
 
         rotate_bytes = _checked_size(rotate)
         _write(Request(out, seed, kind, size, form, packed, force, duplicates, rotate_bytes))
@@ -135,7 +135,7 @@ def _checked_size(text: str) -> int:
 
 
 def _write(request: Request) -> None:
-    from analytics.simulate.run import simulate_logs
+    from tricklecast.analytics.simulate.run import simulate_logs
 
     with _progress(request.size.duration_us) as progress:
         truth = simulate_logs(request, progress)
@@ -164,9 +164,9 @@ def _progress(total_us: int) -> Iterator[Progress]:
 def _judge(report: Path, place: Path) -> None:
     import orjson
 
-    from analytics.simulate.score import LIMITS, score
-    from analytics.simulate.table import details, table
-    from analytics.simulate.truth import Truth
+    from tricklecast.analytics.simulate.score import LIMITS, score
+    from tricklecast.analytics.simulate.table import details, table
+    from tricklecast.analytics.simulate.truth import Truth
 
     truth = Truth.read(place)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from trickle.records import AccessRecord
+from tricklecast.trickle.records import AccessRecord
 
 Line = dict[str, Any]
 """One line of a log as its JSON object."""

@@ -1,4 +1,5 @@
-"""Simulates logs, has reports made of them, and judges the reports: ``python -m analytics.simulate.evaluate``.
+"""Simulates logs, has reports made of them, and judges the reports: ``python -m
+tricklecast.analytics.simulate.evaluate``.
 
 One Spark session for all of it. What is missed, made up or misnamed is listed with its seed, so that one can look.
 """
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analytics.simulate.catalogue import Set
-from analytics.simulate.run import Request, simulate_logs
-from analytics.simulate.score import Score, score, together
-from analytics.simulate.sizes import sizes
-from analytics.simulate.table import details, table
-from analytics.simulate.truth import Truth
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.run import Request, simulate_logs
+from tricklecast.analytics.simulate.score import Score, score, together
+from tricklecast.analytics.simulate.sizes import sizes
+from tricklecast.analytics.simulate.table import details, table
+from tricklecast.analytics.simulate.truth import Truth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,9 +34,9 @@ def simulated(out: Path, seed: int, kind: Set, lines: int, **more: Any) -> Truth
 
 def reported(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """The document of report.json about a folder's logs."""
-    from analytics.inputs import find_logs
-    from analytics.job import make_report
-    from analytics.report.json_report import as_json
+    from tricklecast.analytics.inputs import find_logs
+    from tricklecast.analytics.job import make_report
+    from tricklecast.analytics.report.json_report import as_json
 
     document: dict[str, Any] = json.loads(as_json(make_report(spark, find_logs([str(folder)]))))
     return document
@@ -60,7 +61,7 @@ def main(
     lines: Annotated[int, typer.Option(help="Lines per log.")] = 200_000,
 ) -> None:
     """Judge the reports on simulated logs."""
-    from analytics.spark import spark_session
+    from tricklecast.analytics.spark import spark_session
 
     with spark_session(small=True) as spark:
         for kind in kinds or list(Set):

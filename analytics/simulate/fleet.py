@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from analytics.durations import micros
-from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import Entry, entry_of, line_of
-from analytics.simulate.people import Client, behind_nat, make_client
-from analytics.simulate.plan import Outage
-from trickle.records import AccessRecord, Op, Reason
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.channels import LiveChannel
+from tricklecast.analytics.simulate.entries import Entry, entry_of, line_of
+from tricklecast.analytics.simulate.people import Client, behind_nat, make_client
+from tricklecast.analytics.simulate.plan import Outage
+from tricklecast.trickle.records import AccessRecord, Op, Reason
 
 CADENCES_S: Final = ((0.2, 3), (0.5, 7), (1.0, 20), (2.0, 45), (4.0, 15), (6.0, 10))
 """How often channels begin a segment, and how many of a hundred do."""

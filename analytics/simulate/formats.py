@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.simulate.entries import Line
-from analytics.simulate.truth import Storm
-from trickle.records import Kind
+from tricklecast.analytics.simulate.entries import Line
+from tricklecast.analytics.simulate.truth import Storm
+from tricklecast.trickle.records import Kind
 
 
 class FormatName(StrEnum):

@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import IO, Final
 
-from analytics.errors import CannotWrite
-from analytics.simulate.entries import Line
-from analytics.simulate.formats import Format
-from analytics.simulate.truth import FILE
+from tricklecast.analytics.errors import CannotWrite
+from tricklecast.analytics.simulate.entries import Line
+from tricklecast.analytics.simulate.formats import Format
+from tricklecast.analytics.simulate.truth import FILE
 
 ROTATE_BYTES: Final = 256 << 20
 ROTATE_S: Final = 3600.0

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Needs, Script, Set, scripts
-from analytics.simulate.entries import Entry
-from analytics.simulate.scene import Scene
-from analytics.simulate.truth import Storm, Trap, moved, moved_trap
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set, scripts
+from tricklecast.analytics.simulate.entries import Entry
+from tricklecast.analytics.simulate.scene import Scene
+from tricklecast.analytics.simulate.truth import Storm, Trap, moved, moved_trap
 
 APART_S: Final = 150.0
 """A scene that has a server of its own keeps others so far away: nothing of it can be taken for their trigger."""

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Set
-from analytics.simulate.entries import Entry, Line, when
-from analytics.simulate.fleet import Probe, Show, probes
-from analytics.simulate.formats import FORMATS, FormatName
-from analytics.simulate.output import ROTATE_BYTES, ROTATE_S, NodeLog, complete_folder
-from analytics.simulate.plan import Placed, Planner, Program
-from analytics.simulate.sizes import Sizes, shows
-from analytics.simulate.truth import FILE, Truth
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.entries import Entry, Line, when
+from tricklecast.analytics.simulate.fleet import Probe, Show, probes
+from tricklecast.analytics.simulate.formats import FORMATS, FormatName
+from tricklecast.analytics.simulate.output import ROTATE_BYTES, ROTATE_S, NodeLog, complete_folder
+from tricklecast.analytics.simulate.plan import Placed, Planner, Program
+from tricklecast.analytics.simulate.sizes import Sizes, shows
+from tricklecast.analytics.simulate.truth import FILE, Truth
 
 START_US: Final = 1_760_000_400_000_000
 """2025-10-09 09:00:00 UTC: logs begin on a full hour, the same one each time."""

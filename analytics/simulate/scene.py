@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analytics.durations import micros
-from analytics.simulate.channels import LiveChannel
-from analytics.simulate.entries import Entry, entry_of
-from analytics.simulate.people import Client, make_client
-from analytics.simulate.tally import Tally
-from trickle.records import AccessRecord, Event, Kind, Op, Reason
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.channels import LiveChannel
+from tricklecast.analytics.simulate.entries import Entry, entry_of
+from tricklecast.analytics.simulate.people import Client, make_client
+from tricklecast.analytics.simulate.tally import Tally
+from tricklecast.trickle.records import AccessRecord, Event, Kind, Op, Reason
 
 QUIET_S: Final = 150.0
 """So long before a storm without a trigger nothing happens that could be taken for one. Seconds."""

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Set
-from analytics.simulate.truth import LIVE, Storm, Trap, Truth
-from trickle.records import Event
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.truth import LIVE, Storm, Trap, Truth
+from tricklecast.trickle.records import Event
 
 SLACK_S: Final = 1.0
 COVERED: Final = 0.5

@@ -6,11 +6,11 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Set
-from analytics.simulate.fleet import CADENCES_S, IDLE_SHARE, PROBES, Show, swing
-from analytics.simulate.plan import PLANTED, PLANTED_SMALL, Outage
-from trickle.errors import InvalidInput
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.fleet import CADENCES_S, IDLE_SHARE, PROBES, Show, swing
+from tricklecast.analytics.simulate.plan import PLANTED, PLANTED_SMALL, Outage
+from tricklecast.trickle.errors import InvalidInput
 
 DEFAULT_LINES: Final = 500_000
 DEFAULT_S: Final = 7200.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from analytics.simulate.score import LIMITS, Episode, Score, Verdict
+from tricklecast.analytics.simulate.score import LIMITS, Episode, Score, Verdict
 
 _HEAD = f"{'class':24}{'planted':>9}{'found':>8}{'class':>8}{'trigger':>9}{'exact':>8}{'rhythm':>8}"
 

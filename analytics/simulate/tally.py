@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from analytics.simulate.truth import Storm, Trap
-from trickle.records import AccessRecord
+from tricklecast.analytics.simulate.truth import Storm, Trap
+from tricklecast.trickle.records import AccessRecord
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import orjson
 
-from analytics.errors import BadInput
+from tricklecast.analytics.errors import BadInput
 
 VERSION: Final = 1
 FILE: Final = "truth.json"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from analytics.sources.clients import ClientKey, parse_client_key
-from analytics.sources.fieldmap import BadFormat
-from analytics.sources.grouping import Grouped
-from analytics.sources.native import read_lines
-from analytics.sources.notes import notes_on
-from analytics.sources.reading import Reading, read_logs, recognise
+from tricklecast.analytics.sources.clients import ClientKey, parse_client_key
+from tricklecast.analytics.sources.fieldmap import BadFormat
+from tricklecast.analytics.sources.grouping import Grouped
+from tricklecast.analytics.sources.native import read_lines
+from tricklecast.analytics.sources.notes import notes_on
+from tricklecast.analytics.sources.reading import Reading, read_logs, recognise
 
 __all__ = [
     "BadFormat",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.sources.fieldmap import BadFormat
+from tricklecast.analytics.sources.fieldmap import BadFormat
 
 if TYPE_CHECKING:
     from collections.abc import Callable

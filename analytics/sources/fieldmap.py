@@ -14,9 +14,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from analytics.errors import AnalyticsError
-from trickle.records import FIELD_NAMES
-from trickle.wire import DEFAULT_BASE_PATH
+from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.trickle.records import FIELD_NAMES
+from tricklecast.trickle.wire import DEFAULT_BASE_PATH
 
 
 class BadFormat(AnalyticsError):
@@ -123,7 +123,7 @@ _MAX_BYTES: Final = 1 << 20
 
 def built_in(name: str) -> FieldMap:
     """A map that comes with the package."""
-    text = files("analytics.sources").joinpath("maps", f"{name}.toml").read_text(encoding="utf-8")
+    text = files("tricklecast.analytics.sources").joinpath("maps", f"{name}.toml").read_text(encoding="utf-8")
     return parse_map(text, name)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from analytics.errors import BadInput
-from analytics.inputs import REMOTE, suffixes
-from analytics.sources.footer import NotParquet, parquet_columns
-from analytics.sources.native import FITTING
-from analytics.sources.recognise import PARQUET, Format, UnknownFormat, recogniser
-from analytics.sources.samples import first_lines, first_lines_by_spark, is_parquet
-from trickle.records import SCHEMA
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.inputs import REMOTE, suffixes
+from tricklecast.analytics.sources.footer import NotParquet, parquet_columns
+from tricklecast.analytics.sources.native import FITTING
+from tricklecast.analytics.sources.recognise import PARQUET, Format, UnknownFormat, recogniser
+from tricklecast.analytics.sources.samples import first_lines, first_lines_by_spark, is_parquet
+from tricklecast.trickle.records import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

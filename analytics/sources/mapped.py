@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from analytics.durations import SECOND_US
-from analytics.schema import CORRUPT, log_schema
-from analytics.sources import units
-from analytics.sources.clients import DEFAULT, ClientKey, client_column
-from analytics.sources.fieldmap import IN_TIME, REQUEST, TARGETS, FieldMap, Layout, Source, Stamp, Tree, Unit, tree
-from analytics.sources.routes import with_route
-from trickle.records import SCHEMA, VERSION, Kind, Reason
+from tricklecast.analytics.durations import SECOND_US
+from tricklecast.analytics.schema import CORRUPT, log_schema
+from tricklecast.analytics.sources import units
+from tricklecast.analytics.sources.clients import DEFAULT, ClientKey, client_column
+from tricklecast.analytics.sources.fieldmap import (
+    IN_TIME,
+    REQUEST,
+    TARGETS,
+    FieldMap,
+    Layout,
+    Source,
+    Stamp,
+    Tree,
+    Unit,
+    tree,
+)
+from tricklecast.analytics.sources.routes import with_route
+from tricklecast.trickle.records import SCHEMA, VERSION, Kind, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.schema import CORRUPT, log_schema
-from trickle.records import VERSION
+from tricklecast.analytics.schema import CORRUPT, log_schema
+from tricklecast.trickle.records import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

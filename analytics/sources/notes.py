@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from analytics.inputs import LogFiles
-from analytics.sources.grouping import Grouped
-from analytics.sources.recognise import PARQUET, TRICKLECAST
-from trickle.records import VERSION
+from tricklecast.analytics.inputs import LogFiles
+from tricklecast.analytics.sources.grouping import Grouped
+from tricklecast.analytics.sources.recognise import PARQUET, TRICKLECAST
+from tricklecast.trickle.records import VERSION
 
 MAX_NAMES: Final = 10
 

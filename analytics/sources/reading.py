@@ -10,15 +10,15 @@ from functools import reduce
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from analytics.inputs import ALWAYS, REMOTE, LogFiles, Window, link_readable
-from analytics.schema import CORRUPT, log_schema
-from analytics.sources.clients import DEFAULT, OWN, ClientKey, client_column, parse_client_key
-from analytics.sources.fieldmap import TARGETS, BadFormat, Layout
-from analytics.sources.grouping import Far, Group, Grouped, group_files
-from analytics.sources.mapped import Mapping, read_mapped
-from analytics.sources.native import read_jsonl, read_parquet
-from analytics.sources.recognise import AUTO, PARQUET, Format
-from analytics.sources.remote import list_remote
+from tricklecast.analytics.inputs import ALWAYS, REMOTE, LogFiles, Window, link_readable
+from tricklecast.analytics.schema import CORRUPT, log_schema
+from tricklecast.analytics.sources.clients import DEFAULT, OWN, ClientKey, client_column, parse_client_key
+from tricklecast.analytics.sources.fieldmap import TARGETS, BadFormat, Layout
+from tricklecast.analytics.sources.grouping import Far, Group, Grouped, group_files
+from tricklecast.analytics.sources.mapped import Mapping, read_mapped
+from tricklecast.analytics.sources.native import read_jsonl, read_parquet
+from tricklecast.analytics.sources.recognise import AUTO, PARQUET, Format
+from tricklecast.analytics.sources.remote import list_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,8 +30,8 @@ class Reading:
 
     Attributes:
         format: ``auto``, ``tricklecast``, ``nginx``, ``envoy``, ``caddy``, or the path of a field map.
-        client_key: whom a line is from, as typed (:mod:`analytics.sources.clients`); ``None`` for what suits the
-            format.
+        client_key: whom a line is from, as typed (:mod:`analytics.sources.clients`); ``None`` for what
+            suits the format.
         path_prefix: what the paths of the channels begin with; ``None`` for what the field map says.
         keep: lines that are no records are kept as they are, for whoever wants to look at them; it costs time.
         window: only lines of requests that arrived in it; those without a time are kept, to be counted.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from analytics.errors import BadInput
-from analytics.sources.fieldmap import BadFormat, FieldMap, Layout, Source, Unit, built_in, load_map
-from trickle.records import VERSION, Kind
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.sources.fieldmap import BadFormat, FieldMap, Layout, Source, Unit, built_in, load_map
+from tricklecast.trickle.records import VERSION, Kind
 
 AUTO: Final = "auto"
 TRICKLECAST: Final = "tricklecast"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from analytics.errors import BadInput
-from analytics.inputs import Window, in_window, looks_like_log
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.inputs import Window, in_window, looks_like_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from trickle.records import Op
-from trickle.wire import CHANGEFEED, NEXT_ROUTE
+from tricklecast.trickle.records import Op
+from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

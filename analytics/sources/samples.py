@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Final
 
-from analytics.content import open_log
+from tricklecast.analytics.content import open_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

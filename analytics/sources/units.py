@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.sources.fieldmap import Unit
+from tricklecast.analytics.sources.fieldmap import Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from analytics.command.params_file import load_params
-from analytics.command.request import FailOn, spark_conf
-from analytics.command.times import parse_duration
-from analytics.errors import AnalyticsError
-from analytics.watch.request import WatchRequest, checked_url, source_of
+from tricklecast.analytics.command.params_file import load_params
+from tricklecast.analytics.command.request import FailOn, spark_conf
+from tricklecast.analytics.command.times import parse_duration
+from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.analytics.watch.request import WatchRequest, checked_url, source_of
 
 _ALERTS, _SPARK = "Alerts", "Spark"
 
@@ -89,7 +89,9 @@ def watch(
             verbose=verbose,
             quiet=quiet,
         )
-        from analytics.watch.run import run  # brings rich and httpx along, which take longer than a usage error
+        from tricklecast.analytics.watch.run import (
+            run,  # brings rich and httpx along, which take longer than a usage error
+        )
 
         found = run(request)
     except ValueError as error:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from typing import Final
 
-from analytics.watch.ledger import Ledger
-from analytics.watch.receivers import NotDelivered, Receiver
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.receivers import NotDelivered, Receiver
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0

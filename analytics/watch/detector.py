@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.answers import Answer
-from analytics.classes import StormClass
-from analytics.durations import micros
-from analytics.episodes import Severity
-from analytics.fleet import Fleet
-from analytics.params import StormParams
-from analytics.triggers import SERVER_EVENTS
-from analytics.watch.fleets import Fleets, Gathering, NodeFleet
-from analytics.watch.happenings import Happenings
-from analytics.watch.islands import Island, Islands
-from analytics.watch.judging import (
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.fleet import Fleet
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.triggers import SERVER_EVENTS
+from tricklecast.analytics.watch.fleets import Fleets, Gathering, NodeFleet
+from tricklecast.analytics.watch.happenings import Happenings
+from tricklecast.analytics.watch.islands import Island, Islands
+from tricklecast.analytics.watch.judging import (
     class_of,
     is_browsing,
     is_crowd,
@@ -28,11 +28,11 @@ from analytics.watch.judging import (
     may_be_slow,
     severity,
 )
-from analytics.watch.limits import WatchLimits
-from analytics.watch.open_storms import Change, OpenStorm, OpenStorms
-from analytics.watch.parts import Part
-from analytics.watch.signals import FAILURE, Signal
-from trickle.records import Event
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.open_storms import Change, OpenStorm, OpenStorms
+from tricklecast.analytics.watch.parts import Part
+from tricklecast.analytics.watch.signals import FAILURE, Signal
+from tricklecast.trickle.records import Event
 
 LATE_S: Final = 2.0
 """Lines of one moment are not written in order: a storm is over only if its node has gone on for so much longer."""

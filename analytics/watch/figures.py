@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from analytics.answers import GRAINS, ONCE_PER_SEQ, REPEATABLE, Answer
-from analytics.own_time import own_us
-from analytics.params import StormParams
-from analytics.repeats import BITS, FEW, FULL, MANY, SHARED, SLACK, is_own_name
-from analytics.rollup import SLOTS
-from analytics.watch.signals import Signal
+from tricklecast.analytics.answers import GRAINS, ONCE_PER_SEQ, REPEATABLE, Answer
+from tricklecast.analytics.own_time import own_us
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.repeats import BITS, FEW, FULL, MANY, SHARED, SLACK, is_own_name
+from tricklecast.analytics.rollup import SLOTS
+from tricklecast.analytics.watch.signals import Signal
 
 STEADIER: Final = 2.0
 """How many times more of the time has to be busy than for the report. It sees stretches as a whole: of readers behind
@@ -177,7 +177,8 @@ def distinct(bits: int) -> float | None:
 
 
 def _shared(row: Signal, before: Signal | None) -> int:
-    """Seqs of a row that the row before had as well, at most; as in :func:`analytics.repeats.n_shared_sql`."""
+    """Seqs of a row that the row before had as well, at most; as in
+    :func:`analytics.repeats.n_shared_sql`."""
     if before is None or row.seq_bits is None or before.seq_bits is None:
         return 0
     between = min(row.seq_hi or 0, before.seq_hi or 0) - max(row.seq_lo or 0, before.seq_lo or 0) + 1

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from analytics.watch.limits import WatchLimits
-from analytics.watch.positions import identity
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.positions import identity
 
 SUFFIXES: Final = (".jsonl", ".ndjson", ".log")
 _OTHER: Final = (".gz", ".zst", ".tmp", ".part", ".swp")

@@ -1,4 +1,5 @@
-"""Storms that no single client makes, while they happen: :mod:`analytics.fleet` for each node's last two minutes."""
+"""Storms that no single client makes, while they happen: :mod:`analytics.fleet` for each node's last two
+minutes."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ from typing import Any
 
 import orjson
 
-from analytics.answers import FAILURES, Answer
-from analytics.durations import SECOND_US, micros
-from analytics.fleet import Fleet
-from analytics.own_time import own_us
-from analytics.params import StormParams
-from analytics.watch.figures import Figures
-from analytics.watch.limits import WatchLimits
-from analytics.watch.seconds import Asking, Second, early_requests
-from analytics.watch.signals import Signal
+from tricklecast.analytics.answers import FAILURES, Answer
+from tricklecast.analytics.durations import SECOND_US, micros
+from tricklecast.analytics.fleet import Fleet
+from tricklecast.analytics.own_time import own_us
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.figures import Figures
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.seconds import Asking, Second, early_requests
+from tricklecast.analytics.watch.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)

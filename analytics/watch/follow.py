@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from analytics.watch.finding import Finder, Found
-from analytics.watch.limits import WatchLimits
-from analytics.watch.positions import Place, Positions
-from analytics.watch.reading import Health
+from tricklecast.analytics.watch.finding import Finder, Found
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.positions import Place, Positions
+from tricklecast.analytics.watch.reading import Health
 
 TOO_LONG: Final = b'{"too_long":true}\n'
 """Stands for a line that is longer than a chunk: no record, and counted as such."""

@@ -1,4 +1,5 @@
-"""Lifecycle events as they come, and which of them set a storm off: :mod:`analytics.triggers`, for a few at a time."""
+"""Lifecycle events as they come, and which of them set a storm off: :mod:`analytics.triggers`, for a few
+at a time."""
 
 from __future__ import annotations
 
@@ -6,15 +7,15 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any
 
-from analytics.answers import Answer
-from analytics.durations import micros
-from analytics.fleet import Fleet
-from analytics.params import StormParams
-from analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, UNTIL_THE_END
-from analytics.watch.figures import Figures
-from analytics.watch.limits import WatchLimits
-from analytics.watch.signals import Signal
-from trickle.records import Event
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.fleet import Fleet
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, UNTIL_THE_END
+from tricklecast.analytics.watch.figures import Figures
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.signals import Signal
+from tricklecast.trickle.records import Event
 
 Place = tuple[str | None, str | None]
 """A node, and a channel of it or ``None`` for the server itself."""

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.durations import SECOND_US, micros
-from analytics.watch.figures import Figures
-from analytics.watch.limits import WatchLimits
-from analytics.watch.signals import Cell, IslandKey, Signal
+from tricklecast.analytics.durations import SECOND_US, micros
+from tricklecast.analytics.watch.figures import Figures
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.signals import Cell, IslandKey, Signal
 
 KEPT: Final = 8
 """Rows that an island keeps even if they cannot change any more: for the seqs and kinds of the next."""

@@ -9,15 +9,15 @@ from heapq import nlargest
 from threading import Event, RLock
 from typing import TYPE_CHECKING
 
-from analytics.params import StormParams
-from analytics.watch.courier import Courier
-from analytics.watch.detector import Detector
-from analytics.watch.ledger import Ledger
-from analytics.watch.limits import WatchLimits
-from analytics.watch.news import news_of
-from analytics.watch.open_storms import Change, Kind
-from analytics.watch.receivers import Receiver
-from analytics.watch.signals import Signal
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.courier import Courier
+from tricklecast.analytics.watch.detector import Detector
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.news import news_of
+from tricklecast.analytics.watch.open_storms import Change, Kind
+from tricklecast.analytics.watch.receivers import Receiver
+from tricklecast.analytics.watch.signals import Signal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

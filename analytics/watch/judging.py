@@ -6,12 +6,12 @@ what has happened so far.
 
 from __future__ import annotations
 
-from analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer
-from analytics.classes import StormClass
-from analytics.episodes import SLOWABLE, Severity
-from analytics.params import StormParams
-from analytics.watch.figures import Figures
-from analytics.watch.happenings import Context
+from tricklecast.analytics.answers import COUNTED, ONCE_PER_SEQ, REPEATABLE, Answer
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import SLOWABLE, Severity
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.figures import Figures
+from tricklecast.analytics.watch.happenings import Context
 
 RANK = {None: 0, Severity.WARN: 1, Severity.CRITICAL: 2}
 """Severities in rising order."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from analytics.watch.limits import WatchLimits
-from analytics.watch.reading import Health
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.reading import Health
 
 MESSAGES: Final = 20_000
 """At most so many messages per batch."""

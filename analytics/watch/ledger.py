@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from analytics.errors import BadInput
-from analytics.watch.limits import WatchLimits
-from analytics.watch.news import News
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.news import News
 
 VERSION: Final = 2
 FILE: Final = "watch.json"

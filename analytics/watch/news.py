@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from analytics.report.formats import clock, counted, rate
-from analytics.report.json_report import episode_dict
-from analytics.report.plain import plain
-from analytics.watch.open_storms import Change
+from tricklecast.analytics.report.formats import clock, counted, rate
+from tricklecast.analytics.report.json_report import episode_dict
+from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.watch.open_storms import Change
 
 NEWS_VERSION: Final = 1
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""

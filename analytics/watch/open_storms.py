@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from analytics.causes import likely_cause
-from analytics.classes import StormClass
-from analytics.episodes import Severity
-from analytics.params import StormParams
-from analytics.report.model import Episode, identity
-from analytics.watch.happenings import Context
-from analytics.watch.judging import RANK
-from analytics.watch.parts import Part, least, most, together
+from tricklecast.analytics.causes import likely_cause
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.model import Episode, identity
+from tricklecast.analytics.watch.happenings import Context
+from tricklecast.analytics.watch.judging import RANK
+from tricklecast.analytics.watch.parts import Part, least, most, together
 
 MAX_PARTS: Final = 2_000
 """Parts of a storm that are kept one by one; those of further clients are added up in one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from analytics.params import StormParams
-from analytics.watch.figures import Figures
-from analytics.watch.judging import requests, retry_after
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.figures import Figures
+from tricklecast.analytics.watch.judging import requests, retry_after
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from analytics.answers import CODES, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
-from analytics.normalise import normalise
-from analytics.repeats import distinct_seqs, waited_sql
-from analytics.rollup import roll_up
-from analytics.schema import CORRUPT, log_schema
-from analytics.watch.limits import WatchLimits
-from analytics.watch.signals import COLUMNS
+from tricklecast.analytics.answers import CODES, ONCE_PER_SEQ, REPEATABLE, WATCHED, Answer, among
+from tricklecast.analytics.normalise import normalise
+from tricklecast.analytics.repeats import distinct_seqs, waited_sql
+from tricklecast.analytics.rollup import roll_up
+from tricklecast.analytics.schema import CORRUPT, log_schema
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.signals import COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

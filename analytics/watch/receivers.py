@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from analytics.report.formats import moment
-from analytics.watch.news import News, headline
+from tricklecast.analytics.report.formats import moment
+from tricklecast.analytics.watch.news import News, headline
 
 if TYPE_CHECKING:
     import httpx

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from analytics.errors import BadInput
-from analytics.params import StormParams
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.params import StormParams
 
 KAFKA: Final = "kafka://"
 KAFKA_PORT: Final = 9092

@@ -12,18 +12,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from analytics.errors import SparkFailed
-from analytics.spark import failures_as_one_line, one_line, spark_session
-from analytics.watch.courier import Courier
-from analytics.watch.judge import Found, Judge
-from analytics.watch.ledger import Ledger
-from analytics.watch.limits import WatchLimits
-from analytics.watch.reading import read_health
-from analytics.watch.receivers import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
-from analytics.watch.request import WatchRequest
-from analytics.watch.state import carried_over, only_spark, state_folder
-from analytics.watch.status import Status
-from trickle import __version__
+from tricklecast.analytics.errors import SparkFailed
+from tricklecast.analytics.spark import failures_as_one_line, one_line, spark_session
+from tricklecast.analytics.watch.courier import Courier
+from tricklecast.analytics.watch.judge import Found, Judge
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.reading import read_health
+from tricklecast.analytics.watch.receivers import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
+from tricklecast.analytics.watch.request import WatchRequest
+from tricklecast.analytics.watch.state import carried_over, only_spark, state_folder
+from tricklecast.analytics.watch.status import Status
+from tricklecast.trickle import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,8 +88,8 @@ def start_query(
     Args:
         folder: its state; judge: gets what each batch changed.
     """
-    from analytics.watch.query import start, state_schema  # brings pyspark along
-    from analytics.watch.stream import read_stream
+    from tricklecast.analytics.watch.query import start, state_schema  # brings pyspark along
+    from tricklecast.analytics.watch.stream import read_stream
 
     (folder / HEALTH).unlink(missing_ok=True)  # what the source of an earlier run said
     # A session of its own has settings of its own.

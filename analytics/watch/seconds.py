@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from analytics.answers import Answer
-from analytics.durations import SECOND_US
-from analytics.own_time import own_us
-from analytics.params import StormParams
-from analytics.watch.signals import Cell, Signal
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.durations import SECOND_US
+from tricklecast.analytics.own_time import own_us
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.signals import Cell, Signal
 
 TOLD_MS = 1000
 """When a refused client is expected back, if it was not told."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final
 
-from analytics.answers import FAILURES, Answer
+from tricklecast.analytics.answers import FAILURES, Answer
 
 
 @dataclass(frozen=True, slots=True)

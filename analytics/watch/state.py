@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final
 
-from analytics.errors import BadInput
-from analytics.watch.ledger import write_atomically
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.watch.ledger import write_atomically
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

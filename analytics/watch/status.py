@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import IO, Final
 
-from analytics.report.formats import counted, size
-from analytics.report.plain import plain
-from analytics.watch.judge import Found, Judge
-from analytics.watch.ledger import Ledger
-from analytics.watch.reading import Health
+from tricklecast.analytics.report.formats import counted, size
+from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.watch.judge import Found, Judge
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.reading import Health
 
 MAX_PROBLEMS: Final = 20
 """Problems told one by one; a folder may have thousands of unreadable files."""

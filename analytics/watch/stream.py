@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 
-from analytics.watch.follow import Follower
-from analytics.watch.positions import Positions
-from analytics.watch.reading import Health, write_health
+from tricklecast.analytics.watch.follow import Follower
+from tricklecast.analytics.watch.positions import Positions
+from tricklecast.analytics.watch.reading import Health, write_health
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,7 +145,7 @@ def _rows(blocks: list[bytes], end: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 def _lines_of(options: Mapping[str, Any]) -> Lines:
     if "topic" in options:
-        from analytics.watch.kafka import KafkaLines
+        from tricklecast.analytics.watch.kafka import KafkaLines
 
         return KafkaLines(options["servers"], options["topic"], options["config"], earliest=options["earliest"])
     return FileLines(options["logs"], earliest=options["earliest"])

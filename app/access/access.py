@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from app.access.secrets import InvalidSecret, Secret, read_file, read_secret
-from app.access.settings import AccessSettings
-from trickle.errors import InvalidInput
+from tricklecast.app.access.secrets import InvalidSecret, Secret, read_file, read_secret
+from tricklecast.app.access.settings import AccessSettings
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from app.access.gate import AccessGate
-    from app.access.judge import Judge
-    from app.access.jwks import KeyServer
-    from app.access.keys import Key
-    from app.access.webhooks import Webhook
-    from app.data_plane.answers import Jitter
+    from tricklecast.app.access.gate import AccessGate
+    from tricklecast.app.access.judge import Judge
+    from tricklecast.app.access.jwks import KeyServer
+    from tricklecast.app.access.keys import Key
+    from tricklecast.app.access.webhooks import Webhook
+    from tricklecast.app.data_plane.answers import Jitter
 
 MIN_CONTROL_TOKEN_BYTES = 16
 """It signs nothing, so that it can only be guessed by asking: 16 random characters are out of reach."""
@@ -57,7 +57,7 @@ class Access:
         self._metrics_open = settings.metrics_open
         self.gate: AccessGate | None = None
         if self.judge is not None or self.webhook is not None:
-            from app.access.gate import AccessGate
+            from tricklecast.app.access.gate import AccessGate
 
             self.gate = AccessGate(
                 self.judge,
@@ -72,7 +72,7 @@ class Access:
         """Let only those use the control plane who may."""
         if self.judge is None and self.control_token is None:
             return
-        from app.access.control import GuardControlPlane
+        from tricklecast.app.access.control import GuardControlPlane
 
         api.add_middleware(
             GuardControlPlane,
@@ -104,10 +104,10 @@ def _judge(settings: AccessSettings, wall: Callable[[], float]) -> Judge | None:
     if not settings.has_tokens:
         return None
     try:
-        from app.access import jwks, keys, tokens
+        from tricklecast.app.access import jwks, keys, tokens
     except ModuleNotFoundError as error:
         raise AccessUnavailable(f'tokens need {error.name}: pip install "tricklecast[tokens]"') from None
-    from app.access.judge import Judge
+    from tricklecast.app.access.judge import Judge
 
     own: list[Key] = []
     if settings.jwt_secret_file is not None:
@@ -140,7 +140,7 @@ def _judge(settings: AccessSettings, wall: Callable[[], float]) -> Judge | None:
 def _webhook(settings: AccessSettings) -> Webhook | None:
     if settings.webhook_url is None:
         return None
-    from app.access.webhooks import Webhook
+    from tricklecast.app.access.webhooks import Webhook
 
     secret: Secret | None = None
     if settings.webhook_secret_file is not None:

@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from app.access.rules import CLAIM, InvalidClaim, Rights
-from trickle.errors import InvalidInput
+from tricklecast.app.access.rules import CLAIM, InvalidClaim, Rights
+from tricklecast.trickle.errors import InvalidInput
 
 T = TypeVar("T")
 
@@ -47,8 +47,8 @@ def create(
     \b
     tricklecast token create --key secret --make-key --publish 'cam-*' --subscribe '*'
     """
-    from app.access.signing import sign_token
-    from trickle.amounts import parse_duration
+    from tricklecast.app.access.signing import sign_token
+    from tricklecast.trickle.amounts import parse_duration
 
     claim = {"publish": publish or [], "subscribe": subscribe or [], "manage": manage or []}
     if not any(claim.values()):
@@ -78,7 +78,7 @@ def inspect(
 
     Without --key its signature is not checked. Exit code: 0 as far as could be seen it is good, 1 it is not.
     """
-    from app.access.signing import read_token
+    from tricklecast.app.access.signing import read_token
 
     text = sys.stdin.read().strip() if token == "-" else token
     report = read_token(text, key, time.time(), audience=audience, issuer=issuer)

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access import refusals
-from app.access.credentials import from_headers
-from app.access.grants import Grant, Rejected
-from app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
-from app.access.rules import ANY, EVERYTHING, Right, Rights
-from app.control_plane.refuse import refuse
-from app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD, everything
-from trickle.records import AccessRecord, Reason
+from tricklecast.app.access import refusals
+from tricklecast.app.access.credentials import from_headers
+from tricklecast.app.access.grants import Grant, Rejected
+from tricklecast.app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
+from tricklecast.app.access.rules import ANY, EVERYTHING, Right, Rights
+from tricklecast.app.control_plane.refuse import refuse
+from tricklecast.app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD, everything
+from tricklecast.trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
-    from app.access.secrets import Secret
-    from app.data_plane.answers import Jitter
-    from app.data_plane.replies import Reply
+    from tricklecast.app.access.secrets import Secret
+    from tricklecast.app.data_plane.answers import Jitter
+    from tricklecast.app.data_plane.replies import Reply
 
 CHANNELS: Final = "/api/v1/channels"
 

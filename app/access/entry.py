@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from app.core.guard import Answer
-from app.data_plane.exchange import Exchange
-from app.data_plane.guarded import held_back
-from app.data_plane.tally import Record
-from app.data_plane.waiting import Waiting
-from trickle.records import Op
+from tricklecast.app.core.guard import Answer
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.guarded import held_back
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.app.data_plane.waiting import Waiting
+from tricklecast.trickle.records import Op
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.gate import Begin
-    from app.data_plane.replies import Reply
-    from app.data_plane.request import Request
-    from app.data_plane.routes import Route
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.gate import Begin
+    from tricklecast.app.data_plane.replies import Reply
+    from tricklecast.app.data_plane.request import Request
+    from tricklecast.app.data_plane.routes import Route
 
 
 class Entry:

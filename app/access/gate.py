@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from app.access import refusals
-from app.access.credentials import MAX_TOKEN_BYTES, from_headers, from_query
-from app.access.entry import Entry
-from app.access.expiry import Expiries
-from app.access.grants import Rejected
-from app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
-from app.data_plane.publish import Publish
-from app.data_plane.tally import Record
-from trickle.records import Op, Reason
-from trickle.wire import Status
+from tricklecast.app.access import refusals
+from tricklecast.app.access.credentials import MAX_TOKEN_BYTES, from_headers, from_query
+from tricklecast.app.access.entry import Entry
+from tricklecast.app.access.expiry import Expiries
+from tricklecast.app.access.grants import Rejected
+from tricklecast.app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
+from tricklecast.app.data_plane.publish import Publish
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
 
 if TYPE_CHECKING:
-    from app.access.webhooks import Webhook
-    from app.data_plane.connection import Connection
-    from app.data_plane.gate import Begin
-    from app.data_plane.request import Request
-    from app.data_plane.routes import Route
+    from tricklecast.app.access.webhooks import Webhook
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.gate import Begin
+    from tricklecast.app.data_plane.request import Request
+    from tricklecast.app.data_plane.routes import Route
 
 OPERATIONS: Final = {
     Op.CREATE: "create",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from app.access.rules import Rights
+from tricklecast.app.access.rules import Rights
 
 MAX_SUBJECT: Final = 256
 """Characters of a subject, as of every other client key in the access log."""

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from app.access.credentials import MAX_TOKEN_BYTES
-from app.access.grants import Grant, Rejected
-from app.access.lru import Lru
+from tricklecast.app.access.credentials import MAX_TOKEN_BYTES
+from tricklecast.app.access.grants import Grant, Rejected
+from tricklecast.app.access.lru import Lru
 
 if TYPE_CHECKING:
-    from app.access.jwks import KeyServer
-    from app.access.tokens import Verifier
+    from tricklecast.app.access.jwks import KeyServer
+    from tricklecast.app.access.tokens import Verifier
 
 UNKNOWN_KEY: Final = "key"
 """Why a token was rejected whose key may become known."""

@@ -10,9 +10,9 @@ from typing import Final
 
 import httpx
 
-from app.access.keys import InvalidKeys, Key, parse_key_set
-from app.access.outside import outside_client, problem_of
-from app.access.secrets import MAX_BYTES
+from tricklecast.app.access.keys import InvalidKeys, Key, parse_key_set
+from tricklecast.app.access.outside import outside_client, problem_of
+from tricklecast.app.access.secrets import MAX_BYTES
 
 TIMEOUT_S: Final = 5.0
 """For one fetch: requests with a token of an unknown key wait for it."""

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from jwt.exceptions import PyJWTError
 
-from app.access.secrets import InvalidSecret, Secret
+from tricklecast.app.access.secrets import InvalidSecret, Secret
 
 MIN_RSA_BITS: Final = 2048
 """NIST SP 800-131A, section 3: shorter ones are no longer acceptable."""

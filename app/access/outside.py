@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.access.settings import LOOPBACK
-from trickle import __version__
+from tricklecast.app.access.settings import LOOPBACK
+from tricklecast.trickle import __version__
 
 
 def outside_client(

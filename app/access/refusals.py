@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.data_plane.answers import OVERLOAD_RETRY_S, Jitter
-from app.data_plane.replies import Reply
-from trickle import wire
-from trickle.records import Reason
-from trickle.wire import Status
+from tricklecast.app.data_plane.answers import OVERLOAD_RETRY_S, Jitter
+from tricklecast.app.data_plane.replies import Reply
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
 
 CHALLENGE: Final = 'Bearer realm="tricklecast"'
 _INVALID: Final = f'{CHALLENGE}, error="invalid_token"'

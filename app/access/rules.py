@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from trickle.paths import MAX_NAME_BYTES, is_reserved
-from trickle.records import Op
+from tricklecast.trickle.paths import MAX_NAME_BYTES, is_reserved
+from tricklecast.trickle.records import Op
 
 CLAIM: Final = "trickle"
 

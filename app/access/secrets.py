@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput
 
 MIN_BYTES: Final = 32
 """What HMAC with SHA-256 wants (RFC 7518, section 3.2): a shorter one could be guessed from what it has signed."""

@@ -10,15 +10,15 @@ try:
     import jwt
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 except ModuleNotFoundError as error:
-    from trickle.errors import TrickleError
+    from tricklecast.trickle.errors import TrickleError
 
     raise TrickleError(f'tokens need {error.name}: pip install "tricklecast[tokens]"') from None
 
-from app.access.grants import Rejected
-from app.access.keys import Key, algorithm_of, pem_key, secret_key
-from app.access.rules import CLAIM, InvalidClaim, Rights
-from app.access.secrets import InvalidSecret, read_file, read_secret
-from app.access.tokens import Verifier
+from tricklecast.app.access.grants import Rejected
+from tricklecast.app.access.keys import Key, algorithm_of, pem_key, secret_key
+from tricklecast.app.access.rules import CLAIM, InvalidClaim, Rights
+from tricklecast.app.access.secrets import InvalidSecret, read_file, read_secret
+from tricklecast.app.access.tokens import Verifier
 
 WORDS: Final = {
     "malformed": "it is no token",

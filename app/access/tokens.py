@@ -15,9 +15,9 @@ from jwt.exceptions import (
     PyJWTError,
 )
 
-from app.access.grants import MAX_SUBJECT, Grant, Rejected
-from app.access.keys import Key
-from app.access.rules import CLAIM, InvalidClaim, Rights
+from tricklecast.app.access.grants import MAX_SUBJECT, Grant, Rejected
+from tricklecast.app.access.keys import Key
+from tricklecast.app.access.rules import CLAIM, InvalidClaim, Rights
 
 LATEST: Final = 253_402_300_799
 """The last second of the year 9999: what claims to be later, or is no number, is no time."""

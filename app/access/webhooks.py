@@ -15,11 +15,11 @@ from typing import Final
 
 import httpx
 
-from app.access.lru import Lru
-from app.access.outside import outside_client, problem_of
-from app.access.secrets import Secret
-from trickle import wire
-from trickle.wire import Status
+from tricklecast.app.access.lru import Lru
+from tricklecast.app.access.outside import outside_client, problem_of
+from tricklecast.app.access.secrets import Secret
+from tricklecast.trickle import wire
+from tricklecast.trickle.wire import Status
 
 FAILED: Final = int(Status.UNAVAILABLE)
 """No answer, or none that could be understood."""

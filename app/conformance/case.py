@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from app.conformance.profiles import ANY, PROFILES
-from app.conformance.target import Target
+from tricklecast.app.conformance.profiles import ANY, PROFILES
+from tricklecast.app.conformance.target import Target
 
 Check = Callable[[Target], None]
 

@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 
 import typer
 
-from app.conformance.case import Case
-from app.conformance.cases import CASES
-from app.conformance.profiles import PROFILES, Settings
-from app.conformance.report import Report, console, print_rules, write_json
-from app.conformance.runner import Runner
-from app.conformance.target import Address
-from trickle import wire
-from trickle.errors import InvalidURL
-from trickle.paths import normalize_base_path, parse_server_url
+from tricklecast.app.conformance.case import Case
+from tricklecast.app.conformance.cases import CASES
+from tricklecast.app.conformance.profiles import PROFILES, Settings
+from tricklecast.app.conformance.report import Report, console, print_rules, write_json
+from tricklecast.app.conformance.runner import Runner
+from tricklecast.app.conformance.target import Address
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import InvalidURL
+from tricklecast.trickle.paths import normalize_base_path, parse_server_url
 
 EXIT_FAILED = 1
 EXIT_UNREACHABLE = 3

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.conformance.http1 import Head, Response, ResponseParser
-from app.conformance.stream import ByteReader
-from app.conformance.verdicts import Failure, Skip, shorten
+from tricklecast.app.conformance.http1 import Head, Response, ResponseParser
+from tricklecast.app.conformance.stream import ByteReader
+from tricklecast.app.conformance.verdicts import Failure, Skip, shorten
 
 AT_ONCE_S: Final = 10.0
 """How long "at once" may take: long enough for a busy machine, shorter than a wait that never ends."""

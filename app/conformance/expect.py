@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TypeVar
 
-from app.conformance.connection import Connection
-from app.conformance.http1 import Response
-from app.conformance.verdicts import Failure, shorten
-from trickle import wire
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.verdicts import Failure, shorten
+from tricklecast.trickle import wire
 
 T = TypeVar("T")
 

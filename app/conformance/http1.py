@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from app.conformance.stream import ByteReader, Cut, Malformed
+from tricklecast.app.conformance.stream import ByteReader, Cut, Malformed
 
 MAX_FIELDS: Final = 100
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.conformance.case import Case
-from app.conformance.profiles import PROFILES
-from app.conformance.runner import Outcome, Result
+from tricklecast.app.conformance.case import Case
+from tricklecast.app.conformance.profiles import PROFILES
+from tricklecast.app.conformance.runner import Outcome, Result
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from app.conformance.case import Case
-from app.conformance.profiles import PROFILES, Settings
-from app.conformance.target import Address, Target
-from app.conformance.verdicts import Failure, Skip
+from tricklecast.app.conformance.case import Case
+from tricklecast.app.conformance.profiles import PROFILES, Settings
+from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.conformance.verdicts import Failure, Skip
 
 
 class Outcome(StrEnum):

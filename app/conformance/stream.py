@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from app.conformance.verdicts import Failure, shorten
+from tricklecast.app.conformance.verdicts import Failure, shorten
 
 MAX_LINE_BYTES: Final = 16_384
 

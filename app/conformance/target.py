@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from app.conformance import expect
-from app.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload
-from app.conformance.http1 import Response
-from app.conformance.profiles import Settings
-from app.conformance.verdicts import Failure, Skip
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.profiles import Settings
+from tricklecast.app.conformance.verdicts import Failure, Skip
+from tricklecast.trickle import wire
 
 _CLEANUP_S: Final = 2.0
 

@@ -8,15 +8,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
 
-from app.control_plane.models import ChannelModel, ChannelsModel, NewChannelModel, ProblemModel, channel_model
-from app.control_plane.page import Page
-from app.control_plane.scope import RECORD, MayManage, Visible, everything
-from app.core.resolution import Refusal, Why
-from app.core.statistics import channel_statistics
-from app.data_plane.plane import DataPlane
-from trickle.errors import InvalidChannelName
-from trickle.paths import is_reserved, parse_channel
-from trickle.records import AccessRecord, Reason
+from tricklecast.app.control_plane.models import (
+    ChannelModel,
+    ChannelsModel,
+    NewChannelModel,
+    ProblemModel,
+    channel_model,
+)
+from tricklecast.app.control_plane.page import Page
+from tricklecast.app.control_plane.scope import RECORD, MayManage, Visible, everything
+from tricklecast.app.core.resolution import Refusal, Why
+from tricklecast.app.core.statistics import channel_statistics
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.trickle.errors import InvalidChannelName
+from tricklecast.trickle.paths import is_reserved, parse_channel
+from tricklecast.trickle.records import AccessRecord, Reason
 
 STATUS_OF_REFUSAL = {Why.NOT_FOUND: 404, Why.ENDED: 404, Why.RESERVED: 403, Why.LIMIT: 503, Why.SHUTDOWN: 503}
 

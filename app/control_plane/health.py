@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Response
 
-from app.core.registry import Registry
+from tricklecast.app.core.registry import Registry
 
 
 def health_router(registry: Registry) -> APIRouter:

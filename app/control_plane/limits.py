@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.control_plane.refuse import refuse
-from app.control_plane.scope import HEALTH, METRICS, RECORD
-from app.core.proxies import client_of
-from app.data_plane.answers import limit_reply
+from tricklecast.app.control_plane.refuse import refuse
+from tricklecast.app.control_plane.scope import HEALTH, METRICS, RECORD
+from tricklecast.app.core.proxies import client_of
+from tricklecast.app.data_plane.answers import limit_reply
 
 if TYPE_CHECKING:
-    from app.data_plane.plane import DataPlane
-    from trickle.records import AccessRecord
+    from tricklecast.app.data_plane.plane import DataPlane
+    from tricklecast.trickle.records import AccessRecord
 
 UNLIMITED = HEALTH | {METRICS}
 """Whoever watches a server gets in, above all when somebody at the same address has gone too far. These cost little:

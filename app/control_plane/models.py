@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.core.statistics import ChannelStatistics
-from app.core.window import Eviction
+from tricklecast.app.core.statistics import ChannelStatistics
+from tricklecast.app.core.window import Eviction
 
 
 class WindowModel(BaseModel):

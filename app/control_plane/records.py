@@ -8,11 +8,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.control_plane.scope import RECORD
-from app.data_plane.delegating import CONNECTION, Delegating
-from app.data_plane.identity import client_key, origin, user_agent
-from app.data_plane.plane import DataPlane
-from trickle.records import AccessRecord, Op, Reason
+from tricklecast.app.control_plane.scope import RECORD
+from tricklecast.app.data_plane.delegating import CONNECTION, Delegating
+from tricklecast.app.data_plane.identity import client_key, origin, user_agent
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.trickle.records import AccessRecord, Op, Reason
 
 REFUSED: Final = {
     400: Reason.BAD_REQUEST,

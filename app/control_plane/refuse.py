@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from app.control_plane.scope import RECORD
-from trickle import wire
+from tricklecast.app.control_plane.scope import RECORD
+from tricklecast.trickle import wire
 
 if TYPE_CHECKING:
-    from app.data_plane.replies import Reply
-    from trickle.records import AccessRecord
+    from tricklecast.app.data_plane.replies import Reply
+    from tricklecast.trickle.records import AccessRecord
 
 
 async def refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import ceil
 
-from app.core.capacity import UNLIMITED, Capacity
-from app.core.clients import Client, Clients
-from app.core.limits import Limit, Limits
+from tricklecast.app.core.capacity import UNLIMITED, Capacity
+from tricklecast.app.core.clients import Client, Clients
+from tricklecast.app.core.limits import Limit, Limits
 
 
 class Admission:

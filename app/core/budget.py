@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.core.segment import Segment
+from tricklecast.app.core.segment import Segment
 
 
 class Budget:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from app.core.limits import Limits
+from tricklecast.app.core.limits import Limits
 
 UNLIMITED: Final = 1 << 62
 """Instead of a limit where there is none: no count comes near."""

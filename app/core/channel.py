@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from app.core.budget import Budget
-from app.core.capacity import Capacity
-from app.core.deadlines import Deadlines
-from app.core.facts import EndReason, Journal
-from app.core.limits import Limits
-from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import FINISH, OPEN, WAITING, Cursor, Event, Segment, encode_frame, prefix
-from app.core.window import Window
-from app.core.writer import Outcome, Verdict, Writer, WriterOwner
-from trickle.wire import LAST_SEQ, SEQ_CURRENT, SEQ_NEXT
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.capacity import Capacity
+from tricklecast.app.core.deadlines import Deadlines
+from tricklecast.app.core.facts import EndReason, Journal
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.segment import FINISH, OPEN, WAITING, Cursor, Event, Segment, encode_frame, prefix
+from tricklecast.app.core.window import Window
+from tricklecast.app.core.writer import Outcome, Verdict, Writer, WriterOwner
+from tricklecast.trickle.wire import LAST_SEQ, SEQ_CURRENT, SEQ_NEXT
 
 
 class Channel:

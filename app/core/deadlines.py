@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.core.limits import Limits
-from app.core.segment import WAITING, Segment
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.segment import WAITING, Segment
 
 
 class Deadlines:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.core.segment import State
+from tricklecast.app.core.segment import State
 
 
 class EndReason(StrEnum):

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from math import exp2
 from typing import Final
 
-from app.core.crowd import CROWD, Crowd
+from tricklecast.app.core.crowd import CROWD, Crowd
 
 FREE: Final = 8
 """So many answers of either sort are free for who is known to be one client. A storm is a storm from 8 on

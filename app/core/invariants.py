@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.core.channel import Channel
-from app.core.registry import Registry
-from app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
-from trickle.paths import is_reserved
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
+from tricklecast.trickle.paths import is_reserved
 
 
 def check_registry(registry: Registry) -> None:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Final
 
-from app.core.segment import Segment
+from tricklecast.app.core.segment import Segment
 
 PACE_BYTES: Final = 4 << 10
 """Who takes less than this in the time that it may lag stands still: 3 kbit/s with the default of 10 s, less than any

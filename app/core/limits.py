@@ -36,7 +36,8 @@ class Limits:
         segment_bytes: body bytes of one segment.
         window_segments, window_bytes, window_age_s: closed segments kept per channel for catching up; whichever
             is smallest rules, and the newest closed segment is kept whatever they say.
-        total_bytes: memory of all segments of all channels, by what they really cost (:mod:`app.core.segment`).
+        total_bytes: memory of all segments of all channels, by what they really cost
+            (:mod:`app.core.segment`).
         channels: channels that exist at a time, those in their drain included.
         readers: readers at a time, waiting ones included; readers_per_channel: of one channel.
         publishers: publishing requests at a time, preconnects included: a publisher has two.

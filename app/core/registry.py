@@ -8,19 +8,19 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain, count, islice
 from typing import Final
 
-from app.core.budget import Budget
-from app.core.capacity import Capacities
-from app.core.channel import Channel
-from app.core.drain import COME_BACK_S
-from app.core.facts import EndReason, FactListener, Journal
-from app.core.limits import Limit, Limits
-from app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
-from app.core.segment import Cursor, Segment
-from app.core.statistics import RegistryStatistics, channel_statistics
-from app.core.window import Eviction
-from app.core.writer import Outcome, Writer, WriterOwner
-from trickle.paths import is_reserved
-from trickle.wire import SEQ_NEXT
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.capacity import Capacities
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.drain import COME_BACK_S
+from tricklecast.app.core.facts import EndReason, FactListener, Journal
+from tricklecast.app.core.limits import Limit, Limits
+from tricklecast.app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
+from tricklecast.app.core.segment import Cursor, Segment
+from tricklecast.app.core.statistics import RegistryStatistics, channel_statistics
+from tricklecast.app.core.window import Eviction
+from tricklecast.app.core.writer import Outcome, Writer, WriterOwner
+from tricklecast.trickle.paths import is_reserved
+from tricklecast.trickle.wire import SEQ_NEXT
 
 STALE_DEADLINES: Final = 64
 """So many overtaken appointments, and twice the number of channels, may lie in the heap before it is cleaned."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
-from app.core.drain import COME_BACK_S
-from app.core.limits import Limit
+from tricklecast.app.core.drain import COME_BACK_S
+from tricklecast.app.core.limits import Limit
 
 if TYPE_CHECKING:
-    from app.core.channel import Channel
-    from app.core.segment import Segment
+    from tricklecast.app.core.channel import Channel
+    from tricklecast.app.core.segment import Segment
 
 
 class Serve(NamedTuple):

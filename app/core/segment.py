@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
-from trickle.errors import LocalProtocolError
+from tricklecast.trickle.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from app.core.writer import Writer
+    from tricklecast.app.core.writer import Writer
 
 
 class State(StrEnum):

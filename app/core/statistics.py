@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.core.segment import State
+from tricklecast.app.core.segment import State
 
 if TYPE_CHECKING:
-    from app.core.channel import Channel
-    from app.core.window import Eviction
+    from tricklecast.app.core.channel import Channel
+    from tricklecast.app.core.window import Eviction
 
 
 @dataclass(frozen=True, slots=True)

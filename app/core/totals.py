@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.core.segment import State
+from tricklecast.app.core.segment import State
 
 if TYPE_CHECKING:
-    from app.core.channel import Channel
+    from tricklecast.app.core.channel import Channel
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from enum import StrEnum
 
-from app.core.budget import Budget
-from app.core.limits import Limits
-from app.core.segment import Segment
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.segment import Segment
 
 
 class Eviction(StrEnum):

@@ -11,9 +11,9 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from app.core.capacity import Capacity
-    from app.core.channel import Channel
-    from app.core.segment import Segment
+    from tricklecast.app.core.capacity import Capacity
+    from tricklecast.app.core.channel import Channel
+    from tricklecast.app.core.segment import Segment
 
 
 class Verdict(Enum):

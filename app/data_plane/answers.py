@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, assert_never
 
-from app.core.channel import Channel
-from app.core.limits import SERVER_WIDE, Limit
-from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
-from app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
-from app.core.writer import Outcome, Verdict
-from app.data_plane.replies import Reply
-from app.data_plane.routes import Route
-from trickle import wire
-from trickle.records import Op, Reason
-from trickle.wire import DEFAULT_CONTENT_TYPE, Status
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.limits import SERVER_WIDE, Limit
+from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
+from tricklecast.app.core.writer import Outcome, Verdict
+from tricklecast.app.data_plane.replies import Reply
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, Status
 
 SEQ_RETRY_S: Final = (1, 2)
 OVERLOAD_RETRY_S: Final = (1, 5)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from app.data_plane.reader import Reader
+    from tricklecast.app.data_plane.reader import Reader
 
 LOOP_BYTES: Final = 1 << 20
 """What all of them together are written in one turn of the event loop: about half a millisecond."""

@@ -14,18 +14,18 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.core.clients import Client
-from app.core.lag import Cut, Stall
-from app.core.limits import Limit
-from app.data_plane.answers import shutdown_reply
-from app.data_plane.exchange import Exchange, Unsent
-from app.data_plane.identity import FORWARDED_FOR, forwarded_for
-from app.data_plane.lean import NOTHING, LeanFlowControl, shared
-from app.data_plane.plane import DataPlane
-from app.data_plane.reader import Reader
-from app.data_plane.request import Request
-from app.data_plane.routes import Route
-from trickle.records import Reason
+from tricklecast.app.core.clients import Client
+from tricklecast.app.core.lag import Cut, Stall
+from tricklecast.app.core.limits import Limit
+from tricklecast.app.data_plane.answers import shutdown_reply
+from tricklecast.app.data_plane.exchange import Exchange, Unsent
+from tricklecast.app.data_plane.identity import FORWARDED_FOR, forwarded_for
+from tricklecast.app.data_plane.lean import NOTHING, LeanFlowControl, shared
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.trickle.records import Reason
 
 TLS_HIGH_WATER: Final = 64 << 10
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.data_plane.protocol import TrickleProtocol
+from tricklecast.app.data_plane.protocol import TrickleProtocol
 
 
 class ControlProtocol(TrickleProtocol):

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import httptools
 
-from app.core.lag import Cut
-from app.data_plane.head import content_length, expects_continue
-from app.data_plane.lean import LeanPipeline
-from app.data_plane.replies import CONTINUE
-from app.data_plane.turns import MAX_QUEUED, Turns
-from trickle.records import AccessRecord, Reason
-from trickle.wire import Status
+from tricklecast.app.core.lag import Cut
+from tricklecast.app.data_plane.head import content_length, expects_continue
+from tricklecast.app.data_plane.lean import LeanPipeline
+from tricklecast.app.data_plane.replies import CONTINUE
+from tricklecast.app.data_plane.turns import MAX_QUEUED, Turns
+from tricklecast.trickle.records import AccessRecord, Reason
+from tricklecast.trickle.wire import Status
 
 BODY_BYTES: Final = 64 << 10
 """Longest body of a request to the control plane; the largest that makes sense there is 1 kB."""

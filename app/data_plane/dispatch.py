@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from app.core.guard import Answer
-from app.core.registry import Registry
-from app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
-from app.core.writer import Writer
-from app.data_plane.answers import (
+from tricklecast.app.core.guard import Answer
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
+from tricklecast.app.core.writer import Writer
+from tricklecast.app.data_plane.answers import (
     ENDS_CONNECTION,
     head_reply,
     limit_reply,
@@ -19,24 +19,24 @@ from app.data_plane.answers import (
     refusal_reply,
     stored_reply,
 )
-from app.data_plane.door import ask
-from app.data_plane.exchange import Exchange
-from app.data_plane.guarded import done_in_vain, fruitless, gets_on, held_back, reads_again
-from app.data_plane.head import content_length, expects_continue
-from app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
-from app.data_plane.overtaking import MAX_OVERTAKING, Overtaking
-from app.data_plane.publish import Publish
-from app.data_plane.reader import Reader
-from app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
-from app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, TRUNCATED, Request
-from app.data_plane.routes import Route
-from app.data_plane.tally import Record, Tally
-from trickle import wire
-from trickle.records import Op, Reason
-from trickle.wire import Status
+from tricklecast.app.data_plane.door import ask
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.guarded import done_in_vain, fruitless, gets_on, held_back, reads_again
+from tricklecast.app.data_plane.head import content_length, expects_continue
+from tricklecast.app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
+from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING, Overtaking
+from tricklecast.app.data_plane.publish import Publish
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
+from tricklecast.app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, TRUNCATED, Request
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.app.data_plane.tally import Record, Tally
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.connection import Connection
 
 _READ, _CHANGES, _PUBLISH = Op.READ, Op.CHANGES, Op.PUBLISH
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from app.core.limits import Limit
-from app.core.proxies import client_of, plain
+from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.proxies import client_of, plain
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.patience import Patience
-    from app.data_plane.plane import DataPlane
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.patience import Patience
+    from tricklecast.app.data_plane.plane import DataPlane
 
 MAX_SURPLUS: Final = 64
 """Connections beyond a limit that are kept until they have asked. They are there for health checks, metrics and the

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.data_plane.door import asked
-from app.data_plane.replies import Reply, encoded
-from app.data_plane.tally import Record
-from trickle.records import Reason
+from tricklecast.app.data_plane.door import asked
+from tricklecast.app.data_plane.replies import Reply, encoded
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.trickle.records import Reason
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.plane import DataPlane
-    from app.data_plane.request import Request
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.plane import DataPlane
+    from tricklecast.app.data_plane.request import Request
 
 
 class Exchange:

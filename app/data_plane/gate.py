@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from app.data_plane.tally import Record
+from tricklecast.app.data_plane.tally import Record
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.exchange import Exchange
-    from app.data_plane.request import Request
-    from app.data_plane.routes import Route
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.exchange import Exchange
+    from tricklecast.app.data_plane.request import Request
+    from tricklecast.app.data_plane.routes import Route
 
     Begin = Callable[[Connection, Request, Route, Record, Exchange], None]
     """Begins what had to wait; the last argument is the exchange that stood for it."""

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.core.guard import Answer
-from app.core.resolution import Serve, Wait
-from app.data_plane.exchange import Exchange
-from app.data_plane.identity import guarded_client, has_name
-from app.data_plane.replies import Reply
-from app.data_plane.routes import Route
-from app.data_plane.tally import Record
-from app.data_plane.waiting import Waiting
-from trickle.records import Op, Reason
-from trickle.wire import Status
+from tricklecast.app.core.guard import Answer
+from tricklecast.app.core.resolution import Serve, Wait
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.identity import guarded_client, has_name
+from tricklecast.app.data_plane.replies import Reply
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.app.data_plane.waiting import Waiting
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.request import Request
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.request import Request
 
 MAX_GUARDED: Final = 20_000
 """Held at a time, 1 kB more each than a reader that waits; more are answered at once. One process answers no more

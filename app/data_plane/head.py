@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from trickle.wire import Status
+from tricklecast.trickle.wire import Status
 
 _CHUNKED: Final = b"chunked"
 _DIGITS: Final = 20

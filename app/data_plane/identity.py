@@ -7,9 +7,9 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from app.core.proxies import TrustedProxies, plain
-from trickle import wire
-from trickle.records import Op
+from tricklecast.app.core.proxies import TrustedProxies, plain
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Op
 
 FORWARDED_FOR: Final = b"x-forwarded-for"
 

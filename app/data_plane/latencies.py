@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.core.segment import Segment
-from app.data_plane.histogram import Histogram
-from app.data_plane.tally import Record
-from trickle.records import Op
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.data_plane.histogram import Histogram
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.trickle.records import Op
 
 
 class Latencies:

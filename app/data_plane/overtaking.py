@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from app.data_plane.tally import Record
-from app.data_plane.waiting import Waiting
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.app.data_plane.waiting import Waiting
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.request import Request
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.request import Request
 
 LOOKS: Final = 6
 """How often it is tried again, each time after twice as long: soon, and cheaply."""

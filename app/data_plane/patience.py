@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from app.core.limits import Limit
-from app.data_plane.answers import limit_reply
-from app.data_plane.connection import Connection
-from app.data_plane.door import arrive, leave
-from app.data_plane.replies import Reply
-from trickle.records import Reason
-from trickle.wire import Status
+from tricklecast.app.core.limits import Limit
+from tricklecast.app.data_plane.answers import limit_reply
+from tricklecast.app.data_plane.connection import Connection
+from tricklecast.app.data_plane.door import arrive, leave
+from tricklecast.app.data_plane.replies import Reply
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
 
 
 class Patience(Connection):

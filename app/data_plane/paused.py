@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.connection import Connection
 
 _HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """Where the system does not tell that (only Linux does), a reset is still seen: it is always reported."""

@@ -11,28 +11,28 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from app.core.admission import Admission
-from app.core.guard import Guard
-from app.core.lag import Cut, Stall, Timelines
-from app.core.proxies import Network, TrustedProxies
-from app.core.registry import Registry
-from app.data_plane.catching_up import CatchingUp
-from app.data_plane.histogram import Histogram
-from app.data_plane.latencies import Latencies
-from app.data_plane.paused import gone
-from app.data_plane.replies import CONTINUE
-from app.data_plane.routes import Router
-from app.data_plane.stalled import cut_off_stalled
-from app.data_plane.tally import Record
-from trickle.records import AccessRecord, Reason
+from tricklecast.app.core.admission import Admission
+from tricklecast.app.core.guard import Guard
+from tricklecast.app.core.lag import Cut, Stall, Timelines
+from tricklecast.app.core.proxies import Network, TrustedProxies
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.catching_up import CatchingUp
+from tricklecast.app.data_plane.histogram import Histogram
+from tricklecast.app.data_plane.latencies import Latencies
+from tricklecast.app.data_plane.paused import gone
+from tricklecast.app.data_plane.replies import CONTINUE
+from tricklecast.app.data_plane.routes import Router
+from tricklecast.app.data_plane.stalled import cut_off_stalled
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.gate import Gate
-    from app.data_plane.guarded import Guarded
-    from app.data_plane.overtaking import Overtaking
-    from app.data_plane.patience import Patience
-    from app.data_plane.publish import Publish
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.gate import Gate
+    from tricklecast.app.data_plane.guarded import Guarded
+    from tricklecast.app.data_plane.overtaking import Overtaking
+    from tricklecast.app.data_plane.patience import Patience
+    from tricklecast.app.data_plane.publish import Publish
 
 T = TypeVar("T")
 

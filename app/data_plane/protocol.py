@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Final
 
 import httptools
 
-from app.data_plane.delegating import Delegating
-from app.data_plane.dispatch import begin
-from app.data_plane.head import HOST_TEXT, has_body, objection
-from app.data_plane.lean import NO_FIELDS
-from app.data_plane.request import Request
-from trickle.records import Reason
-from trickle.wire import Status
+from tricklecast.app.data_plane.delegating import Delegating
+from tricklecast.app.data_plane.dispatch import begin
+from tricklecast.app.data_plane.head import HOST_TEXT, has_body, objection
+from tricklecast.app.data_plane.lean import NO_FIELDS
+from tricklecast.app.data_plane.request import Request
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
 
 UNSPLIT: Final = 32 << 10
 """A published chunk of at most this many bytes reaches readers as one chunk (docs/reference/protocol.md, section 4)."""

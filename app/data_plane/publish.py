@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.core.writer import Outcome, Writer
-from app.data_plane.answers import writer_reply
-from app.data_plane.exchange import Exchange
-from app.data_plane.tally import Record
+from tricklecast.app.core.writer import Outcome, Writer
+from tricklecast.app.data_plane.answers import writer_reply
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.tally import Record
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.request import Request
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.request import Request
 
 
 class Publish(Exchange):

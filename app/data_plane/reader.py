@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from app.core.lag import Cut
-from app.core.resolution import Serve, Wait
-from app.core.segment import decode_frame
-from app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
-from app.data_plane.exchange import Exchange
-from app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
-from app.data_plane.tally import Record
-from trickle.wire import Status
+from tricklecast.app.core.lag import Cut
+from tricklecast.app.core.resolution import Serve, Wait
+from tricklecast.app.core.segment import decode_frame
+from tricklecast.app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.trickle.wire import Status
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.request import Request
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.request import Request
 
 _OK: Final = Status.OK
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from trickle import wire
-from trickle.wire import PHRASES, Status
+from tricklecast.trickle import wire
+from tricklecast.trickle.wire import PHRASES, Status
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"

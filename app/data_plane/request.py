@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from app.data_plane.identity import CLIENT, MAX_TEXT, client_key, user_agent
-from app.data_plane.routes import Route
-from trickle import wire
-from trickle.records import AccessRecord
+from tricklecast.app.data_plane.identity import CLIENT, MAX_TEXT, client_key, user_agent
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import AccessRecord
 
 if TYPE_CHECKING:
-    from app.data_plane.publish import Publish
+    from tricklecast.app.data_plane.publish import Publish
 
 CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
@@ -42,7 +42,8 @@ class Request:
         complete: whether the body has ended.
         publish: the exchange that takes the body, once there is one.
         queued: whether it waits behind an unfinished exchange of its connection.
-        held: whether its body is kept and not read on, since it waits (:class:`app.data_plane.waiting.Waiting`).
+        held: whether its body is kept and not read on, since it waits
+            (:class:`app.data_plane.waiting.Waiting`).
         ip: the address of its client, as far as it is known.
         arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
     """

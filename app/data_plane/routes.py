@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
-from trickle.paths import MAX_DIGITS, parse_channel, parse_seq
-from trickle.records import Op
-from trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
+from tricklecast.trickle.errors import InvalidChannelName, InvalidInput, InvalidSeq
+from tricklecast.trickle.paths import MAX_DIGITS, parse_channel, parse_seq
+from tricklecast.trickle.records import Op
+from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
 
 CONTROL_PLANE: Final = frozenset(
     {"api", "metrics", "healthz", "readyz", "docs", "redoc", "openapi.json", "dashboard", "static", "favicon.ico"}

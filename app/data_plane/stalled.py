@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.core.lag import Cut, Stall, Timelines
+from tricklecast.app.core.lag import Cut, Stall, Timelines
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.plane import DataPlane
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.plane import DataPlane
 
 
 def cut_off_stalled(plane: DataPlane, timelines: Timelines, now: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trickle.records import AccessRecord, Op
+from tricklecast.trickle.records import AccessRecord, Op
 
 
 class Tally:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from app.data_plane.dispatch import begin
-from app.data_plane.patience import Patience
-from app.data_plane.request import Request
-from trickle.records import Reason
-from trickle.wire import Status
+from tricklecast.app.data_plane.dispatch import begin
+from tricklecast.app.data_plane.patience import Patience
+from tricklecast.app.data_plane.request import Request
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
 
 QUEUE_REQUESTS: Final = 64
 QUEUE_BYTES: Final = 64 << 10

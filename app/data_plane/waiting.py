@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.data_plane.exchange import Exchange
-from app.data_plane.head import has_body
-from app.data_plane.tally import Record
-from trickle.records import Op
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.head import has_body
+from tricklecast.app.data_plane.tally import Record
+from tricklecast.trickle.records import Op
 
 if TYPE_CHECKING:
-    from app.data_plane.connection import Connection
-    from app.data_plane.request import Request
+    from tricklecast.app.data_plane.connection import Connection
+    from tricklecast.app.data_plane.request import Request
 
 
 class Waiting(Exchange):

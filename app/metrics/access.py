@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.access.access import Access
-from app.metrics.families import counters, gauge
+from tricklecast.app.access.access import Access
+from tricklecast.app.metrics.families import counters, gauge
 
 
 class AccessCollector(Collector):

@@ -7,16 +7,16 @@ from functools import partial
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
-from app.access.access import Access
-from app.access_log import AccessLog
-from app.control_plane.page import Page
-from app.data_plane.plane import DataPlane
-from app.metrics.access import AccessCollector
-from app.metrics.lag import ReaderLag
-from app.metrics.limits import LimitsCollector
-from app.metrics.plane import PlaneCollector
-from app.metrics.process import ServerCollector
-from app.metrics.top import TopChannels
+from tricklecast.app.access.access import Access
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.control_plane.page import Page
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.metrics.access import AccessCollector
+from tricklecast.app.metrics.lag import ReaderLag
+from tricklecast.app.metrics.limits import LimitsCollector
+from tricklecast.app.metrics.plane import PlaneCollector
+from tricklecast.app.metrics.process import ServerCollector
+from tricklecast.app.metrics.top import TopChannels
 
 
 def collectors(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> CollectorRegistry:

@@ -9,10 +9,10 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.data_plane.connection import Connection
-from app.data_plane.plane import DataPlane
-from app.data_plane.reader import Reader
-from app.metrics.families import gauge, gauges
+from tricklecast.app.data_plane.connection import Connection
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.metrics.families import gauge, gauges
 
 MOST: Final = 5_000
 """So many are looked at, about 1 ms: those that have stalled longest come first, and they are furthest behind."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app.access_log import AccessLog
-from app.core.capacity import UNLIMITED
-from app.data_plane.plane import DataPlane
-from app.metrics.families import gauges
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.capacity import UNLIMITED
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.metrics.families import gauges
 
 
 class Usage(NamedTuple):

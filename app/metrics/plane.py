@@ -9,11 +9,11 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.core.limits import Limit
-from app.core.totals import totals_of
-from app.data_plane.plane import DataPlane
-from app.metrics.families import counter, counters, gauge, histogram_s, histograms_s
-from trickle.records import Reason
+from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.totals import totals_of
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.metrics.families import counter, counters, gauge, histogram_s, histograms_s
+from tricklecast.trickle.records import Reason
 
 _LIMIT: Final = Reason.limit("")
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.access_log import AccessLog
-from app.data_plane.plane import DataPlane
-from app.metrics.families import PREFIX, counter, gauge, histogram_s
-from trickle import __version__
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.metrics.families import PREFIX, counter, gauge, histogram_s
+from tricklecast.trickle import __version__
 
 
 class ServerCollector(Collector):

@@ -11,8 +11,8 @@ from typing import Final
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.core.channel import Channel
-from app.metrics.families import PREFIX
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.metrics.families import PREFIX
 
 OTHER: Final = "_other"
 """Stands for all channels that are not named. Names that begin with ``_`` belong to the server."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-from trickle.stress import Received, Sent
+from tricklecast.trickle.stress import Received, Sent
 
 MAX_TOLD: Final = 1_000_000
 """Most missed segments that a subscriber is believed in one place: a server's nonsense must not fill the memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from trickle.stress import Health
+from tricklecast.trickle.stress import Health
 
 CPU_SHARE: Final = 0.8
 """A process that uses more of a core than this, on average, has seconds in which it is behind."""

@@ -12,13 +12,13 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from app.stress.plan import STARTS, Plan, base_url, parse_sizes, segments_in
-from app.stress.report import as_document, console, print_report, progress
-from app.stress.runner import Run, StressFailed
-from trickle import wire
-from trickle.amounts import parse_duration, parse_size
-from trickle.errors import ConnectionLost, InvalidInput
-from trickle.load import CONTENT_TYPE, Load
+from tricklecast.app.stress.plan import STARTS, Plan, base_url, parse_sizes, segments_in
+from tricklecast.app.stress.report import as_document, console, print_report, progress
+from tricklecast.app.stress.runner import Run, StressFailed
+from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_duration, parse_size
+from tricklecast.trickle.errors import ConnectionLost, InvalidInput
+from tricklecast.trickle.load import CONTENT_TYPE, Load
 
 EXIT_FAULTS = 1
 

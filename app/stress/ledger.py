@@ -5,7 +5,8 @@ things happened to it. What is kept of a segment is forgotten as soon as all who
 grows with the distance between the slowest subscriber and its publisher, and with the number of faults, not with the
 length of the run.
 
-A segment is known by its ordinal, which is written into it (see :mod:`trickle.stress`), not by the seq under which it
+A segment is known by its ordinal, which is written into it (see :mod:`trickle.stress`), not by the seq
+under which it
 came: so the same bytes under two seqs are a doubled segment, and two swapped ones are reordered.
 """
 
@@ -14,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from app.stress.accounts import Channel, Place, Reader
-from app.stress.faults import Fault, Faults
-from app.stress.histogram import Histogram
-from trickle.stress import Left, Received, Record, Sent
+from tricklecast.app.stress.accounts import Channel, Place, Reader
+from tricklecast.app.stress.faults import Fault, Faults
+from tricklecast.app.stress.histogram import Histogram
+from tricklecast.trickle.stress import Left, Received, Record, Sent
 
 
 @dataclass

@@ -8,20 +8,20 @@ from itertools import product
 from typing import Final
 from urllib.parse import urlsplit
 
-from trickle import wire
-from trickle.amounts import parse_size
-from trickle.errors import InvalidInput
-from trickle.load import MARKER_BYTES, Load
-from trickle.paths import ChannelURL, normalize_base_path, parse_server_url
-from trickle.stress import Orders, Seat
+from tricklecast.trickle import wire
+from tricklecast.trickle.amounts import parse_size
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.load import MARKER_BYTES, Load
+from tricklecast.trickle.paths import ChannelURL, normalize_base_path, parse_server_url
+from tricklecast.trickle.stress import Orders, Seat
 
 STARTS: Final = ("0", "next", "current", "earliest")
 """Subscribers are there before the first segment, so all of these mean the same, by different requests."""
 
 CATCH_UP_S: Final = 10.0
 
-PUBLISHING: Final = "publisher.stress"
-SUBSCRIBING: Final = "subscriber.stress"
+PUBLISHING: Final = "tricklecast.publisher.stress"
+SUBSCRIBING: Final = "tricklecast.subscriber.stress"
 """The modules that do the work, as text: packages know nothing of one another."""
 
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from app.stress.bottleneck import CURE, bottlenecks
-from app.stress.faults import MEANING, Fault
-from app.stress.histogram import Quantiles
-from app.stress.ledger import Traffic
-from app.stress.runner import Run
-from trickle.words import count, size
+from tricklecast.app.stress.bottleneck import CURE, bottlenecks
+from tricklecast.app.stress.faults import MEANING, Fault
+from tricklecast.app.stress.histogram import Quantiles
+from tricklecast.app.stress.ledger import Traffic
+from tricklecast.app.stress.runner import Run
+from tricklecast.trickle.words import count, size
 
 if TYPE_CHECKING:
     from rich.console import Console

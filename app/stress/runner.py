@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import anyio
 
-from app.stress.ledger import Ledger
-from app.stress.plan import Plan
-from app.stress.worker import LINE_BYTES, clock
-from trickle.errors import TrickleError
-from trickle.stress import Health, Orders, from_line, from_row, to_line
+from tricklecast.app.stress.ledger import Ledger
+from tricklecast.app.stress.plan import Plan
+from tricklecast.app.stress.worker import LINE_BYTES, clock
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.stress import Health, Orders, from_line, from_row, to_line
 
 LEAD_S: Final = 0.5
 """From when the last subscriber is ready to the first segment: its first request has to reach the server."""
@@ -249,7 +249,7 @@ def _blank(plan: Plan) -> Ledger:
 async def _spawn(module: str) -> Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "app.stress.worker", module),
+        *("-m", "tricklecast.app.stress.worker", module),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_BYTES,

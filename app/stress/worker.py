@@ -1,4 +1,4 @@
-"""A worker process: ``python -m app.stress.worker MODULE`` runs ``MODULE.work(orders, desk)``.
+"""A worker process: ``python -m tricklecast.app.stress.worker MODULE`` runs ``MODULE.work(orders, desk)``.
 
 This is all that publishing and subscribing workers have in common: the conversation with the command over standard
 input and output (see :mod:`trickle.stress`), and the watch over their own health.
@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Final
 import anyio
 import anyio.to_thread
 
-from app.stress.histogram import Histogram
-from trickle.stress import Desk, Health, Orders, Record, from_line, to_line, to_row
+from tricklecast.app.stress.histogram import Histogram
+from tricklecast.trickle.stress import Desk, Health, Orders, Record, from_line, to_line, to_row
 
 FLUSH_S: Final = 0.1
 """Records are written together this often: few enough writes, and the command's progress line is still current."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from trickle.records import Event, Kind
+from tricklecast.trickle.records import Event, Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from publisher import Publisher
-from subscriber import Subscriber
-from trickle.errors import TrickleError
+from tricklecast.publisher import Publisher
+from tricklecast.subscriber import Subscriber
+from tricklecast.trickle.errors import TrickleError
 
 PAUSE_S = 0.3
 MESSAGE_BYTES = 200

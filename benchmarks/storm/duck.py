@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from analytics.answers import GRAINS, REPEATABLE, WATCHED, Answer
-from analytics.durations import micros
-from analytics.params import StormParams
-from trickle.records import SCHEMA
+from tricklecast.analytics.answers import GRAINS, REPEATABLE, WATCHED, Answer
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.params import StormParams
+from tricklecast.trickle.records import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

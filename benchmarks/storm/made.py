@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from trickle.records import SCHEMA
+from tricklecast.trickle.records import SCHEMA
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

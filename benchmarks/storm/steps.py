@@ -1,4 +1,5 @@
-"""The steps of a report, one by one, for a stopwatch; :func:`analytics.job.make_report` does the same in one go."""
+"""The steps of a report, one by one, for a stopwatch; :func:`analytics.job.make_report` does the same in
+one go."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analytics.inputs import find_logs
-from analytics.job import report_from_rollup, rolled_up
-from analytics.progress import Stage
-from analytics.sources import read_logs
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import report_from_rollup, rolled_up
+from tricklecast.analytics.progress import Stage
+from tricklecast.analytics.sources import read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

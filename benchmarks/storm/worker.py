@@ -100,7 +100,7 @@ def found_from(said: dict[str, Any]) -> Found:
 def work(task: Task) -> Found:
     """Does a task."""
     begun = time.perf_counter()
-    from analytics.spark import SMALL_INPUT, spark_session
+    from tricklecast.analytics.spark import SMALL_INPUT, spark_session
 
     size = max(sum(path.stat().st_size for path in Path(log).iterdir()) for log in task.logs)
     with spark_session(small=size <= SMALL_INPUT) as spark:
@@ -193,7 +193,8 @@ class Stopwatch:
 
 
 class StageWatch:
-    """A :data:`analytics.progress.Stage` that times each stage of a report; the first one computes the roll-up."""
+    """A :data:`analytics.progress.Stage` that times each stage of a report; the first one computes the
+    roll-up."""
 
     def __init__(self, watch: Stopwatch) -> None:
         self.timings: dict[str, Timing] = {}

@@ -7,7 +7,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final
 
-from trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput
 
 PRESETS: Final = (
     "ultrafast",

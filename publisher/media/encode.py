@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from publisher.media.coding import QUALITY, AudioCoding, VideoCoding, VideoShape
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.coding import QUALITY, AudioCoding, VideoCoding, VideoShape
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet

@@ -10,11 +10,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from publisher.media.boxes import Sample, TrackHeader, fragment, init_segment, length_prefixed, track_headers
-from publisher.media.muxer import Muxer, Sink, Times, codec_name
-from publisher.media.timestamps import CLOCK_HZ
-from trickle import wire
-from trickle.producer_time import prft_box
+from tricklecast.publisher.media.boxes import (
+    Sample,
+    TrackHeader,
+    fragment,
+    init_segment,
+    length_prefixed,
+    track_headers,
+)
+from tricklecast.publisher.media.muxer import Muxer, Sink, Times, codec_name
+from tricklecast.publisher.media.timestamps import CLOCK_HZ
+from tricklecast.trickle import wire
+from tricklecast.trickle.producer_time import prft_box
 
 if TYPE_CHECKING:
     from av import Packet
@@ -68,7 +75,7 @@ class FragmentedMp4:
         self._number = 0
 
     def muxer(self, streams: Sequence[Stream], lead: Stream) -> Muxer:
-        """As :meth:`publisher.media.muxer.Container.muxer`."""
+        """As :meth:`tricklecast.publisher.media.muxer.Container.muxer`."""
         return _Mp4Muxer(streams, lead, self._next_number)
 
     def _next_number(self) -> int:

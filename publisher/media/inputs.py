@@ -5,7 +5,7 @@
 ``-``                                     standard input
 ``rtsp://``, ``udp://``, ``https://`` …   what libavformat opens over a network
 ``v4l2:/dev/video0``, ``alsa:hw:0`` …     a device, by libavdevice's name for its kind
-``testsrc``, ``testsrc:size=320x180``     a generated picture and tone (:mod:`publisher.media.testsrc`)
+``testsrc``, ``testsrc:size=320x180``     a generated picture and tone (:mod:`tricklecast.publisher.media.testsrc`)
 ========================================  ==============================================================
 """
 
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from publisher.media.source import MediaSource, open_media
-from publisher.raw import StoppableReader, standard_input
+from tricklecast.publisher.media.source import MediaSource, open_media
+from tricklecast.publisher.raw import StoppableReader, standard_input
 
 STDIN: Final = "-"
 
@@ -147,7 +147,7 @@ class Input:
                 return Opened(open_media(self.text, self.name, options=self.options), is_live=False)
 
     def _generated(self, is_stopped: Callable[[], bool]) -> MediaSource:
-        from publisher.media.testsrc import TestOptions, TestSource
+        from tricklecast.publisher.media.testsrc import TestOptions, TestSource
 
         options = TestOptions.parse(self.text)
         return TestSource(options if self.realtime else replace(options, speed=None), is_stopped=is_stopped)

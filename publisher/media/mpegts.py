@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from publisher.media.muxer import Muxer, Sink, Times, codec_name
-from publisher.media.timestamps import CLOCK_HZ
-from trickle import wire
-from trickle.producer_time import temi_packet
+from tricklecast.publisher.media.muxer import Muxer, Sink, Times, codec_name
+from tricklecast.publisher.media.timestamps import CLOCK_HZ
+from tricklecast.trickle import wire
+from tricklecast.trickle.producer_time import temi_packet
 
 if TYPE_CHECKING:
     from av import Packet
@@ -66,7 +66,7 @@ class MpegTs:
         self._version = -1
 
     def muxer(self, streams: Sequence[Stream], lead: Stream) -> Muxer:
-        """As :meth:`publisher.media.muxer.Container.muxer`."""
+        """As :meth:`tricklecast.publisher.media.muxer.Container.muxer`."""
         self._version = (self._version + 1) % 32
         return _TsMuxer(streams, lead, self._counters, self._version)
 

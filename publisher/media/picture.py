@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from publisher.media.digits import Digits
-from trickle.picture_clock import draw, strip_height
+from tricklecast.publisher.media.digits import Digits
+from tricklecast.trickle.picture_clock import draw, strip_height
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame

@@ -1,6 +1,6 @@
 """From an input to segments: sources are opened, opened again when they break, and cut into steps.
 
-Everything here blocks and runs in a worker thread (:mod:`publisher.worker`).
+Everything here blocks and runs in a worker thread (:mod:`tricklecast.publisher.worker`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from enum import Enum
 from random import Random
 from typing import Final, Protocol
 
-from publisher.media.fmp4 import FragmentedMp4
-from publisher.media.inputs import Input, Kind, Opened
-from publisher.media.mpegts import MpegTs
-from publisher.media.muxer import Container
-from publisher.media.pace import Pace
-from publisher.media.remux import Cutting, Remuxer, SourceBroke
-from publisher.media.transcode import TranscodeOptions, Transcoder
-from publisher.steps import Cut, Step
-from trickle.backoff import Backoff
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.fmp4 import FragmentedMp4
+from tricklecast.publisher.media.inputs import Input, Kind, Opened
+from tricklecast.publisher.media.mpegts import MpegTs
+from tricklecast.publisher.media.muxer import Container
+from tricklecast.publisher.media.pace import Pace
+from tricklecast.publisher.media.remux import Cutting, Remuxer, SourceBroke
+from tricklecast.publisher.media.transcode import TranscodeOptions, Transcoder
+from tricklecast.publisher.steps import Cut, Step
+from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.errors import InvalidInput
 
 RECONNECT_FOR_S: Final = 60.0
 """For how long a source that broke is tried again, in seconds: a camera or an encoder that restarts takes less."""

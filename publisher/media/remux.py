@@ -4,7 +4,7 @@ A segment begins at a keyframe of the first video stream (without video: after a
 an init segment of its own. Timestamps go on from segment to segment and from source to source, so that joined segments
 are one valid stream. The first frame of each segment brings the wall-clock time at which it left the source.
 
-Everything here blocks and runs in a worker thread (:mod:`publisher.worker`).
+Everything here blocks and runs in a worker thread (:mod:`tricklecast.publisher.worker`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from publisher.media.muxer import Container, Times, codec_name
-from publisher.media.pace import Pace
-from publisher.media.source import MediaSource, reason
-from publisher.media.timestamps import CLOCK_HZ, Timeline, fill_first_dts
-from publisher.media.turning import Turn
-from publisher.steps import Chunk, Cut, Step
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.muxer import Container, Times, codec_name
+from tricklecast.publisher.media.pace import Pace
+from tricklecast.publisher.media.source import MediaSource, reason
+from tricklecast.publisher.media.timestamps import CLOCK_HZ, Timeline, fill_first_dts
+from tricklecast.publisher.media.turning import Turn
+from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet

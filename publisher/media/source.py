@@ -1,6 +1,6 @@
 """Where packets come from: a file, a URL, a pipe or a device that PyAV opens, or whatever else has streams.
 
-Everything here blocks and runs in a worker thread (:mod:`publisher.worker`).
+Everything here blocks and runs in a worker thread (:mod:`tricklecast.publisher.worker`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet

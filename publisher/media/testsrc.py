@@ -1,8 +1,8 @@
 """A generated picture with a running clock, and a tone: something to publish where there is no camera.
 
-The picture moves; over it stand the wall-clock time for programs (:mod:`trickle.picture_clock`), the time of day (UTC)
-and the frame's number for people, and a white square that flashes as each second of media begins. The tone beeps
-then, so that picture and sound can be compared.
+The picture moves; over it stand the wall-clock time for programs (:mod:`tricklecast.trickle.picture_clock`), the time
+of day (UTC) and the frame's number for people, and a white square that flashes as each second of media begins. The
+tone beeps then, so that picture and sound can be compared.
 
 The source paces itself: a frame comes when its time has come, so that the clock shows when it was "captured". Whoever
 publishes it need not wait once more.
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
-from publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
-from publisher.media.pace import Clock, Pace
-from publisher.media.picture import Painter
-from trickle.amounts import parse_bitrate, parse_duration
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
+from tricklecast.publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
+from tricklecast.publisher.media.pace import Clock, Pace
+from tricklecast.publisher.media.picture import Painter
+from tricklecast.trickle.amounts import parse_bitrate, parse_duration
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet
@@ -107,7 +107,7 @@ class TestOptions:
 
 
 class TestSource:
-    """A :class:`publisher.media.source.MediaSource` that generates.
+    """A :class:`tricklecast.publisher.media.source.MediaSource` that generates.
 
     Each packet says in ``opaque`` when it was captured, in microseconds of Unix time.
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from publisher.media.coding import VideoShape
-from publisher.media.encode import AudioEncoder, VideoEncoder
-from publisher.media.turning import Turn, Turner
+from tricklecast.publisher.media.coding import VideoShape
+from tricklecast.publisher.media.encode import AudioEncoder, VideoEncoder
+from tricklecast.publisher.media.turning import Turn, Turner
 
 if TYPE_CHECKING:
     from av import Packet

@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, cast
 
-from publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
-from publisher.media.encode import Encoders
-from publisher.media.source import MediaSource
-from publisher.media.tracks import BT601, CLOCK, FULL_RANGE, LIMITED_RANGE, RGB, AudioTrack, Track, VideoTrack
-from publisher.media.turning import Turn
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
+from tricklecast.publisher.media.encode import Encoders
+from tricklecast.publisher.media.source import MediaSource
+from tricklecast.publisher.media.tracks import (
+    BT601,
+    CLOCK,
+    FULL_RANGE,
+    LIMITED_RANGE,
+    RGB,
+    AudioTrack,
+    Track,
+    VideoTrack,
+)
+from tricklecast.publisher.media.turning import Turn
+from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
     from av import Packet
@@ -36,7 +45,7 @@ class TranscodeOptions:
     Attributes:
         video_bitrate: in bits per second; ``None``: constant quality.
         gop: from keyframe to keyframe, in seconds.
-        preset: x264's, one of :data:`publisher.media.coding.PRESETS`.
+        preset: x264's, one of :data:`tricklecast.publisher.media.coding.PRESETS`.
         height: of the picture, in pixels; smaller pictures are not enlarged. ``None``: as it is.
         audio_codec: AAC or Opus.
         audio_bitrate: of each audio stream, in bits per second.
@@ -51,7 +60,7 @@ class TranscodeOptions:
 
 
 class Transcoder:
-    """A :class:`publisher.media.source.MediaSource` made of another one.
+    """A :class:`tricklecast.publisher.media.source.MediaSource` made of another one.
 
     Times of capture that the source gives are passed on.
 

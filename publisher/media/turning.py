@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from publisher.media.boxes import display_matrix
-from publisher.media.muxer import Sink
+from tricklecast.publisher.media.boxes import display_matrix
+from tricklecast.publisher.media.muxer import Sink
 
 if TYPE_CHECKING:
     from av.filter import Graph

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from trickle.errors import TrickleError
+from tricklecast.trickle.errors import TrickleError
 
 
 class DirectoryInUse(TrickleError):

@@ -4,7 +4,7 @@ A segment is written under a temporary name, synced, given its name in one step,
 file that the index names is whole, and a crash loses the segment under way, which the next run reads again. A line of
 the index that a crash has torn is cut off when the folder is opened again.
 
-Everything here blocks; :mod:`subscriber.archive.record` calls it from a worker thread.
+Everything here blocks; :mod:`tricklecast.subscriber.archive.record` calls it from a worker thread.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from subscriber.archive.disk import Disk
-from subscriber.archive.index import Contents, DamagedIndex, Entry, extension, line
-from subscriber.archive.keep import Keep
-from subscriber.sinks import SinkFailed
-from trickle.errors import InvalidInput, LocalProtocolError
-from trickle.position import Position
+from tricklecast.subscriber.archive.disk import Disk
+from tricklecast.subscriber.archive.index import Contents, DamagedIndex, Entry, extension, line
+from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.sinks import SinkFailed
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
+from tricklecast.trickle.position import Position
 
 INDEX: Final = "index.jsonl"
 LOCK: Final = ".lock"
@@ -36,7 +36,7 @@ COMPACT_LINES: Final = 1000
 
 
 class Recorded(Protocol):
-    """What is used of a :class:`subscriber.Segment`."""
+    """What is used of a :class:`tricklecast.subscriber.Segment`."""
 
     @property
     def seq(self) -> int: ...

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from trickle.errors import TrickleError
+from tricklecast.trickle.errors import TrickleError
 
 VERSION: Final = 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from subscriber.archive.index import Contents
-from trickle.errors import InvalidInput
+from tricklecast.subscriber.archive.index import Contents
+from tricklecast.trickle.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)

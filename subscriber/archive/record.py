@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from subscriber.archive.disk import Disk
-from subscriber.archive.folder import INDEX
-from subscriber.archive.index import Contents, Entry
-from subscriber.archive.keep import Keep
-from subscriber.archive.writer import FolderWriter
-from subscriber.client import Subscriber
-from subscriber.start import AnyStart
-from subscriber.statistics import Statistics
-from trickle.errors import InvalidInput
-from trickle.paths import ChannelURL
-from trickle.position import Position
+from tricklecast.subscriber.archive.disk import Disk
+from tricklecast.subscriber.archive.folder import INDEX
+from tricklecast.subscriber.archive.index import Contents, Entry
+from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive.writer import FolderWriter
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.start import AnyStart
+from tricklecast.subscriber.statistics import Statistics
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.position import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ async def record(
     Args:
         url: the channel's URL.
         directory: the folder; it is made if it is not there.
-        start: where a new recording begins, as for :class:`subscriber.Subscriber`.
+        start: where a new recording begins, as for :class:`tricklecast.subscriber.Subscriber`.
         keep_segments, keep_bytes: how much the folder may hold; the oldest segments are removed, and the index says
             so. ``None``: everything is kept.
         on_segment: is told each segment that was recorded.
         disk: the file system, for tests.
-        options: of :class:`subscriber.Subscriber`.
+        options: of :class:`tricklecast.subscriber.Subscriber`.
 
     Raises:
         DirectoryInUse: another process records into that folder.
         DamagedIndex, InvalidInput: it cannot be recorded into that folder.
         SinkFailed: the disk is full, or fails; ``resume`` is where to go on.
-        TrickleError: what :class:`subscriber.Subscriber` raises.
+        TrickleError: what :class:`tricklecast.subscriber.Subscriber` raises.
     """
     channel = ChannelURL.parse(url).channel
     keep = Keep(keep_segments, keep_bytes)

@@ -8,10 +8,10 @@ from typing import Final, Self
 import anyio
 from anyio import to_thread
 
-from subscriber.archive.disk import Disk
-from subscriber.archive.folder import BUFFER_BYTES, Folder, Recorded
-from subscriber.archive.index import Entry
-from subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive.disk import Disk
+from tricklecast.subscriber.archive.folder import BUFFER_BYTES, Folder, Recorded
+from tricklecast.subscriber.archive.index import Entry
+from tricklecast.subscriber.archive.keep import Keep
 
 
 class FolderWriter:
@@ -20,7 +20,7 @@ class FolderWriter:
     A segment that is not finished when the block is left is not kept: it is read again by the next run.
 
     Args:
-        path, channel, keep, disk: see :class:`subscriber.archive.folder.Folder`.
+        path, channel, keep, disk: see :class:`tricklecast.subscriber.archive.folder.Folder`.
     """
 
     def __init__(self, path: Path, channel: str, *, keep: Keep | None = None, disk: Disk | None = None) -> None:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from subscriber.access import Token, TokenFile, chosen
-from subscriber.certificates import CaFile, trusted
-from subscriber.command.cli import checked
-from subscriber.start import Start
-from trickle.amounts import parse_duration
-from trickle.paths import ChannelURL
+from tricklecast.subscriber.access import Token, TokenFile, chosen
+from tricklecast.subscriber.certificates import CaFile, trusted
+from tricklecast.subscriber.command.cli import checked
+from tricklecast.subscriber.start import Start
+from tricklecast.trickle.amounts import parse_duration
+from tricklecast.trickle.paths import ChannelURL
 
 if TYPE_CHECKING:
-    from subscriber.check.judge import Judgement
-    from subscriber.check.probe import Probe
+    from tricklecast.subscriber.check.judge import Judgement
+    from tricklecast.subscriber.check.probe import Probe
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -68,9 +68,9 @@ async def check(
     """
     ChannelURL.parse(url)
     checked("--start", Start.parse, start)
-    from subscriber.check.findings import Limits, Verdict
-    from subscriber.check.judge import judge
-    from subscriber.check.probe import Order, Probe
+    from tricklecast.subscriber.check.findings import Limits, Verdict
+    from tricklecast.subscriber.check.judge import judge
+    from tricklecast.subscriber.check.probe import Order, Probe
 
     for_s, wait_s = (
         checked("--for", parse_duration, for_time),
@@ -100,8 +100,8 @@ async def check(
 def _print(url: str, judgement: Judgement, as_json: bool) -> None:
     from rich.console import Console
 
-    from subscriber.check.report import as_json as to_json
-    from subscriber.check.report import print_report
+    from tricklecast.subscriber.check.report import as_json as to_json
+    from tricklecast.subscriber.check.report import print_report
 
     if as_json:
         sys.stdout.write(to_json(url, judgement))
@@ -116,7 +116,7 @@ def _progress(probe: Probe, for_s: float) -> Iterator[None]:
     from rich.live import Live
     from rich.text import Text
 
-    from trickle.words import count, size
+    from tricklecast.trickle.words import count, size
 
     console, began = Console(stderr=True), time.monotonic()
     if not console.is_terminal:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from subscriber.check.fmp4 import Fmp4Reader, Init, looks_like_mp4
-from subscriber.check.media import Container, Media
-from subscriber.check.mpegts import PACKET_BYTES, MpegtsReader, Multiplex, looks_like_mpegts
-from trickle import producer_time
+from tricklecast.subscriber.check.fmp4 import Fmp4Reader, Init, looks_like_mp4
+from tricklecast.subscriber.check.media import Container, Media
+from tricklecast.subscriber.check.mpegts import PACKET_BYTES, MpegtsReader, Multiplex, looks_like_mpegts
+from tricklecast.trickle import producer_time
 
 SNIFF_BYTES: Final = 4 * PACKET_BYTES
 """From so many bytes on, a segment's container is decided: one packet that may be cut, and three whole ones."""

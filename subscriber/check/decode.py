@@ -7,9 +7,9 @@ import io
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from subscriber.check.observations import Picture
-from subscriber.check.openings import opening
-from trickle import picture_clock
+from tricklecast.subscriber.check.observations import Picture
+from tricklecast.subscriber.check.openings import opening
+from tricklecast.trickle import picture_clock
 
 if TYPE_CHECKING:
     from av.container import InputContainer

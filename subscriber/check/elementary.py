@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
-from subscriber.check.audio_frames import counter_for
-from subscriber.check.media import Kind, Track, TrackNotes
-from subscriber.check.openings import SCAN_BYTES, opening
+from tricklecast.subscriber.check.audio_frames import counter_for
+from tricklecast.subscriber.check.media import Kind, Track, TrackNotes
+from tricklecast.subscriber.check.openings import SCAN_BYTES, opening
 
 CLOCK_HZ: Final = 90_000
 

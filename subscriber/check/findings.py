@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from subscriber.check.study import Study
+    from tricklecast.subscriber.check.study import Study
 
 Value: TypeAlias = float | int | str | None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from subscriber.check.media import MAX_TRACKS, Container, Fault, Kind, Media, Opening, TrackNotes
+from tricklecast.subscriber.check.media import MAX_TRACKS, Container, Fault, Kind, Media, Opening, TrackNotes
 
 MAX_TABLE: Final = 4 * 1024 * 1024
 """Longest box that is looked into, in bytes: a fragment of hours."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from subscriber.check.findings import Finding, Limits, Rule, Verdict, worst
-from subscriber.check.media_rules import MEDIA_RULES
-from subscriber.check.observations import Run
-from subscriber.check.study import Study
-from subscriber.check.time_rules import TIME_RULES
-from subscriber.check.timeline_rules import TIMELINE_RULES
-from subscriber.check.transport_rules import TRANSPORT_RULES
+from tricklecast.subscriber.check.findings import Finding, Limits, Rule, Verdict, worst
+from tricklecast.subscriber.check.media_rules import MEDIA_RULES
+from tricklecast.subscriber.check.observations import Run
+from tricklecast.subscriber.check.study import Study
+from tricklecast.subscriber.check.time_rules import TIME_RULES
+from tricklecast.subscriber.check.timeline_rules import TIMELINE_RULES
+from tricklecast.subscriber.check.transport_rules import TRANSPORT_RULES
 
 RULES: Final = (*TRANSPORT_RULES, *MEDIA_RULES, *TIMELINE_RULES, *TIME_RULES)
 """All rules, in the order of the report."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, seconds, skip
-from subscriber.check.media import Container, Fault, Kind, Track
-from subscriber.check.observations import Seen
-from subscriber.check.study import Study
-from subscriber.check.timeline_rules import NOT_MEDIA, is_timed
-from trickle.words import count
+from tricklecast.subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, seconds, skip
+from tricklecast.subscriber.check.media import Container, Fault, Kind, Track
+from tricklecast.subscriber.check.observations import Seen
+from tricklecast.subscriber.check.study import Study
+from tricklecast.subscriber.check.timeline_rules import NOT_MEDIA, is_timed
+from tricklecast.trickle.words import count
 
 _DAMAGE: Final = (
     Fault.SYNC_LOST,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from subscriber.check.elementary import CLOCK_HZ, Elementary
-from subscriber.check.media import MAX_TRACKS, Container, Fault, Kind, Media, TrackNotes
-from subscriber.check.psi import Sections, is_intact, programs, streams
+from tricklecast.subscriber.check.elementary import CLOCK_HZ, Elementary
+from tricklecast.subscriber.check.media import MAX_TRACKS, Container, Fault, Kind, Media, TrackNotes
+from tricklecast.subscriber.check.psi import Sections, is_intact, programs, streams
 
 PACKET_BYTES: Final = 188
 WRAP: Final = 1 << 33

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from subscriber.check.media import Container, Media
+from tricklecast.subscriber.check.media import Container, Media
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from subscriber.check.media import Opening
+from tricklecast.subscriber.check.media import Opening
 
 SCAN_BYTES: Final = 64 * 1024
 """How much of a segment's first picture is searched: parameters and a slice's head; captions may come before them."""

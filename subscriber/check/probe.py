@@ -13,17 +13,17 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from subscriber.check.content import Channel, Content
-from subscriber.check.decode import first_picture, has_decoder
-from subscriber.check.media import Container, Kind
-from subscriber.check.observations import Ended, Head, Picture, Run, Seen
-from subscriber.client import Subscriber
-from subscriber.segment import Segment
-from subscriber.transport import TrailerTransport
-from trickle import wire
-from trickle.bearer import Bearer
-from trickle.errors import TrickleError, header_int
-from trickle.records import Reason
+from tricklecast.subscriber.check.content import Channel, Content
+from tricklecast.subscriber.check.decode import first_picture, has_decoder
+from tricklecast.subscriber.check.media import Container, Kind
+from tricklecast.subscriber.check.observations import Ended, Head, Picture, Run, Seen
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.transport import TrailerTransport
+from tricklecast.trickle import wire
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.errors import TrickleError, header_int
+from tricklecast.trickle.records import Reason
 
 MAX_SEGMENTS: Final = 20_000
 """A check ends after so many: its notes are in memory (about 2 kB each)."""

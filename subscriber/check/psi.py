@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from subscriber.check.media import MAX_TRACKS, Kind
+from tricklecast.subscriber.check.media import MAX_TRACKS, Kind
 
 MAX_SECTION: Final = 1024
 """Longest section of a program table, with its head."""

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from subscriber.check.findings import Finding, Verdict
-from subscriber.check.judge import Judgement
-from subscriber.check.media import Track
-from subscriber.check.observations import Seen
+from tricklecast.subscriber.check.findings import Finding, Verdict
+from tricklecast.subscriber.check.judge import Judgement
+from tricklecast.subscriber.check.media import Track
+from tricklecast.subscriber.check.observations import Seen
 
 VERSION: Final = 1
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""

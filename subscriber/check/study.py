@@ -10,8 +10,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from subscriber.check.media import Container, Kind, Track
-from subscriber.check.observations import Run, Seen
+from tricklecast.subscriber.check.media import Container, Kind, Track
+from tricklecast.subscriber.check.observations import Run, Seen
 
 JUMP_S: Final = 0.5
 """From here on a step in the time line is a break, over which nothing can be measured."""

@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, quantile, seconds, skip, spread
-from subscriber.check.study import Study
-from subscriber.check.timeline_rules import NOT_MEDIA
+from tricklecast.subscriber.check.findings import (
+    Limits,
+    Result,
+    Rule,
+    Value,
+    Verdict,
+    named,
+    quantile,
+    seconds,
+    skip,
+    spread,
+)
+from tricklecast.subscriber.check.study import Study
+from tricklecast.subscriber.check.timeline_rules import NOT_MEDIA
 
 FAST: Final = 1.25
 """What is published at this speed or more is not live, but a file at full speed."""

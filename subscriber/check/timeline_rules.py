@@ -5,11 +5,11 @@ from __future__ import annotations
 from statistics import median
 from typing import Final
 
-from subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, seconds, skip
-from subscriber.check.media import Kind, Track
-from subscriber.check.observations import Seen
-from subscriber.check.study import JUMP_S, Study, middle
-from trickle.words import count
+from tricklecast.subscriber.check.findings import Limits, Result, Rule, Value, Verdict, named, seconds, skip
+from tricklecast.subscriber.check.media import Kind, Track
+from tricklecast.subscriber.check.observations import Seen
+from tricklecast.subscriber.check.study import JUMP_S, Study, middle
+from tricklecast.trickle.words import count
 
 NOT_MEDIA: Final = "not MPEG-TS or MP4"
 

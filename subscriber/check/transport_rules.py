@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from subscriber.check.findings import (
+from tricklecast.subscriber.check.findings import (
     Limits,
     Result,
     Rule,
@@ -18,10 +18,10 @@ from subscriber.check.findings import (
     skip,
     spread,
 )
-from subscriber.check.media import Container
-from subscriber.check.observations import Ended
-from subscriber.check.study import Study
-from trickle.words import count, rate, size
+from tricklecast.subscriber.check.media import Container
+from tricklecast.subscriber.check.observations import Ended
+from tricklecast.subscriber.check.study import Study
+from tricklecast.trickle.words import count, rate, size
 
 DECLARED: Final = {
     Container.MPEGTS: ("video/mp2t", "audio/mp2t", "video/mpeg"),

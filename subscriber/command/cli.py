@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from subscriber.access import Token, TokenFile, chosen
-from subscriber.certificates import CaFile, trusted
-from trickle.errors import InvalidInput, TrickleError
+from tricklecast.subscriber.access import Token, TokenFile, chosen
+from tricklecast.subscriber.certificates import CaFile, trusted
+from tricklecast.trickle.errors import InvalidInput, TrickleError
 
 if TYPE_CHECKING:
-    from subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive.keep import Keep
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -94,12 +94,12 @@ async def subscribe(
     Exit codes: 0 the channel ended, or the time was over; 1 an error, which names the position to go on from; 2 wrong
     usage; 3 see --fail-on; 130 Ctrl-C; 143 SIGTERM. Whatever ends it, the files are in order.
     """
-    from subscriber.command.job import FailOn, Request, reports_on, run
-    from subscriber.command.outputs import is_folder
-    from subscriber.sinks import standard_stream
-    from subscriber.start import Start
-    from subscriber.verdicts import OnLag
-    from trickle.amounts import parse_duration
+    from tricklecast.subscriber.command.job import FailOn, Request, reports_on, run
+    from tricklecast.subscriber.command.outputs import is_folder
+    from tricklecast.subscriber.sinks import standard_stream
+    from tricklecast.subscriber.start import Start
+    from tricklecast.subscriber.verdicts import OnLag
+    from tricklecast.trickle.amounts import parse_duration
 
     checked("--start", Start.parse, start)
     losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
@@ -141,8 +141,8 @@ async def channels(
     token_file: TokenFile = None,
 ) -> None:
     """List the channels of a server."""
-    from subscriber.command.listing import fetch_channels, print_channels
-    from subscriber.transport import TrailerTransport
+    from tricklecast.subscriber.command.listing import fetch_channels, print_channels
+    from tricklecast.subscriber.transport import TrailerTransport
 
     transport = TrailerTransport(checked("--ca-file", trusted, ca_file))
     print_channels(await fetch_channels(url, transport, chosen(token, token_file)), as_json=as_json)
@@ -161,8 +161,8 @@ def _target(output: str | None, *, as_json: bool) -> str | None:
 
 
 def _keep(text: str | None) -> Keep:
-    from subscriber.archive.keep import Keep
-    from trickle.amounts import parse_size
+    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.trickle.amounts import parse_size
 
     if text is None:
         return Keep()

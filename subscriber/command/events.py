@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass, fields
 from typing import ClassVar, Final, TypeAlias
 
-import subscriber
-from trickle import errors
+from tricklecast import subscriber
+from tricklecast.trickle import errors
 
 VERSION: Final = 1
 
@@ -113,7 +113,7 @@ class Totals:
     Attributes:
         seconds: how long it took.
         segments, bytes, gaps, missed, truncated, broken, resumed, retries, requests: as in
-            :class:`subscriber.Statistics`, over all subscriptions of the run.
+            :class:`tricklecast.subscriber.Statistics`, over all subscriptions of the run.
     """
 
     seconds: float = 0.0

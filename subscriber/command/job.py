@@ -12,9 +12,9 @@ from typing import Final
 
 import anyio
 
-from subscriber.archive.keep import Keep
-from subscriber.client import Subscriber
-from subscriber.command.events import (
+from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.command.events import (
     Ended,
     Event,
     Failed,
@@ -27,18 +27,18 @@ from subscriber.command.events import (
     Totals,
     name_of,
 )
-from subscriber.command.outputs import open_output
-from subscriber.command.progress import Progress
-from subscriber.command.reporting import People, Programs, Reporter
-from subscriber.segment import Segment
-from subscriber.sinks import SinkClosed, descriptor_sink
-from subscriber.transport import TrailerTransport
-from subscriber.verdicts import OnLag
-from trickle.backoff import Backoff
-from trickle.bearer import Bearer
-from trickle.errors import BrokenByPeer, TrickleError
-from trickle.position import Position
-from trickle.wire import Status
+from tricklecast.subscriber.command.outputs import open_output
+from tricklecast.subscriber.command.progress import Progress
+from tricklecast.subscriber.command.reporting import People, Programs, Reporter
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.sinks import SinkClosed, descriptor_sink
+from tricklecast.subscriber.transport import TrailerTransport
+from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.errors import BrokenByPeer, TrickleError
+from tricklecast.trickle.position import Position
+from tricklecast.trickle.wire import Status
 
 WATCH_S: Final = 0.25
 """How often it is looked whether requests had to be made again."""

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from subscriber.transport import GarbageAnswer, TrailerTransport
-from subscriber.verdicts import first_line
-from trickle.bearer import Bearer
-from trickle.errors import ConnectionLost, RemoteProtocolError, error_for
-from trickle.paths import parse_server_url
-from trickle.words import size
+from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
+from tricklecast.subscriber.verdicts import first_line
+from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, error_for
+from tricklecast.trickle.paths import parse_server_url
+from tricklecast.trickle.words import size
 
 ROUTE: Final = "/api/v1/channels"
 TIMEOUT_S: Final = 10.0

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-from subscriber.archive.keep import Keep
-from subscriber.archive.writer import FolderWriter
-from subscriber.remux.joiner import is_remuxed
-from subscriber.remux.output import RemuxOutput
-from subscriber.segment import Segment
-from subscriber.sinks import Sink, open_sink
-from trickle import wire
-from trickle.paths import ChannelURL
-from trickle.position import Position
+from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive.writer import FolderWriter
+from tricklecast.subscriber.remux.joiner import is_remuxed
+from tricklecast.subscriber.remux.output import RemuxOutput
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.sinks import Sink, open_sink
+from tricklecast.trickle import wire
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.position import Position
 
 
 class Output(Protocol):

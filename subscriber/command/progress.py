@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from subscriber.client import Subscriber
-from subscriber.command.events import Totals
-from subscriber.statistics import Statistics
-from trickle.words import count, rate, size
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.command.events import Totals
+from tricklecast.subscriber.statistics import Statistics
+from tricklecast.trickle.words import count, rate, size
 
 RATE_WINDOW_S: Final = 5.0
 """Bit rates are those of the last seconds: an average over hours shows no change."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from subscriber.command.events import (
+from tricklecast.subscriber.command.events import (
     Ended,
     Event,
     Failed,
@@ -20,9 +20,9 @@ from subscriber.command.events import (
     Started,
     as_line,
 )
-from subscriber.command.progress import Progress, summary
-from subscriber.sinks import Sink
-from trickle.words import count
+from tricklecast.subscriber.command.progress import Progress, summary
+from tricklecast.subscriber.sinks import Sink
+from tricklecast.trickle.words import count
 
 if TYPE_CHECKING:
     from rich.console import Console

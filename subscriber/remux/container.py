@@ -9,9 +9,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from subscriber.remux.source import Slot, Track
-from subscriber.remux.timeline import CLOCK_HZ, Times
-from trickle.errors import TrickleError
+from tricklecast.subscriber.remux.source import Slot, Track
+from tricklecast.subscriber.remux.timeline import CLOCK_HZ, Times
+from tricklecast.trickle.errors import TrickleError
 
 if TYPE_CHECKING:
     from av import Packet

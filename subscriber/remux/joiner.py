@@ -7,11 +7,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
-from subscriber.remux.container import FORMATS, File, NothingToWrite
-from subscriber.remux.source import NotMedia, Part, Reader, Slot, Track
-from subscriber.remux.timeline import Timeline, Times
-from subscriber.sinks import SinkFailed
-from trickle.errors import TrickleError
+from tricklecast.subscriber.remux.container import FORMATS, File, NothingToWrite
+from tricklecast.subscriber.remux.source import NotMedia, Part, Reader, Slot, Track
+from tricklecast.subscriber.remux.timeline import Timeline, Times
+from tricklecast.subscriber.sinks import SinkFailed
+from tricklecast.trickle.errors import TrickleError
 
 if TYPE_CHECKING:
     from av import Packet

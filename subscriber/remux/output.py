@@ -10,11 +10,11 @@ from typing import BinaryIO, Final, Self, cast
 import anyio
 from anyio import to_thread
 
-from subscriber.remux.joiner import Joiner, require_av
-from subscriber.segment import Segment
-from subscriber.sinks import check_path
-from trickle.errors import InvalidInput, TrickleError
-from trickle.position import Position
+from tricklecast.subscriber.remux.joiner import Joiner, require_av
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.sinks import check_path
+from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.position import Position
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024
 """A segment larger than this is gathered on disk."""

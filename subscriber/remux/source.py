@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
-from subscriber.remux.timeline import CLOCK_HZ, MIN_STEP, Times
-from trickle.errors import TrickleError
+from tricklecast.subscriber.remux.timeline import CLOCK_HZ, MIN_STEP, Times
+from tricklecast.trickle.errors import TrickleError
 
 if TYPE_CHECKING:
     from av import Packet

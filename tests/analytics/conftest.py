@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.spark import spark_session
 from tests.analytics.support.writer import LogWriter
+from tricklecast.analytics.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

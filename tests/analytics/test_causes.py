@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.causes import likely_cause
-from analytics.classes import StormClass
+from tricklecast.analytics.causes import likely_cause
+from tricklecast.analytics.classes import StormClass
 
 
 @pytest.mark.parametrize("storm", StormClass)

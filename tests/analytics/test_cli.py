@@ -12,9 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from analytics.command.cli import storms
 from tests.analytics.support.scenarios import ended_then_not_found, flash_crowd, not_found_drip, write_all
 from tests.analytics.support.writer import LogWriter, write_lines
+from tricklecast.analytics.command.cli import storms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

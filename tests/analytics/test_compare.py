@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from analytics.compare import MAX_BLOCKS, Block, Side, compare, rate_ratio, student
+from tricklecast.analytics.compare import MAX_BLOCKS, Block, Side, compare, rate_ratio, student
 
 
 def blocks(*counts: float, requests: int = 1000) -> list[Block]:

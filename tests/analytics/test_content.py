@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from analytics import content
-from analytics.content import MAX_UNFINISHED, duplicates_among, has_repeated_line, is_damaged, unfinished_line
+from tricklecast.analytics import content
+from tricklecast.analytics.content import (
+    MAX_UNFINISHED,
+    duplicates_among,
+    has_repeated_line,
+    is_damaged,
+    unfinished_line,
+)
 
 
 def write(path: Path, data: bytes) -> str:

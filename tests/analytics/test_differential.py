@@ -7,17 +7,17 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analytics.inputs import find_logs
-from analytics.job import make_report
-from analytics.report.json_report import as_dict
-from analytics.simulate.catalogue import Set
-from analytics.simulate.evaluate import simulated
 from tests.analytics.oracle import ask
 from tests.analytics.oracle.murmur import bit_of_number, bit_of_text
 from tests.analytics.support.chaos import write_chaos
 from tests.analytics.support.guarded import guarded
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.analytics.report.json_report import as_dict
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.evaluate import simulated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from analytics.divided import divided
-from analytics.inputs import find_logs
-from analytics.job import find_storms, rolled_up
-from analytics.params import StormParams
-from analytics.spark import interpreted
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import LogWriter, write_lines
+from tricklecast.analytics.divided import divided
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import find_storms, rolled_up
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.spark import interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

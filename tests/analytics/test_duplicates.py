@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from analytics.duplicates import suspected, traces_in
-from analytics.inputs import find_logs
-from analytics.job import make_report, rolled_up
-from analytics.rollup import BITS
 from tests.analytics.support.writer import LogWriter, write_lines
-from trickle.records import Event
+from tricklecast.analytics.duplicates import suspected, traces_in
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report, rolled_up
+from tricklecast.analytics.rollup import BITS
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

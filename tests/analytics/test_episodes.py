@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.episodes import EPISODE, merge_channels, merge_clients
-from analytics.islands import islands
-from analytics.params import StormParams
-from analytics.severity import severity
 from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.writer import LogWriter, us
+from tricklecast.analytics.episodes import EPISODE, merge_channels, merge_clients
+from tricklecast.analytics.islands import islands
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.severity import severity
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

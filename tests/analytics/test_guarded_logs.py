@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.simulate.catalogue import Set
-from analytics.simulate.evaluate import reported, simulated
-from analytics.simulate.score import LIMITS, score
-from analytics.simulate.table import details, table
 from tests.analytics.support.guarded import guarded
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.evaluate import reported, simulated
+from tricklecast.analytics.simulate.score import LIMITS, score
+from tricklecast.analytics.simulate.table import details, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

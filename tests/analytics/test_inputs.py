@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from analytics.content import is_damaged
-from analytics.durations import HOUR_US
-from analytics.errors import BadInput
-from analytics.inputs import Window, find_logs, link_readable
+from tricklecast.analytics.content import is_damaged
+from tricklecast.analytics.durations import HOUR_US
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.inputs import Window, find_logs, link_readable
 
 
 def touch(path: Path, data: bytes = b"{}\n") -> Path:

@@ -20,14 +20,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from analytics.classes import StormClass
-from analytics.durations import HOUR_US
-from analytics.inputs import find_logs
-from analytics.job import make_report
-from analytics.logs.cli import compact
-from analytics.report.json_report import as_dict
 from tests.analytics.support import scenarios
 from tests.analytics.support.writer import LogWriter, write_lines
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.durations import HOUR_US
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.analytics.logs.cli import compact
+from tricklecast.analytics.report.json_report import as_dict
 
 pytestmark = pytest.mark.long
 

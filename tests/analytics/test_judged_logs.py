@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from analytics.inputs import find_logs
-from analytics.job import make_report
 from tests.analytics.support.writer import LogWriter, write_lines
-from trickle.records import Event
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analytics.report.model import Episode
+    from tricklecast.analytics.report.model import Episode
 
 Story = tuple[str, int | None, int, str | None]
 """An episode in short: its class, its n (``None`` if it is not the point), its clients, its trigger."""

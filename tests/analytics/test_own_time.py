@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.own_time import LONGEST_HOLD_US, at_once, own_us, own_us_sql
-from app.core.guard import LONGEST_HOLD_S
+from tricklecast.analytics.own_time import LONGEST_HOLD_US, at_once, own_us, own_us_sql
+from tricklecast.app.core.guard import LONGEST_HOLD_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from analytics.inputs import find_logs
-from analytics.job import make_report
-from analytics.sources import read_logs
 from tests.analytics.plans import Plan, broken_rules, watched
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.analytics.sources import read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

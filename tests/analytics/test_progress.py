@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkAttributeError
 
-from analytics.progress import Watched, on_stderr, silent
+from tricklecast.analytics.progress import Watched, on_stderr, silent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

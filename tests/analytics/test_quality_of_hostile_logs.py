@@ -15,9 +15,9 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from analytics.command.cli import storms
 from tests.analytics.support.scenarios import not_found_loop
 from tests.analytics.support.writer import BASE_US, LogWriter, write_lines
+from tricklecast.analytics.command.cli import storms
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.params import StormParams
-from analytics.repeats import connections, distinct_seqs, is_own_name, own_name_sql, stretch_hits_sql
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.repeats import connections, distinct_seqs, is_own_name, own_name_sql, stretch_hits_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.rhythm import Backoff, Seen, tempo
-from app.core.guard import Answer, Guard
+from tricklecast.analytics.rhythm import Backoff, Seen, tempo
+from tricklecast.app.core.guard import Answer, Guard
 
 SECOND = 1_000_000
 START = 1_760_000_000_123_456

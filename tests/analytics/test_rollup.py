@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.divided import together
-from analytics.job import find_storms
-from analytics.params import StormParams
-from analytics.rollup import events_of
 from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.writer import LogWriter, us
-from trickle.records import Event
+from tricklecast.analytics.divided import together
+from tricklecast.analytics.job import find_storms
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.rollup import events_of
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.errors import BadInput
-from analytics.inputs import find_logs
-from analytics.job import rolled_up
-from analytics.report.figures import Comparison, RateRatio, Share
-from analytics.sides import by_date, by_logs, by_release
-from analytics.spark import interpreted
 from tests.analytics.support.sample_report import empty_report, sample_episode
 from tests.analytics.support.writer import LogWriter, us, write_lines
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import rolled_up
+from tricklecast.analytics.report.figures import Comparison, RateRatio, Share
+from tricklecast.analytics.sides import by_date, by_logs, by_release
+from tricklecast.analytics.spark import interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.model import Report
 
 MINUTES = 20
 PACE = 20

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.answers import Answer, from_code
-from analytics.normalise import MAX_TEXT, normalise
-from analytics.schema import log_schema
-from analytics.sources import read_lines
 from tests.analytics.support.writer import BASE_US, write_lines
-from trickle.records import SCHEMA
+from tricklecast.analytics.answers import Answer, from_code
+from tricklecast.analytics.normalise import MAX_TEXT, normalise
+from tricklecast.analytics.schema import log_schema
+from tricklecast.analytics.sources import read_lines
+from tricklecast.trickle.records import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -14,7 +14,7 @@ from benchmarks.storm.duck import compare
 from benchmarks.storm.made import Clients, Shape, make
 from benchmarks.storm.verdicts import Verdict, of_one_log, ratios, straight_line
 from benchmarks.storm.worker import Measured, Task, Timing, found_from, work
-from trickle.records import FIELD_NAMES
+from tricklecast.trickle.records import FIELD_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.inputs import find_logs
-from analytics.job import make_report
-from analytics.report.model import Episode, Report
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth, write_all
 from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.analytics.report.model import Episode, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

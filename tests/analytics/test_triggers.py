@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.params import StormParams
-from analytics.triggers import with_context
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.triggers import with_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.conformance.target import Channel, Target
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer
+from tricklecast.app.conformance.target import Channel, Target
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ import aiofiles
 import aiofiles.os
 import pytest
 
-from app import access_log
-from app.access_log import BATCH, AccessLog, AccessLogError
 from tests.support.logs import Record, matching, read_log
 from tests.support.waiting import WITHIN_S, until
-from trickle.records import AccessRecord, Event, Op
+from tricklecast.app import access_log
+from tricklecast.app.access_log import BATCH, AccessLog, AccessLogError
+from tricklecast.trickle.records import AccessRecord, Event, Op
 
 
 def make(path: Path, **settings: Any) -> AccessLog:

@@ -10,11 +10,11 @@ from itertools import count
 
 import pytest
 
-import app.allocator
-from app.allocator import LEAST_BYTES, Trimmer, resident_bytes, trim
+import tricklecast.app.allocator
 from tests.app.test_memory import metric, post, rss
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually, until
+from tricklecast.app.allocator import LEAST_BYTES, Trimmer, resident_bytes, trim
 
 MiB = 1 << 20
 BUDGET = 48 * MiB
@@ -61,7 +61,7 @@ def test_what_has_grown_is_trimmed_once(size: int) -> None:
 
 def test_it_looks_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until it is cancelled."""
-    monkeypatch.setattr(app.allocator, "EVERY_S", 0.001)
+    monkeypatch.setattr(tricklecast.app.allocator, "EVERY_S", 0.001)
     looks = count()
     seen: list[int] = []
 
@@ -84,9 +84,9 @@ def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No glibc, no /proc: nothing is done, and nothing fails."""
     trim()
     assert resident_bytes() > 0
-    monkeypatch.setattr(app.allocator, "_glibc", lambda name: None)
+    monkeypatch.setattr(tricklecast.app.allocator, "_glibc", lambda name: None)
     trim()
-    app.allocator.keep_large_blocks_apart()
+    tricklecast.app.allocator.keep_large_blocks_apart()
 
     def missing(path: object) -> str:
         raise FileNotFoundError(path)

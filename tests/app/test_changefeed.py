@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from app.changefeed import Changefeed
-from app.conformance.connection import Connection
-from app.core.channel import Channel
-from app.core.limits import Limits
-from app.core.registry import Registry
 from tests.support.local import local_server
+from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
 
 
 class Bench:

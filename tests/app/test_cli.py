@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import app.cli
-from app.cli import COMMANDS, Mount, load, main
-from trickle import __version__
-from trickle.errors import TrickleError
+import tricklecast.app.cli
+from tricklecast.app.cli import COMMANDS, Mount, load, main
+from tricklecast.trickle import __version__
+from tricklecast.trickle.errors import TrickleError
 
 HEAVY = ("fastapi", "uvicorn", "uvloop", "httptools", "av", "pyspark", "httpx", "publisher", "subscriber", "analytics")
 
@@ -29,7 +29,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
 
 
-def tricklecast(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command as users do."""
     return python("from app.cli import main; main()", *arguments)
 
@@ -48,7 +48,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 
 def test_help_lists_every_command() -> None:
     """Each with its line."""
-    result = tricklecast("--help")
+    result = run_cli("--help")
     assert result.returncode == 0
     for name, mount in COMMANDS.items():
         assert name in result.stdout
@@ -69,27 +69,27 @@ def test_a_name_of_two_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("speak", "loudly", "up"): "loudly ['up']\n",
         ("speak", "./loudly"): "speak ['./loudly']\n",
     }.items():
-        assert CliRunner().invoke(app.cli.cli, arguments).output == said
+        assert CliRunner().invoke(tricklecast.app.cli.cli, arguments).output == said
 
 
 def test_a_first_word_alone_lists_its_commands() -> None:
     """`tricklecast logs` says what there is; what there is not is a usage error."""
     for arguments in (["logs"], ["logs", "--help"]):
-        result = tricklecast(*arguments)
+        result = run_cli(*arguments)
         assert "schema" in result.stdout + result.stderr
         assert "Traceback" not in result.stderr
-    assert tricklecast("logs", "no-such-command").returncode == 2
+    assert run_cli("logs", "no-such-command").returncode == 2
 
 
 def test_version() -> None:
     """`--version` prints it."""
-    assert tricklecast("--version").stdout == f"tricklecast {__version__}\n"
+    assert run_cli("--version").stdout == f"tricklecast {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["--no-such-option"], ["serve", "--no-such-option"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     """Usage errors are 2, as everywhere."""
-    result = tricklecast(*arguments)
+    result = run_cli(*arguments)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 
@@ -105,7 +105,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
 )
 def test_errors_are_one_line_and_exit_code_1(arguments: list[str], line: str) -> None:
     """No traceback, no banner: the name of the command and what is wrong."""
-    result = tricklecast(*arguments)
+    result = run_cli(*arguments)
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.startswith(line)
@@ -128,12 +128,12 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
 
 def test_a_broken_installation_is_not_blamed_on_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of our own that is missing is a fault, not something to install."""
-    monkeypatch.setitem(COMMANDS, "gone", Mount("app.no_such_module", "command", "", ("media", "av")))
+    monkeypatch.setitem(COMMANDS, "gone", Mount("tricklecast.app.no_such_module", "command", "", ("media", "av")))
     with pytest.raises(ModuleNotFoundError, match=r"app\.no_such_module"):
         load("gone")
 
 
-@pytest.mark.parametrize("name", [name for name, mount in COMMANDS.items() if mount.module != "app.demo"])
+@pytest.mark.parametrize("name", [name for name, mount in COMMANDS.items() if mount.module != "tricklecast.app.demo"])
 def test_every_command_can_be_loaded(name: str) -> None:
     """Each mount names a function that exists and has a docstring as its help."""
     assert load(name).help
@@ -145,7 +145,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int | str
     def failing(**_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(app.cli, "cli", failing)
+    monkeypatch.setattr(tricklecast.app.cli, "cli", failing)
     with pytest.raises(SystemExit) as exit_:
         main()
     return exit_.value.code
@@ -191,7 +191,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
 
 
 def test_python_m_app_is_the_same_command() -> None:
-    """`python -m app` runs it, too."""
+    """`python -m tricklecast` runs it, too."""
     command = [sys.executable, "-m", "app", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert result.stdout == f"tricklecast {__version__}\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.descriptors import SPARE, attainable_limits, open_to
-from app.settings import Settings
+from tricklecast.app.descriptors import SPARE, attainable_limits, open_to
+from tricklecast.app.settings import Settings
 
 INFINITY = resource.RLIM_INFINITY
 

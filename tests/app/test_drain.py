@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from app.conformance.http1 import Response
-from app.conformance.stream import Cut
-from app.conformance.target import Address, Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.stream import Cut
+from tricklecast.app.conformance.target import Address, Target
 
 Way = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.environment import KNOWN, LONGEST, NAMED, overlooked
-from app.settings import Settings
+from tricklecast.app.environment import KNOWN, LONGEST, NAMED, overlooked
+from tricklecast.app.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import cli
-from app.health import Unhealthy, ask, write_address
-from app.server import serve
-from app.settings import Settings
 from tests.deploy.support import ROOT
 from tests.support.local import local_server
 from tests.support.server import serve as running
-from trickle.errors import InvalidInput
+from tricklecast.app.cli import cli
+from tricklecast.app.health import Unhealthy, ask, write_address
+from tricklecast.app.server import serve
+from tricklecast.app.settings import Settings
+from tricklecast.trickle.errors import InvalidInput
 
 
 def health(file: Path) -> Any:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from app.listening import listen
+from tricklecast.app.listening import listen
 
 REACHED_S = 30.0
 

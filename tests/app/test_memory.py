@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from app.memory import CACHES_BYTES, Load, bound
-from app.settings import Settings, load
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.memory import CACHES_BYTES, Load, bound
+from tricklecast.app.settings import Settings, load
 
 MiB = 1 << 20
 BUDGET = 48 * MiB

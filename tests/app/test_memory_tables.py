@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from app.access.grants import MAX_SUBJECT, Grant
-from app.access.lru import Lru
-from app.access.rules import Rights
-from app.access.webhooks import MAX_CACHED, MAX_WAITING, Decision, Webhook
-from app.access_log import AccessLog
-from app.core.clients import Clients
-from app.core.guard import Answer, Guard
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.data_plane.identity import MAX_TEXT
-from app.memory import (
+from tricklecast.app.access.grants import MAX_SUBJECT, Grant
+from tricklecast.app.access.lru import Lru
+from tricklecast.app.access.rules import Rights
+from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING, Decision, Webhook
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.clients import Clients
+from tricklecast.app.core.guard import Answer, Guard
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.identity import MAX_TEXT
+from tricklecast.app.memory import (
     ACCOUNT_BYTES,
     ADDRESS_BYTES,
     DECISION_BYTES,
@@ -29,8 +29,8 @@ from app.memory import (
     TOKEN_BYTES,
     TOMBSTONE_BYTES,
 )
-from trickle.paths import MAX_NAME_BYTES
-from trickle.records import AccessRecord
+from tricklecast.trickle.paths import MAX_NAME_BYTES
+from tricklecast.trickle.records import AccessRecord
 
 Fill = Callable[[], Callable[[], int]]
 

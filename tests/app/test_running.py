@@ -11,7 +11,7 @@ import anyio
 import pytest
 import typer
 
-from app.running import run, runnable
+from tricklecast.app.running import run, runnable
 
 
 def test_the_result_comes_through() -> None:

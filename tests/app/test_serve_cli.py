@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import cli
-from app.serve_cli import describe
-from app.settings import Settings, load
+from tricklecast.app.cli import cli
+from tricklecast.app.serve_cli import describe
+from tricklecast.app.settings import Settings, load
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.access_log import AccessLog
-from app.server import serve
-from app.settings import Settings
 from tests.support.logs import read_log
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.server import serve
+from tricklecast.app.settings import Settings
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.core.limits import Limits
-from app.data_plane.plane import Options
-from app.settings import InvalidSettings, Origin, Settings, load
-from trickle.errors import TrickleError
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.data_plane.plane import Options
+from tricklecast.app.settings import InvalidSettings, Origin, Settings, load
+from tricklecast.trickle.errors import TrickleError
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.announcing import ANNOUNCEMENT
-from app.cli import COMMANDS
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from trickle.records import Event, Op
+from tricklecast.app.announcing import ANNOUNCEMENT
+from tricklecast.app.cli import COMMANDS
+from tricklecast.trickle.records import Event, Op
 
 TIMEOUT_S = 120
 """How long a command may take that needs half a second on an idle machine."""

@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-import app.sweeper
-from app.data_plane.histogram import Histogram
-from app.data_plane.plane import DataPlane
-from app.sweeper import TICK_S, sweep
+import tricklecast.app.sweeper
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, eventually, until
+from tricklecast.app.data_plane.histogram import Histogram
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.sweeper import TICK_S, sweep
 
 
 class Plane:
@@ -31,7 +31,7 @@ class Plane:
 
 def test_the_sweeper_ticks_with_the_planes_clock_until_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Again and again; cancelling ends it."""
-    monkeypatch.setattr(app.sweeper, "TICK_S", 0.001)
+    monkeypatch.setattr(tricklecast.app.sweeper, "TICK_S", 0.001)
     plane = Plane()
 
     async def main() -> None:
@@ -48,7 +48,7 @@ def test_the_sweeper_ticks_with_the_planes_clock_until_it_is_cancelled(monkeypat
 
 def test_its_lateness_is_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tick is compared with when it was due; one that is early counts as on time."""
-    monkeypatch.setattr(app.sweeper, "TICK_S", 0.001)
+    monkeypatch.setattr(tricklecast.app.sweeper, "TICK_S", 0.001)
     plane = Plane()
     clocks = iter([10.0, 12.001, 20.0, 20.0])
     monkeypatch.setattr(plane, "clock", lambda: next(clocks))

@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-import publisher.testing
-import subscriber.testing
-from app import testing
-from app.testing import ServerFailed, TestServer
+import tricklecast.publisher.testing
+import tricklecast.subscriber.testing
+from tricklecast.app import testing
+from tricklecast.app.testing import ServerFailed, TestServer
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def running() -> Iterator[TestServer]:
 
 def test_both_clients_offer_it() -> None:
     """Under the names of the packages that users have imported already."""
-    assert publisher.testing.server is subscriber.testing.server is testing.server
+    assert tricklecast.publisher.testing.server is tricklecast.subscriber.testing.server is testing.server
 
 
 def test_it_serves_when_the_block_is_entered(running: TestServer) -> None:

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.conformance.profiles import PROFILES
-from app.conformance.runner import Runner
-from app.conformance.target import Address
 from tests.support.server import serve
-from trickle import wire
+from tricklecast.app.conformance.profiles import PROFILES
+from tricklecast.app.conformance.runner import Runner
+from tricklecast.app.conformance.target import Address
+from tricklecast.trickle import wire
 
 RunnerFor = Callable[[str], Runner]
 

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from app.conformance.case import Case, Group
-from app.conformance.cases import CASES, GROUPS
-from app.conformance.profiles import ANY, PROFILES, Profile, Settings
-from app.conformance.target import Target
+from tricklecast.app.conformance.case import Case, Group
+from tricklecast.app.conformance.cases import CASES, GROUPS
+from tricklecast.app.conformance.profiles import ANY, PROFILES, Profile, Settings
+from tricklecast.app.conformance.target import Target
 
 
 def _nothing(target: Target) -> None:

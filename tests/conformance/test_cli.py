@@ -9,11 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from app.conformance.cases import CASES
-from app.conformance.cli import conformance
-from app.conformance.target import Address
 from tests.conformance.conftest import RunnerFor
 from tests.conformance.fakes import scripted, unused_address
+from tricklecast.app.conformance.cases import CASES
+from tricklecast.app.conformance.cli import conformance
+from tricklecast.app.conformance.target import Address
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 17\r\n\r\nStream not found\n"
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from app.conformance.connection import Connection, Late, Transcript, Upload, encode_chunk
-from app.conformance.stream import Cut
-from app.conformance.verdicts import Failure
+from tricklecast.app.conformance.connection import Connection, Late, Transcript, Upload, encode_chunk
+from tricklecast.app.conformance.stream import Cut
+from tricklecast.app.conformance.verdicts import Failure
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.conformance.http1 import Framing, Response, ResponseParser
-from app.conformance.stream import ByteReader, Cut, Malformed
-from app.conformance.verdicts import Failure, shorten
+from tricklecast.app.conformance.http1 import Framing, Response, ResponseParser
+from tricklecast.app.conformance.stream import ByteReader, Cut, Malformed
+from tricklecast.app.conformance.verdicts import Failure, shorten
 
 
 def _parser(data: bytes, step: int = 1 << 16) -> ResponseParser:

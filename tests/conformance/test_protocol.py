@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.conformance.case import Case
-from app.conformance.cases import CASES
-from app.conformance.runner import Outcome
 from tests.conformance.conftest import RunnerFor
+from tricklecast.app.conformance.case import Case
+from tricklecast.app.conformance.cases import CASES
+from tricklecast.app.conformance.runner import Outcome
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.conformance import expect
-from app.conformance.case import Case, Check
-from app.conformance.report import Report, print_rules, write_json
-from app.conformance.runner import Outcome, Result, Runner
-from app.conformance.target import Target
-from app.conformance.verdicts import Failure, Skip
 from tests.conformance.fakes import scripted, unused_address
 from tests.support.waiting import WITHIN_S
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Case, Check
+from tricklecast.app.conformance.report import Report, print_rules, write_json
+from tricklecast.app.conformance.runner import Outcome, Result, Runner
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.conformance.verdicts import Failure, Skip
 
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno\n"
 

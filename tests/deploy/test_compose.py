@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.cli import load as load_command
 from tests.deploy.support import DEPLOY, ROOT, load
+from tricklecast.app.cli import load as load_command
 
 COMPOSE: dict[str, Any] = load(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from subscriber.testing import TestServer, server
 from tests.analytics.support.scenarios import STORMS
 from tests.analytics.support.writer import LogWriter
 from tests.support.spark_cluster import HOME, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
+from tricklecast.subscriber.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -9,13 +9,13 @@ from typing import Final
 
 import orjson
 
-from analytics.logs.lines import parsed, readable
-from app.data_plane.head import content_length, expects_continue, objection
-from app.data_plane.request import Request
-from app.data_plane.routes import Route, Router
-from trickle.errors import InvalidInput
-from trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
-from trickle.records import FIELD_NAMES
+from tricklecast.analytics.logs.lines import parsed, readable
+from tricklecast.app.data_plane.head import content_length, expects_continue, objection
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.routes import Route, Router
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
+from tricklecast.trickle.records import FIELD_NAMES
 
 _ROUTERS: Final = (Router("/trickle"), Router(""), Router("/a/b"))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fuzz.own import CORPUS, MAX_BYTES
 
-WATCHED = ["trickle", "app.data_plane", "analytics.logs"]
+WATCHED = ["trickle", "tricklecast.app.data_plane", "tricklecast.analytics.logs"]
 
 
 def main(target: str, minutes: float) -> int:

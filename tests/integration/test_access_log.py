@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.conformance.target import Target
 from tests.integration.conftest import Serve
 from tests.support.logs import Record, matching, read_log
 from tests.support.waiting import eventually
-from trickle.records import FIELD_NAMES, Op
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle.records import FIELD_NAMES, Op
 
 CLIENT = {
     "Trickle-Client": "tester",

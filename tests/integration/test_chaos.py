@@ -18,14 +18,14 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from app.testing import TestServer, server
-from publisher import Publisher
-from publisher import Segment as Written
-from subscriber import Position, Subscriber
-from subscriber.runtime import Runtime
 from tests.integration.weather import Weather, weather
 from tests.support.waiting import until
-from trickle.errors import BrokenByPeer, TrickleError
+from tricklecast.app.testing import TestServer, server
+from tricklecast.publisher import Publisher
+from tricklecast.publisher import Segment as Written
+from tricklecast.subscriber import Position, Subscriber
+from tricklecast.subscriber.runtime import Runtime
+from tricklecast.trickle.errors import BrokenByPeer, TrickleError
 
 SEED: Final = "storm 1"
 CALM: Final = 3

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import pytest
 
-from app.conformance.target import Channel, Target
 from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.target import Channel, Target
 
 SUBSCRIBERS = 5
 

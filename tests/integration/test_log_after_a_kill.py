@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 
-from analytics.logs.lines import parsed
-from app.conformance.target import Target
-from app.conformance.verdicts import Failure
 from tests.support.logs import Record, logged, matching
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import eventually
+from tricklecast.analytics.logs.lines import parsed
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.conformance.verdicts import Failure
 
 
 def publish_until_it_breaks(target: Target, answered: list[int], over: Event) -> None:

@@ -21,13 +21,13 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from app.testing import TestServer, server
-from publisher import Publisher
-from subscriber import Subscriber
 from tests.support.certificates import make_certificate
 from tests.support.waiting import until
-from trickle.errors import TrickleError
-from trickle.records import AccessRecord, Op, Reason
+from tricklecast.app.testing import TestServer, server
+from tricklecast.publisher import Publisher
+from tricklecast.subscriber import Subscriber
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.records import AccessRecord, Op, Reason
 
 PUBLISHERS: Final = 20
 SUBSCRIBERS: Final = 10

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import jwt
 
-from app.conformance.target import Target
 from tests.app.access.service import service
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.server import serve
+from tricklecast.app.conformance.target import Target
 
 CONTROL = "control-plane-secret-0123456789"
 HOOK = "hook-secret-0123456789-0123456789-0123456789"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from app.server import serve as run
-from app.settings import Settings
 from tests.integration.conftest import Serve
 from tests.support.certificates import make_certificate
 from tests.support.server import serve
-from trickle.errors import TrickleError
+from tricklecast.app.server import serve as run
+from tricklecast.app.settings import Settings
+from tricklecast.trickle.errors import TrickleError
 
 TIMEOUT_S = 60
 

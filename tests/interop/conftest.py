@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.conformance.target import Channel, Target
 from tests.app.conftest import target
 from tests.app.data_plane.conftest import server
+from tricklecast.app.conformance.target import Channel, Target
 
 __all__ = ["channel", "server", "target"]
 

@@ -7,9 +7,9 @@ which no header is sent before the first byte; a segment whose body nobody has t
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.target import Channel, Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.trickle import wire
 
 RESET = {wire.RESET: "1", "Content-Type": "video/mp2t"}
 

@@ -7,10 +7,10 @@ wherever a 470 points it.
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.target import Channel
 from tests.support.local import LocalServer, local_server
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.target import Channel
+from tricklecast.trickle import wire
 
 
 def test_a_segment_written_again_goes_on_under_an_open_preconnect(channel: Channel) -> None:

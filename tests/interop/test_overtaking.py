@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.conformance import expect
-from app.conformance.target import Target
 from tests.support.local import local_server
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.target import Target
 
 
 @pytest.fixture(scope="module")

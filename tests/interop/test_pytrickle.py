@@ -7,11 +7,11 @@ before. It cancels what is under way instead of ending it, and never sends DELET
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.target import Channel, Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.trickle import wire
 
 ALONE = {"Connection": "close", "Content-Type": "video/mp2t"}
 

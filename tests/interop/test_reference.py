@@ -9,12 +9,12 @@ import anyio
 import httpx
 import pytest
 
-from publisher import Publisher
-from subscriber import Subscriber
 from tests.interop.reference import Reference, reference_server
 from tests.subscriber.fake import run
 from tests.support.waiting import until
-from trickle.errors import ChannelNotFound
+from tricklecast.publisher import Publisher
+from tricklecast.subscriber import Subscriber
+from tricklecast.trickle.errors import ChannelNotFound
 
 Read = list[tuple[int, bytes]]
 

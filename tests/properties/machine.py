@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.core.limits import Limits
 from tests.properties.model import Post, World
+from tricklecast.app.core.limits import Limits
 
 CI: Final = settings(
     max_examples=600,

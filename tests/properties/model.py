@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 
-from app.core.channel import Channel
-from app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
-from app.core.invariants import check_registry
-from app.core.limits import Limit, Limits
-from app.core.registry import Registry
-from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import Segment, State, decode_frame
-from app.core.window import Eviction
-from app.core.writer import Outcome, Verdict, Writer
 from tests.properties.room import Room
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
+from tricklecast.app.core.invariants import check_registry
+from tricklecast.app.core.limits import Limit, Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.segment import Segment, State, decode_frame
+from tricklecast.app.core.window import Eviction
+from tricklecast.app.core.writer import Outcome, Verdict, Writer
 
 
 def stored_bytes(segment: Segment) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.core.invariants import check_registry
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.core.writer import Verdict, Writer
 from tests.app.core.support import Told, cost
 from tests.properties.room import Room
+from tricklecast.app.core.invariants import check_registry
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.writer import Verdict, Writer
 
 CHANNELS = "abc"
 STEPS = st.lists(

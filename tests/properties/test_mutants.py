@@ -16,17 +16,17 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from app.core.budget import Budget
-from app.core.capacity import Capacity
-from app.core.channel import Channel
-from app.core.deadlines import Deadlines
-from app.core.facts import Journal
-from app.core.registry import Registry
-from app.core.segment import Segment
-from app.core.window import Window
-from app.core.writer import Writer
 from tests.properties.machine import CI, RegistryMachine
-from trickle.errors import LocalProtocolError
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.capacity import Capacity
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.deadlines import Deadlines
+from tricklecast.app.core.facts import Journal
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.window import Window
+from tricklecast.app.core.writer import Writer
+from tricklecast.trickle.errors import LocalProtocolError
 
 pytestmark = pytest.mark.long
 

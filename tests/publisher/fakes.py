@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from publisher import Publisher
 from tests.publisher.peers import FakeServer, Head, Peer
-from trickle import wire
+from tricklecast.publisher import Publisher
+from tricklecast.trickle import wire
 
 
 class NoWait(Random):

@@ -9,8 +9,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from publisher.body import CHUNK_OVERHEAD, Body
 from tests.publisher.peers import run
+from tricklecast.publisher.body import CHUNK_OVERHEAD, Body
 
 ROOM = 10 + 2 * CHUNK_OVERHEAD
 """What two chunks of five bytes take."""

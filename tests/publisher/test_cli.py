@@ -19,13 +19,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.running import runnable
-from publisher import cli
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from tests.publisher.media.test_relay import serving
 from tests.support.server import RunningServer, serve
-from trickle.errors import TrickleError
-from trickle.producer_time import read_temi
+from tricklecast.app.running import runnable
+from tricklecast.publisher import cli
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.producer_time import read_temi
 
 WITHIN_S = 60
 

@@ -8,11 +8,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from publisher import Closed, Publisher, Receipt, Segment, client
 from tests.publisher.fakes import Trickle, cut, publisher, reply
 from tests.publisher.peers import FakeServer, Head, Peer, fake_server, run
 from tests.support.waiting import until
-from trickle import __version__, errors, wire
+from tricklecast.publisher import Closed, Publisher, Receipt, Segment, client
+from tricklecast.trickle import __version__, errors, wire
 
 
 async def write_without_end(segment: Segment) -> None:

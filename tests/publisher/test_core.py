@@ -9,9 +9,10 @@ from random import Random
 import httpx
 import pytest
 
-from publisher.core import Plan, parse_start
-from publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S
-from publisher.verdicts import (
+from tests.publisher.dice import TopRandom, ZeroRandom
+from tricklecast.publisher.core import Plan, parse_start
+from tricklecast.publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S
+from tricklecast.publisher.verdicts import (
     Advance,
     Answered,
     Closed,
@@ -25,9 +26,8 @@ from publisher.verdicts import (
     Ticket,
     Verdict,
 )
-from tests.publisher.dice import TopRandom, ZeroRandom
-from trickle import errors, wire
-from trickle.backoff import RetryBudget
+from tricklecast.trickle import errors, wire
+from tricklecast.trickle.backoff import RetryBudget
 
 IDLE = Progress()
 WHOLE = Progress(sent=10, ended=True, handed=10, over=True)

@@ -16,12 +16,23 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from publisher.core import Plan
-from publisher.patience import FIRST_RETRIES, LONG_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_LIMIT_S, OUTAGE_S
-from publisher.verdicts import Advance, Answered, Lost, Outcome, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
-from trickle import errors, wire
-from trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
-from trickle.errors import TrickleError
+from tricklecast.publisher.core import Plan
+from tricklecast.publisher.patience import FIRST_RETRIES, LONG_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_LIMIT_S, OUTAGE_S
+from tricklecast.publisher.verdicts import (
+    Advance,
+    Answered,
+    Lost,
+    Outcome,
+    Progress,
+    Receipt,
+    Resync,
+    RetryAfter,
+    Stop,
+    Ticket,
+)
+from tricklecast.trickle import errors, wire
+from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
+from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3
 

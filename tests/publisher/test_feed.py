@@ -5,13 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from publisher.feed import JOIN_BYTES, Feed, Totals
-from publisher.steps import Chunk, Cut, Step
-from publisher.worker import Steps
 from tests.publisher.fakes import Trickle, publisher, reply
 from tests.publisher.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
-from trickle import errors, wire
+from tricklecast.publisher.feed import JOIN_BYTES, Feed, Totals
+from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.publisher.worker import Steps
+from tricklecast.trickle import errors, wire
 
 
 async def feed(
@@ -105,8 +105,8 @@ async def silent(peer: Peer, head: Head) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is waited for long."""
-    monkeypatch.setattr("publisher.feed.PATIENCE_S", 0.1)
-    monkeypatch.setattr("publisher.feed.SETTLE_S", 0.3)
+    monkeypatch.setattr("tricklecast.publisher.feed.PATIENCE_S", 0.1)
+    monkeypatch.setattr("tricklecast.publisher.feed.SETTLE_S", 0.3)
 
 
 def segments(count: int, size: int = 1) -> list[Step]:
@@ -161,7 +161,7 @@ def test_a_dropped_segment_is_not_blamed_on_the_network_if_the_server_said_no() 
 
 def test_what_waits_for_a_connection_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment that the network takes too slowly is dropped, before memory is full of it."""
-    monkeypatch.setattr("publisher.feed.QUEUE_BYTES", 1_000_000)
+    monkeypatch.setattr("tricklecast.publisher.feed.QUEUE_BYTES", 1_000_000)
 
     async def main() -> None:
         trickle, over = Trickle(), anyio.Event()

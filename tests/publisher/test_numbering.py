@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from publisher.numbering import BACKWARDS, Numbering
-from trickle.errors import LocalProtocolError
+from tricklecast.publisher.numbering import BACKWARDS, Numbering
+from tricklecast.trickle.errors import LocalProtocolError
 
 
 def published(*seqs: int) -> Numbering:

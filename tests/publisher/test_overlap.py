@@ -7,11 +7,11 @@ import asyncio
 import anyio
 import pytest
 
-from publisher import Closed, Receipt, client
 from tests.publisher.fakes import Answer, Trickle, cut, publisher, reply
 from tests.publisher.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
-from trickle import errors, wire
+from tricklecast.publisher import Closed, Receipt, client
+from tricklecast.trickle import errors, wire
 
 
 class Slow(Trickle):

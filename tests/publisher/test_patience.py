@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_LIMIT_S, Patience
-from publisher.verdicts import Lost
 from tests.publisher.dice import TopRandom, ZeroRandom
-from trickle.backoff import RetryBudget
-from trickle.errors import ConnectionLost, Refused
+from tricklecast.publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_LIMIT_S, Patience
+from tricklecast.publisher.verdicts import Lost
+from tricklecast.trickle.backoff import RetryBudget
+from tricklecast.trickle.errors import ConnectionLost, Refused
 
 SILENT = Lost(ConnectionLost(), waited_s=10.0)
 CUT = Lost(ConnectionLost())

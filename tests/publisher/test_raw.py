@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher import raw
-from publisher.raw import ByLine, BySize, ByTime, Splitter, StoppableReader, parse_by, read_steps
-from publisher.steps import Chunk, Cut, Step
-from trickle.errors import InvalidInput
+from tricklecast.publisher import raw
+from tricklecast.publisher.raw import ByLine, BySize, ByTime, Splitter, StoppableReader, parse_by, read_steps
+from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.trickle.errors import InvalidInput
 
 pieces = st.lists(st.binary(min_size=1, max_size=40) | st.sampled_from([b"\n", b"a\n", b"\n\nb"]), max_size=30)
 

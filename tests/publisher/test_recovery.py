@@ -10,14 +10,14 @@ import anyio
 import httpx
 import pytest
 
-from app.conformance import expect
-from publisher import Publisher, testing
 from tests.publisher.fakes import NoWait
 from tests.publisher.peers import run
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, until
-from trickle import errors, wire
+from tricklecast.app.conformance import expect
+from tricklecast.publisher import Publisher, testing
+from tricklecast.trickle import errors, wire
 
 CHUNKS = [b"one", b"2" * 5000, b"three" * 20_000, b"4", b"five"]
 WHOLE = b"".join(CHUNKS)

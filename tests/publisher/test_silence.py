@@ -9,12 +9,12 @@ import anyio
 import httpx
 import pytest
 
-from publisher import Segment, client
-from publisher.exchanges import SILENCE_S
-from publisher.patience import FIRST_RETRIES, OUTAGE_LIMIT_S
 from tests.publisher.fakes import Trickle, publisher
 from tests.publisher.peers import Peer, fake_server, run
-from trickle import errors
+from tricklecast.publisher import Segment, client
+from tricklecast.publisher.exchanges import SILENCE_S
+from tricklecast.publisher.patience import FIRST_RETRIES, OUTAGE_LIMIT_S
+from tricklecast.trickle import errors
 
 SHORT = httpx.Timeout(connect=5.0, write=0.1, read=0.1, pool=None)
 """A tenth of a second in which nothing comes stands for the real limit: the publisher counts that one."""

@@ -9,9 +9,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from publisher import sockets
-from publisher.sockets import PEER_TIMEOUT_S, SocketStream, connect_tcp
 from tests.publisher.peers import Peer, fake_server, run
+from tricklecast.publisher import sockets
+from tricklecast.publisher.sockets import PEER_TIMEOUT_S, SocketStream, connect_tcp
 
 
 def pair() -> tuple[SocketStream, socket.socket]:

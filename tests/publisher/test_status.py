@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from publisher.feed import Totals
-from publisher.statistics import Statistics
-from publisher.status import RATE_S, Status
+from tricklecast.publisher.feed import Totals
+from tricklecast.publisher.statistics import Statistics
+from tricklecast.publisher.status import RATE_S, Status
 
 
 class Terminal(io.StringIO):

@@ -13,9 +13,9 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from publisher.sockets import SocketStream
-from publisher.transport import DuplexTransport
 from tests.publisher.peers import Peer, fake_server, run
+from tricklecast.publisher.sockets import SocketStream
+from tricklecast.publisher.transport import DuplexTransport
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -630,7 +630,7 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError
 
     async def main() -> None:
-        monkeypatch.setattr("publisher.transport.connect_tcp", never)
+        monkeypatch.setattr("tricklecast.publisher.transport.connect_tcp", never)
         async with client(connect=0.01) as http:
             with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
                 await http.get("http://host/")

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from publisher import client
 from tests.publisher.fakes import Trickle, publisher, reply
 from tests.publisher.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
-from trickle import errors
+from tricklecast.publisher import client
+from tricklecast.trickle import errors
 
 
 class Watched(Trickle):

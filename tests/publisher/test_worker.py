@@ -9,10 +9,10 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from publisher.steps import Chunk, Step
-from publisher.worker import AHEAD, IsStopped, Steps, stepping
 from tests.publisher.peers import run
 from tests.support.waiting import WITHIN_S
+from tricklecast.publisher.steps import Chunk, Step
+from tricklecast.publisher.worker import AHEAD, IsStopped, Steps, stepping
 
 
 async def collect(steps: Steps, into: list[Step] | None = None) -> list[Step]:

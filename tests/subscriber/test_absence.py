@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from random import Random
 
-from subscriber.absence import Absence
-from subscriber.patience import MIN_PAUSE_S
-from subscriber.verdicts import RetryAfter, Stop
-from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import ConnectionLost
+from tricklecast.subscriber.absence import Absence
+from tricklecast.subscriber.patience import MIN_PAUSE_S
+from tricklecast.subscriber.verdicts import RetryAfter, Stop
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import ConnectionLost
 
 GONE = ConnectionLost(detail="gone")
 

@@ -9,14 +9,14 @@ import anyio
 import httpx
 import pytest
 
-from subscriber import Segment, Subscriber, TrailerTransport
-from subscriber.again import Read
-from subscriber.verdicts import Answer
 from tests.subscriber.fake import Exchange, Handler, run
 from tests.subscriber.test_client import Slept, collect, ended, subscribed
-from trickle import wire
-from trickle.errors import ConnectionLost
-from trickle.position import Position
+from tricklecast.subscriber import Segment, Subscriber, TrailerTransport
+from tricklecast.subscriber.again import Read
+from tricklecast.subscriber.verdicts import Answer
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ConnectionLost
+from tricklecast.trickle.position import Position
 
 Part = Callable[[Exchange], Awaitable[None]]
 
@@ -259,7 +259,7 @@ class TestGivingUp:
 
     def test_a_server_that_makes_us_wait_has_another_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What was there already comes at once, and so does its head."""
-        monkeypatch.setattr("subscriber.again.ANSWER_S", 0.05)
+        monkeypatch.setattr("tricklecast.subscriber.again.ANSWER_S", 0.05)
 
         async def silent(exchange: Exchange) -> None:
             await exchange.closed_by_client()

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
-from subscriber.background import Background
 from tests.subscriber.fake import run
-from trickle.errors import ClosedHere
+from tricklecast.subscriber.background import Background
+from tricklecast.trickle.errors import ClosedHere
 
 
 class Work:

@@ -14,13 +14,13 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from subscriber import Runtime, Subscriber, TrailerTransport
-from subscriber.patience import REJOIN_WAIT_S
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
 from tests.subscriber.test_transport import unused_port
-from trickle import wire
-from trickle.backoff import BUDGET_RESERVE, CAP_S
-from trickle.errors import (
+from tricklecast.subscriber import Runtime, Subscriber, TrailerTransport
+from tricklecast.subscriber.patience import REJOIN_WAIT_S
+from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
+from tricklecast.trickle.errors import (
     ChannelNotFound,
     ClosedHere,
     ConnectionLost,

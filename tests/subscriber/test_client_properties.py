@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subscriber import OnLag, Runtime, Subscriber
-from subscriber.patience import MIN_PAUSE_S
-from subscriber.start import AnyStart
 from tests.subscriber.test_core_properties import starts
 from tests.support.waiting import WITHIN_S
-from trickle import wire
-from trickle.errors import TrickleError
+from tricklecast.subscriber import OnLag, Runtime, Subscriber
+from tricklecast.subscriber.patience import MIN_PAUSE_S
+from tricklecast.subscriber.start import AnyStart
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import TrickleError
 
 bodies = st.lists(st.binary(min_size=1, max_size=4), max_size=3)
 
@@ -135,7 +135,7 @@ async def _consume(world: World, start: AnyStart, on_lag: OnLag, seed: int, seek
 def _short_waits() -> Iterator[None]:
     """The rest of a cut segment is waited for in real time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("subscriber.again.ANSWER_S", 0.002)
+        patch.setattr("tricklecast.subscriber.again.ANSWER_S", 0.002)
         yield
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from subscriber.core import Cursor
-from subscriber.patience import (
+from tricklecast.subscriber.core import Cursor
+from tricklecast.subscriber.patience import (
     CUT_PATIENCE_S,
     DOUBTS,
     JOIN_BACKOFF,
@@ -18,10 +18,22 @@ from subscriber.patience import (
     REFRESH_SPREAD,
     REJOIN_WAIT_S,
 )
-from subscriber.start import Start
-from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
-from trickle.backoff import Backoff, RetryBudget
-from trickle.errors import (
+from tricklecast.subscriber.start import Start
+from tricklecast.subscriber.verdicts import (
+    Advance,
+    Answer,
+    Ask,
+    End,
+    Gone,
+    OnLag,
+    Resolved,
+    Resync,
+    RetryAfter,
+    Stop,
+    Verdict,
+)
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.errors import (
     ChannelNotFound,
     ConnectionLost,
     Refused,

@@ -10,14 +10,26 @@ from typing import assert_never
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subscriber.core import Cursor
-from subscriber.patience import CUT_PATIENCE_S, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S
-from subscriber.start import AnyStart, Start
-from subscriber.verdicts import Advance, Answer, Ask, End, Gone, OnLag, Resolved, Resync, RetryAfter, Stop, Verdict
-from trickle import wire
-from trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
-from trickle.errors import ConnectionLost, TrickleError
-from trickle.position import Position
+from tricklecast.subscriber.core import Cursor
+from tricklecast.subscriber.patience import CUT_PATIENCE_S, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S
+from tricklecast.subscriber.start import AnyStart, Start
+from tricklecast.subscriber.verdicts import (
+    Advance,
+    Answer,
+    Ask,
+    End,
+    Gone,
+    OnLag,
+    Resolved,
+    Resync,
+    RetryAfter,
+    Stop,
+    Verdict,
+)
+from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
+from tricklecast.trickle.position import Position
 
 seqs = st.integers(0, 30)
 texts = st.one_of(

@@ -8,11 +8,11 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from publisher import Publisher
-from subscriber import Runtime, Subscriber
 from tests.subscriber.fake import run
 from tests.support.local import local_server
-from trickle.errors import Refused, TrickleError
+from tricklecast.publisher import Publisher
+from tricklecast.subscriber import Runtime, Subscriber
+from tricklecast.trickle.errors import Refused, TrickleError
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
-from subscriber.messages import Options
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.subscriber.test_client import Slept, channel, ended
-from trickle.errors import ChannelNotFound
+from tricklecast.subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
+from tricklecast.subscriber.messages import Options
+from tricklecast.trickle.errors import ChannelNotFound
 
 Open = Callable[..., AbstractAsyncContextManager[Messages]]
 

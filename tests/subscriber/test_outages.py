@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from subscriber import Subscriber, TrailerTransport
-from subscriber.patience import REJOIN_WAIT_S
 from tests.subscriber.fake import Exchange, fake, run
 from tests.subscriber.test_client import Slept, collect, subscribed
 from tests.support.certificates import make_certificate
-from trickle.backoff import BUDGET_RESERVE, CAP_S
-from trickle.errors import ConnectionLost, Refused
+from tricklecast.subscriber import Subscriber, TrailerTransport
+from tricklecast.subscriber.patience import REJOIN_WAIT_S
+from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
+from tricklecast.trickle.errors import ConnectionLost, Refused
 
 Look = Callable[[Exchange], Awaitable[None]]
 

@@ -17,16 +17,16 @@ import httpx
 import pytest
 from anyio.abc import SocketAttribute
 
-import subscriber.testing
-from subscriber import Position, Runtime, Segment, Subscriber
-from subscriber import transport as transport_module
-from subscriber.connection import Connection
-from subscriber.connection import connect as really_connect
+import tricklecast.subscriber.testing
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
-from trickle.errors import ConnectionLost, SegmentMissing
-from trickle.records import AccessRecord, Op, Reason
+from tricklecast.subscriber import Position, Runtime, Segment, Subscriber
+from tricklecast.subscriber import transport as transport_module
+from tricklecast.subscriber.connection import Connection
+from tricklecast.subscriber.connection import connect as really_connect
+from tricklecast.trickle.errors import ConnectionLost, SegmentMissing
+from tricklecast.trickle.records import AccessRecord, Op, Reason
 
 T = TypeVar("T")
 
@@ -228,7 +228,7 @@ class TestStarts:
 def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
     """Its epochs begin at 1 again, but its head is behind the position."""
 
-    async def main(running: subscriber.testing.TestServer) -> None:
+    async def main(running: tricklecast.subscriber.testing.TestServer) -> None:
         url = running.url("cam")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
@@ -252,7 +252,7 @@ def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
                 assert (segment.position, segment.restarted, segment.gap) == (Position(0, 1), True, 0)
                 assert await segment.read() == b"new"
 
-    with subscriber.testing.server() as running:
+    with tricklecast.subscriber.testing.server() as running:
         run(lambda: main(running))
 
 

@@ -9,10 +9,10 @@ import anyio
 import httpx
 import pytest
 
-from subscriber import Position, Subscriber
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
 from tests.subscriber.test_client import Slept, channel, collect, ended, subscribed
-from trickle.errors import (
+from tricklecast.subscriber import Position, Subscriber
+from tricklecast.trickle.errors import (
     ChannelNotFound,
     ClosedHere,
     ConnectionLost,

@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from subscriber.sinks import FileSink, PipeSink, SinkClosed, SinkFailed, open_sink
 from tests.subscriber.fake import run
 from tests.support.waiting import until
-from trickle.errors import InvalidInput
+from tricklecast.subscriber.sinks import FileSink, PipeSink, SinkClosed, SinkFailed, open_sink
+from tricklecast.trickle.errors import InvalidInput
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ class TestFiles:
             opened.append(target.open("wb"))
             return opened[0]
 
-        monkeypatch.setattr("subscriber.sinks._open", slow)
+        monkeypatch.setattr("tricklecast.subscriber.sinks._open", slow)
 
         async def main() -> None:
             async with FileSink(tmp_path / "out") as sink, anyio.create_task_group() as group:

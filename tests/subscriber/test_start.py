@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from subscriber.start import AnyStart, Start
-from trickle.errors import InvalidSeq
-from trickle.position import Position
+from tricklecast.subscriber.start import AnyStart, Start
+from tricklecast.trickle.errors import InvalidSeq
+from tricklecast.trickle.position import Position
 
 
 @pytest.mark.parametrize(

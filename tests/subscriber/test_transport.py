@@ -12,11 +12,11 @@ import anyio
 import httpx
 import pytest
 
-from subscriber.connection import MAX_CHUNK
-from subscriber.transport import MAX_IDLE, GarbageAnswer, TrailerTransport
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
 from tests.support.certificates import make_certificate
-from trickle import wire
+from tricklecast.subscriber.connection import MAX_CHUNK
+from tricklecast.subscriber.transport import MAX_IDLE, GarbageAnswer, TrailerTransport
+from tricklecast.trickle import wire
 
 
 def client(server: FakeServer, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:

@@ -19,11 +19,11 @@ import anyio
 import httpx
 import pytest
 
-from subscriber import Runtime, Subscriber
 from tests.subscriber.fake import run
 from tests.support.server import RunningServer, serve
-from trickle import wire
-from trickle.errors import ChannelNotFound
+from tricklecast.subscriber import Runtime, Subscriber
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ChannelNotFound
 
 TIMEOUT_S = 60
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from app.conformance.http1 import Response
-from app.conformance.target import Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.target import Target
 
 
 @contextmanager

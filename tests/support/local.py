@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from app.access.access import Access
-from app.changefeed import Changefeed
-from app.conformance.target import Address, Target
-from app.core.registry import Registry
-from app.data_plane.plane import DataPlane
-from app.server import Server, control_config, uvicorn_config
-from app.settings import Settings
-from app.sockets import tune
-from app.sweeper import sweep
 from tests.support.waiting import WITHIN_S, eventually
-from trickle.records import AccessRecord
+from tricklecast.app.access.access import Access
+from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.server import Server, control_config, uvicorn_config
+from tricklecast.app.settings import Settings
+from tricklecast.app.sockets import tune
+from tricklecast.app.sweeper import sweep
+from tricklecast.trickle.records import AccessRecord
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from app.conformance.target import Address, Target
 from tests.support.waiting import WITHIN_S
+from tricklecast.app.conformance.target import Address, Target
 
 QUICK_END = ("--shutdown-drain-s", "0.1")
 """What a test's server has unless it is given another one: connections that tests leave open would keep it for 5 s."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trickle.amounts import parse_bitrate, parse_duration, parse_size
-from trickle.errors import InvalidInput
+from tricklecast.trickle.amounts import parse_bitrate, parse_duration, parse_size
+from tricklecast.trickle.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trickle.backoff import BASE_S, BUDGET_RATIO, BUDGET_RESERVE, CAP_S, Backoff, RetryBudget
+from tricklecast.trickle.backoff import BASE_S, BUDGET_RATIO, BUDGET_RESERVE, CAP_S, Backoff, RetryBudget
 
 
 def test_ceiling_doubles_up_to_the_cap() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trickle.bearer import VARIABLE, Bearer, bearer_for
-from trickle.errors import InvalidInput
+from tricklecast.trickle.bearer import VARIABLE, Bearer, bearer_for
+from tricklecast.trickle.errors import InvalidInput
 
 
 def sent(bearer: Bearer | None) -> str:

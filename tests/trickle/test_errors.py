@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trickle import errors, wire
-from trickle.errors import (
+from tricklecast.trickle import errors, wire
+from tricklecast.trickle.errors import (
     BrokenByPeer,
     ChannelEnded,
     ChannelNotFound,

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from trickle.load import MARKER_BYTES, Load, Marker
+from tricklecast.trickle.load import MARKER_BYTES, Load, Marker
 
 LOAD = Load(seed=7, channels=4, segments=10, every_s=0.5, smallest=100, largest=3_000_000, chunk_bytes=65_536)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-import trickle
+from tricklecast import trickle
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
-from trickle.paths import (
+from tricklecast.trickle.errors import InvalidChannelName, InvalidSeq, InvalidURL
+from tricklecast.trickle.paths import (
     MAX_NAME_BYTES,
     ChannelURL,
     is_reserved,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trickle.picture_clock import COLUMNS, ROWS, TIME_BITS, draw, read, strip_height
+from tricklecast.trickle.picture_clock import COLUMNS, ROWS, TIME_BITS, draw, read, strip_height
 
 NOW_MS = 1_785_000_000_123
 

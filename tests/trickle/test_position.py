@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trickle.errors import InvalidSeq
-from trickle.position import Position
+from tricklecast.trickle.errors import InvalidSeq
+from tricklecast.trickle.position import Position
 
 seqs = st.integers(0, 10**15 - 1)
 

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trickle.producer_time import CAPTURED, MAX_PACKETS, PACKET_BYTES, prft_box, read_prft, read_temi, temi_packet
+from tricklecast.trickle.producer_time import (
+    CAPTURED,
+    MAX_PACKETS,
+    PACKET_BYTES,
+    prft_box,
+    read_prft,
+    read_temi,
+    temi_packet,
+)
 
 NOW_US = 1_785_000_000_123_456
 FIRST_US = ((1 << 31) - 2_208_988_800) * 1_000_000

@@ -9,8 +9,8 @@ import typing
 
 import pytest
 
-from trickle import records
-from trickle.records import FIELD_NAMES, SCHEMA, AccessRecord, Event, Kind, Op, Reason
+from tricklecast.trickle import records
+from tricklecast.trickle.records import FIELD_NAMES, SCHEMA, AccessRecord, Event, Kind, Op, Reason
 
 _PYTHON_TYPES = {"string": str, "boolean": bool, "int": int, "long": int}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trickle import stress
-from trickle.load import Load
-from trickle.stress import Left, Orders, Received, Seat, Sent, from_line, from_row, to_line, to_row
+from tricklecast.trickle import stress
+from tricklecast.trickle.load import Load
+from tricklecast.trickle.stress import Left, Orders, Received, Seat, Sent, from_line, from_row, to_line, to_row
 
 LOAD = Load(seed=7, channels=4, segments=10, every_s=0.5, smallest=100, largest=3_000_000, chunk_bytes=65_536)
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from trickle import wire
+from tricklecast.trickle import wire
 
 
 @pytest.mark.parametrize(

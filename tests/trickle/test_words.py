@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trickle.words import count, rate, size
+from tricklecast.trickle.words import count, rate, size
 
 
 @pytest.mark.parametrize(

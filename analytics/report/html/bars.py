@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import log
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.html.markup import Markup, element
+from tricklecast.analytics.report.html.markup import Markup, element
 
 if TYPE_CHECKING:
-    from analytics.report.figures import RateRatio
+    from tricklecast.analytics.report.figures import RateRatio
 
 _HEIGHT: Final = 14
 _LEAST_REACH: Final = 2.0

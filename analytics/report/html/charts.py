@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.evidence import span_of
-from analytics.report.formats import clock, counted, duration, rate
-from analytics.report.html.markup import Markup, element, joined
-from analytics.report.html.scale import TimeAxis, round_top, thinned
-from analytics.report.plain import plain
-from analytics.triggers import SERVER_EVENTS
+from tricklecast.analytics.report.evidence import span_of
+from tricklecast.analytics.report.formats import clock, counted, duration, rate
+from tricklecast.analytics.report.html.markup import Markup, element, joined
+from tricklecast.analytics.report.html.scale import TimeAxis, round_top, thinned
+from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:
-    from analytics.params import StormParams
-    from analytics.report.figures import Marker, Timeline
-    from analytics.report.model import Episode
+    from tricklecast.analytics.params import StormParams
+    from tricklecast.analytics.report.figures import Marker, Timeline
+    from tricklecast.analytics.report.model import Episode
 
 MAX_POINTS: Final = 480
 MAX_FLAGS: Final = 30

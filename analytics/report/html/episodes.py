@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.evidence import (
+from tricklecast.analytics.report.evidence import (
     OUTCOMES,
     RETRY_AFTER,
     blast_of,
@@ -15,14 +15,14 @@ from analytics.report.evidence import (
     evidence,
     rhythm_of,
 )
-from analytics.report.formats import clock, duration, moment_in, peak
-from analytics.report.html.charts import sparkline
-from analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
-from analytics.report.html.tables import Column, heading
-from analytics.report.verdict import steps
+from tricklecast.analytics.report.formats import clock, duration, moment_in, peak
+from tricklecast.analytics.report.html.charts import sparkline
+from tricklecast.analytics.report.html.markup import Child, Markup, element, joined, name, phrase, time
+from tricklecast.analytics.report.html.tables import Column, heading
+from tricklecast.analytics.report.verdict import steps
 
 if TYPE_CHECKING:
-    from analytics.report.model import Episode, Report
+    from tricklecast.analytics.report.model import Episode, Report
 
 COLUMNS: Final = (
     Column("#", "number", "Rank: the worst first"),

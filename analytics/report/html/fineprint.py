@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.caveats import caveats
-from analytics.report.formats import counted
-from analytics.report.html.markup import Markup, element, joined, name, phrase
-from analytics.report.html.tables import Column, table
+from tricklecast.analytics.report.caveats import caveats
+from tricklecast.analytics.report.formats import counted
+from tricklecast.analytics.report.html.markup import Markup, element, joined, name, phrase
+from tricklecast.analytics.report.html.tables import Column, table
 
 if TYPE_CHECKING:
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.model import Report
 
 MAX_INPUTS: Final = 50
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Final, TypeAlias
 
-from analytics.report.formats import UNKNOWN, date_and_time, moment
-from analytics.report.plain import Name, Phrase, plain, spelled
+from tricklecast.analytics.report.formats import UNKNOWN, date_and_time, moment
+from tricklecast.analytics.report.plain import Name, Phrase, plain, spelled
 
 MAX_TITLE: Final = 256
 """Characters of a long name that are shown on hover."""

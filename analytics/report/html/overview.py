@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.caveats import caveats
-from analytics.report.formats import counted, date_and_time, duration, moment_in, percent, size, times
-from analytics.report.html.charts import flagged, timeline
-from analytics.report.html.episodes import SIGNS
-from analytics.report.html.markup import Child, Markup, element, joined, name, time
-from analytics.report.plain import Name
-from analytics.report.verdict import severities, verdict
+from tricklecast.analytics.report.caveats import caveats
+from tricklecast.analytics.report.formats import counted, date_and_time, duration, moment_in, percent, size, times
+from tricklecast.analytics.report.html.charts import flagged, timeline
+from tricklecast.analytics.report.html.episodes import SIGNS
+from tricklecast.analytics.report.html.markup import Child, Markup, element, joined, name, time
+from tricklecast.analytics.report.plain import Name
+from tricklecast.analytics.report.verdict import severities, verdict
 
 if TYPE_CHECKING:
-    from analytics.report.figures import Marker
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.figures import Marker
+    from tricklecast.analytics.report.model import Report
 
 _CALM: Final = "\N{CHECK MARK}"
 

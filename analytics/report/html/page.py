@@ -7,15 +7,20 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from analytics.report.formats import date_and_time
-from analytics.report.html.episodes import episodes_section
-from analytics.report.html.fineprint import glossary_section, params_section, quality_section
-from analytics.report.html.markup import Markup, element, joined
-from analytics.report.html.overview import tiles_section, timeline_section, verdict_section
-from analytics.report.html.traffic import budgets_section, comparison_section, offenders_section, shares_section
+from tricklecast.analytics.report.formats import date_and_time
+from tricklecast.analytics.report.html.episodes import episodes_section
+from tricklecast.analytics.report.html.fineprint import glossary_section, params_section, quality_section
+from tricklecast.analytics.report.html.markup import Markup, element, joined
+from tricklecast.analytics.report.html.overview import tiles_section, timeline_section, verdict_section
+from tricklecast.analytics.report.html.traffic import (
+    budgets_section,
+    comparison_section,
+    offenders_section,
+    shares_section,
+)
 
 if TYPE_CHECKING:
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.model import Report
 
 
 def as_html(report: Report) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from analytics.report.formats import clock, date_and_time
+from tricklecast.analytics.report.formats import clock, date_and_time
 
 _STEPS_S: Final = (
     *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),

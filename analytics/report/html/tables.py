@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from analytics.report.html.markup import Child, Markup, element
+from tricklecast.analytics.report.html.markup import Child, Markup, element
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from analytics.report.change import change, interval_words
-from analytics.report.formats import UNKNOWN, percent, size, times
-from analytics.report.html.bars import bar, interval, reach
-from analytics.report.html.markup import Markup, element, joined, name, time
-from analytics.report.html.tables import Column, table
+from tricklecast.analytics.report.change import change, interval_words
+from tricklecast.analytics.report.formats import UNKNOWN, percent, size, times
+from tricklecast.analytics.report.html.bars import bar, interval, reach
+from tricklecast.analytics.report.html.markup import Markup, element, joined, name, time
+from tricklecast.analytics.report.html.tables import Column, table
 
 if TYPE_CHECKING:
-    from analytics.report.figures import Comparison, Offender, Share
-    from analytics.report.model import Report
+    from tricklecast.analytics.report.figures import Comparison, Offender, Share
+    from tricklecast.analytics.report.model import Report
 
 _OFFENDER: Final = (
     Column("Repeats", "number", "Requests that asked again for what had been asked for"),

@@ -1,7 +1,8 @@
 """The misbehaviours: what a client of each class of storm does, and what it takes to make a server answer it so.
 
-Each act is a coroutine that plays on a :class:`~analytics.simulate.live.stage.Stage` and returns the loops of its
-clients. It raises :class:`~analytics.simulate.live.stage.ActImpossible` where the server does not give the answer.
+Each act is a coroutine that plays on a :class:`~analytics.simulate.live.stage.Stage` and returns the
+loops of its clients. It raises :class:`~analytics.simulate.live.stage.ActImpossible` where the server
+does not give the answer.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Final
 
 import anyio
 
-from analytics.classes import StormClass
-from analytics.simulate.live.stage import MAX_CROWD, ActImpossible, Loop, Stage
-from trickle.records import Event
-from trickle.wire import CLOSED, SEQ_NEXT
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.simulate.live.stage import MAX_CROWD, ActImpossible, Loop, Stage
+from tricklecast.trickle.records import Event
+from tricklecast.trickle.wire import CLOSED, SEQ_NEXT
 
 OK, NOT_FOUND, CONFLICT, SEQ_MISSING, BUSY, REJECTED = (200,), (404,), (409,), (470,), (429, 503), (401, 403)
 NO_ANSWER: Final = 0

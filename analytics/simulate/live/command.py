@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from analytics.simulate.live.acts import ACTS
-from analytics.simulate.live.run import RATE, REQUESTS, Performance, perform
-from analytics.simulate.live.stage import ServerUnreachable, first_of
-from analytics.simulate.live.truth import truth_of
-from analytics.simulate.output import complete_folder
-from analytics.simulate.truth import FILE
+from tricklecast.analytics.simulate.live.acts import ACTS
+from tricklecast.analytics.simulate.live.run import RATE, REQUESTS, Performance, perform
+from tricklecast.analytics.simulate.live.stage import ServerUnreachable, first_of
+from tricklecast.analytics.simulate.live.truth import truth_of
+from tricklecast.analytics.simulate.output import complete_folder
+from tricklecast.analytics.simulate.truth import FILE
 
 
 def play(

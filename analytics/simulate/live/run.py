@@ -8,8 +8,8 @@ from typing import Final
 
 import anyio
 
-from analytics.simulate.live.acts import ACTS, Act
-from analytics.simulate.live.stage import ActImpossible, Loop, Stage, first_of
+from tricklecast.analytics.simulate.live.acts import ACTS, Act
+from tricklecast.analytics.simulate.live.stage import ActImpossible, Loop, Stage, first_of
 
 REQUESTS: Final = 60
 """Requests that a client makes unless told otherwise: critical by number (``StormParams.critical_hits_alone``)."""
@@ -51,7 +51,8 @@ async def perform(
     """Play these acts.
 
     Args:
-        base: URL below which the server's channels are. names: keys of :data:`~analytics.simulate.live.acts.ACTS`.
+        base: URL below which the server's channels are. names: keys of
+            :data:`~analytics.simulate.live.acts.ACTS`.
         prefix: what all channels and clients made for this begin with.
         requests, rate: of each client, at most, and per second.
         tell: called with each act's performance when it is over.

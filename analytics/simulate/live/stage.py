@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from trickle.errors import TrickleError
-from trickle.wire import CLIENT, SEQ
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.wire import CLIENT, SEQ
 
 if TYPE_CHECKING:
     import httpx

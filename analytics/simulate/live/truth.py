@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from analytics.simulate.live.run import Performance
-from analytics.simulate.live.stage import Loop
-from analytics.simulate.truth import LIVE, Storm, Truth
+from tricklecast.analytics.simulate.live.run import Performance
+from tricklecast.analytics.simulate.live.stage import Loop
+from tricklecast.analytics.simulate.truth import LIVE, Storm, Truth
 
 ANY_NODE: Final = ""
 """A client does not know what its server calls itself in the log."""

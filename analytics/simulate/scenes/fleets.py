@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.pace import Pace, Rhythm
-from analytics.simulate.people import Client
-from analytics.simulate.scene import QUIET_S, Scene
-from analytics.simulate.tally import Tally
-from trickle.records import AccessRecord, Event, Reason
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
+from tricklecast.analytics.simulate.pace import Pace, Rhythm
+from tricklecast.analytics.simulate.people import Client
+from tricklecast.analytics.simulate.scene import QUIET_S, Scene
+from tricklecast.analytics.simulate.tally import Tally
+from tricklecast.trickle.records import AccessRecord, Event, Reason
 
 AMPLIFICATION: Final = "overload_amplification"
 HERD: Final = "thundering_herd"

@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.pace import Pace, polite
-from analytics.simulate.people import behind_nat
-from analytics.simulate.scene import QUIET_S, Scene
-from analytics.simulate.scenes import fleets, loops, repeats, settings
-from analytics.simulate.scenes.fleets import Herd, Overload
-from analytics.simulate.scenes.loops import Shape
-from analytics.simulate.scenes.stalled import stalled
-from trickle.records import Event, Reason
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
+from tricklecast.analytics.simulate.pace import Pace, polite
+from tricklecast.analytics.simulate.people import behind_nat
+from tricklecast.analytics.simulate.scene import QUIET_S, Scene
+from tricklecast.analytics.simulate.scenes import fleets, loops, repeats, settings
+from tricklecast.analytics.simulate.scenes.fleets import Herd, Overload
+from tricklecast.analytics.simulate.scenes.loops import Shape
+from tricklecast.analytics.simulate.scenes.stalled import stalled
+from tricklecast.trickle.records import Event, Reason
 
 FAST: Final = Shape("fast", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))
 SLOW: Final = Shape("slow", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.channels import LiveChannel
-from analytics.simulate.pace import Pace, Rhythm
-from analytics.simulate.people import Client, behind_nat
-from analytics.simulate.scene import Answer, Scene
-from analytics.simulate.scenes import settings
-from analytics.simulate.scenes.stalled import stalled, stalled_from_birth
-from analytics.simulate.tally import Tally
-from trickle.records import Reason
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
+from tricklecast.analytics.simulate.channels import LiveChannel
+from tricklecast.analytics.simulate.pace import Pace, Rhythm
+from tricklecast.analytics.simulate.people import Client, behind_nat
+from tricklecast.analytics.simulate.scene import Answer, Scene
+from tricklecast.analytics.simulate.scenes import settings
+from tricklecast.analytics.simulate.scenes.stalled import stalled, stalled_from_birth
+from tricklecast.analytics.simulate.tally import Tally
+from tricklecast.trickle.records import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.channels import LiveChannel
-from analytics.simulate.people import Client
-from analytics.simulate.scene import QUIET_S, Scene
-from analytics.simulate.scenes import loops
-from analytics.simulate.scenes.loops import EACH, FIXED, HOT, HOUR, HUNDRED, JITTER, MINUTE, RECONNECTS, SLOW, TEN
-from analytics.simulate.scenes.settings import Place
-from trickle.records import AccessRecord, Event, Reason
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
+from tricklecast.analytics.simulate.channels import LiveChannel
+from tricklecast.analytics.simulate.people import Client
+from tricklecast.analytics.simulate.scene import QUIET_S, Scene
+from tricklecast.analytics.simulate.scenes import loops
+from tricklecast.analytics.simulate.scenes.loops import (
+    EACH,
+    FIXED,
+    HOT,
+    HOUR,
+    HUNDRED,
+    JITTER,
+    MINUTE,
+    RECONNECTS,
+    SLOW,
+    TEN,
+)
+from tricklecast.analytics.simulate.scenes.settings import Place
+from tricklecast.trickle.records import AccessRecord, Event, Reason
 
 FEW = replace(FIXED, name="few", n=(100, 200), gap_s=(0.04, 0.09))
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from analytics.durations import micros
-from analytics.simulate.channels import LiveChannel
-from analytics.simulate.people import Client
-from analytics.simulate.scene import QUIET_S, Answer, Scene
-from trickle.records import AccessRecord, Event, Op, Reason
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.channels import LiveChannel
+from tricklecast.analytics.simulate.people import Client
+from tricklecast.analytics.simulate.scene import QUIET_S, Answer, Scene
+from tricklecast.trickle.records import AccessRecord, Event, Op, Reason
 
 
 @dataclass(slots=True)

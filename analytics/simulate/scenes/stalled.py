@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from analytics.durations import micros
-from analytics.simulate.channels import LiveChannel
-from analytics.simulate.people import Client
-from analytics.simulate.scene import Scene
-from analytics.simulate.scenes.settings import Place, Setting, attempt_of, quiet_host
-from trickle.records import AccessRecord, Event
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.channels import LiveChannel
+from tricklecast.analytics.simulate.people import Client
+from tricklecast.analytics.simulate.scene import Scene
+from tricklecast.analytics.simulate.scenes.settings import Place, Setting, attempt_of, quiet_host
+from tricklecast.trickle.records import AccessRecord, Event
 
 
 def stalled(wait_s: float) -> Setting:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.pace import polite
-from analytics.simulate.people import behind_nat
-from analytics.simulate.scene import Scene
-from trickle.records import Event, Op, Reason
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
+from tricklecast.analytics.simulate.pace import polite
+from tricklecast.analytics.simulate.people import behind_nat
+from tricklecast.analytics.simulate.scene import Scene
+from tricklecast.trickle.records import Event, Op, Reason
 
 
 def polls_the_next(scene: Scene, every: float, count: int) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from analytics.durations import micros
-from analytics.simulate.catalogue import Needs, Script, Set
-from analytics.simulate.people import Client, behind_nat
-from analytics.simulate.scene import Scene
-from analytics.simulate.scenes.traps import polite_backoff, startup_polls
-from trickle.records import Event
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
+from tricklecast.analytics.simulate.people import Client, behind_nat
+from tricklecast.analytics.simulate.scene import Scene
+from tricklecast.analytics.simulate.scenes.traps import polite_backoff, startup_polls
+from tricklecast.trickle.records import Event
 
 
 def told_once(scene: Scene, readers: int) -> None:

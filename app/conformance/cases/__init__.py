@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from app.conformance.case import Case, Group
-from app.conformance.cases import (
+from tricklecast.app.conformance.case import Case, Group
+from tricklecast.app.conformance.cases import (
     clients,
     end,
     http,

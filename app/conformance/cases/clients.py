@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.cases.publish import RESET
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.cases.publish import RESET
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 CLIENTS = Group("clients", "7. Clients in the field")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import AT_ONCE_S
-from app.conformance.profiles import PATIENT, QUICK
-from app.conformance.target import Channel, Target
-from app.conformance.verdicts import Failure
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import AT_ONCE_S
+from tricklecast.app.conformance.profiles import PATIENT, QUICK
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.conformance.verdicts import Failure
 
 END = Group("end", "5. End of a channel")
 DRAIN = Group("drain", "5. End of a channel")

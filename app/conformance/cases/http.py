@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import encode_chunk
-from app.conformance.http1 import Framing
-from app.conformance.stream import Cut
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import encode_chunk
+from tricklecast.app.conformance.http1 import Framing
+from tricklecast.app.conformance.stream import Cut
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 HTTP = Group("http", "HTTP layer (RFC 9110, RFC 9112)")
 

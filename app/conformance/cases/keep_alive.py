@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import Connection
-from app.conformance.target import Channel, Target
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.conformance.target import Channel, Target
 
 KEEP_ALIVE = Group("keep-alive", "HTTP layer (RFC 9110, RFC 9112)")
 

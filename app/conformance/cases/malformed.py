@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import Connection
-from app.conformance.stream import Cut
-from app.conformance.target import Target
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.conformance.stream import Cut
+from tricklecast.app.conformance.target import Target
 
 MALFORMED = Group("malformed", "HTTP layer (RFC 9110, RFC 9112)")
 

@@ -6,14 +6,14 @@ import json
 import time
 from functools import partial
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import AT_ONCE_S
-from app.conformance.http1 import Response
-from app.conformance.profiles import QUICK
-from app.conformance.target import Target
-from app.conformance.verdicts import Failure
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import AT_ONCE_S
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.profiles import QUICK
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.conformance.verdicts import Failure
+from tricklecast.trickle import wire
 
 METHODS = Group("methods", "2. Routes")
 BROWSERS = Group("browsers", "2. Routes, 7. Clients in the field")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 NAMES = Group("names", "2. Routes")
 SEQS = Group("seqs", "2. Routes")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import Connection, encode_chunk
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import Connection, encode_chunk
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 REPEATED = Group("repeated", "3. Publish")
 TOO_LARGE = Group("too-large", "3. Publish")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.http1 import Framing
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.http1 import Framing
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 READ = Group("read", "4. Read, rules 4-7")
 EMPTY = Group("empty", "4. Read, rules 4-7")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import AT_ONCE_S
-from app.conformance.profiles import QUICK
-from app.conformance.stream import Cut
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import AT_ONCE_S
+from tricklecast.app.conformance.profiles import QUICK
+from tricklecast.app.conformance.stream import Cut
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 READERS = Group("readers", "4. Read")
 

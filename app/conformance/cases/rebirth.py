@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.cases.end import wait_forgotten
-from app.conformance.cases.publish import RESET
-from app.conformance.connection import AT_ONCE_S
-from app.conformance.profiles import PATIENT, QUICK
-from app.conformance.target import Channel, Target
-from app.conformance.verdicts import Skip
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.cases.end import wait_forgotten
+from tricklecast.app.conformance.cases.publish import RESET
+from tricklecast.app.conformance.connection import AT_ONCE_S
+from tricklecast.app.conformance.profiles import PATIENT, QUICK
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.conformance.verdicts import Skip
+from tricklecast.trickle import wire
 
 REBIRTH = Group("rebirth", "5. End of a channel")
 EXPIRY = Group("expiry", "5. End of a channel")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.connection import Connection
-from app.conformance.target import Target
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.conformance.target import Target
 
 REFUSALS = Group("refusals", "6. Refusals")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.target import Target
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.target import Target
 
 RESERVE = Group("reserve", "6. Refusals")
 

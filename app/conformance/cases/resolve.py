@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 RESOLVE = Group("resolve", "4. Read, rules 1-3")
 MISSING = Group("missing", "4. Read, rules 1-3")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.conformance import expect
-from app.conformance.case import Group
-from app.conformance.profiles import PATIENT
-from app.conformance.target import Target
-from trickle import wire
+from tricklecast.app.conformance import expect
+from tricklecast.app.conformance.case import Group
+from tricklecast.app.conformance.profiles import PATIENT
+from tricklecast.app.conformance.target import Target
+from tricklecast.trickle import wire
 
 HEAD = Group("head", "1. Words")
 ROUTES = Group("routes", "2. Routes")

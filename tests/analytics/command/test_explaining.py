@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from analytics.command.explaining import find_episode, show
-from analytics.errors import BadInput
-from analytics.explain import GAP_BOUNDS_MS, Evidence, Gaps, Line, histogram
-from analytics.params import StormParams
-from analytics.verbatim import verbatim
 from tests.analytics.support.sample_report import HOSTILE, quiet_report, sample_episode, sample_report
+from tricklecast.analytics.command.explaining import find_episode, show
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.explain import GAP_BOUNDS_MS, Evidence, Gaps, Line, histogram
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.verbatim import verbatim
 
 US = 1_760_000_000_000_000
 

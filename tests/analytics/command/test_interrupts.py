@@ -13,8 +13,8 @@ from types import FrameType
 import pytest
 import typer
 
-from analytics.command.interrupts import interruptible
-from analytics.signals import deferred, for_us_alone
+from tricklecast.analytics.command.interrupts import interruptible
+from tricklecast.analytics.signals import deferred, for_us_alone
 
 
 def exit_code_of_sigterm(on_ctrl_c: Callable[[int, FrameType | None], object] | signal.Handlers) -> int:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.command.outputs import Outputs, write_at_once
-from analytics.errors import CannotWrite
 from tests.analytics.support.sample_report import sample_report
+from tricklecast.analytics.command.outputs import Outputs, write_at_once
+from tricklecast.analytics.errors import CannotWrite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.command.params_file import load_params
-from analytics.params import StormParams
+from tricklecast.analytics.command.params_file import load_params
+from tricklecast.analytics.params import StormParams
 
 
 def test_a_file_and_settings(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from analytics.command.baseline import Baseline, Kind, parse_baseline
-from analytics.command.outputs import Outputs
-from analytics.command.request import FailOn, Request, checked_format, spark_conf
-from analytics.inputs import Window
-from analytics.params import StormParams
-from analytics.sources import Reading
+from tricklecast.analytics.command.baseline import Baseline, Kind, parse_baseline
+from tricklecast.analytics.command.outputs import Outputs
+from tricklecast.analytics.command.request import FailOn, Request, checked_format, spark_conf
+from tricklecast.analytics.inputs import Window
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.sources import Reading
 
 NOW = 1_760_000_000_000_000
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from analytics.command.run import _print
-from analytics.errors import CannotWrite
 from tests.analytics.support.sample_report import sample_report
+from tricklecast.analytics.command.run import _print
+from tricklecast.analytics.errors import CannotWrite
 
 
 class Full(io.StringIO):

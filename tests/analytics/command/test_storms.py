@@ -12,10 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from analytics.command.cli import storms
-from analytics.report import json_report
 from tests.analytics.support.scenarios import ended_then_not_found, flash_crowd
 from tests.analytics.support.writer import LogWriter, write_lines
+from tricklecast.analytics.command.cli import storms
+from tricklecast.analytics.report import json_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

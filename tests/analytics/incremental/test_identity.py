@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import BadInput
-from analytics.incremental.identity import identify, stamp_of
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.incremental.identity import identify, stamp_of
 
 LOG = b"".join(b'{"ts_us":%d}\n' % (1_760_000_000_000_000 + number) for number in range(300_000))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import BadInput
-from analytics.incremental.intake import Intake, look_through
-from analytics.incremental.manifest import Manifest
-from analytics.inputs import LogFiles, find_logs
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.incremental.intake import Intake, look_through
+from tricklecast.analytics.incremental.manifest import Manifest
+from tricklecast.analytics.inputs import LogFiles, find_logs
 
 LINES = [f'{{"ts_us":{1_760_000_000_000_000 + number},"kind":"exchange"}}\n' for number in range(500)]
 

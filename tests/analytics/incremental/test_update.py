@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.duplicates import once
-from analytics.durations import HOUR_US
-from analytics.errors import BadInput, Busy
-from analytics.incremental import update as module
-from analytics.incremental.folder import HOURS, LOCK
-from analytics.incremental.manifest import NAME, Manifest
-from analytics.incremental.merge import MEASURES
-from analytics.incremental.store import SOURCE, with_source
-from analytics.incremental.update import Kept, kept_of, opened, update
-from analytics.inputs import ALWAYS, LogFiles, Window, find_logs
-from analytics.normalise import normalise
-from analytics.rollup import KEY, roll_up
-from analytics.sources import read_logs
-from analytics.spark import interpreted
 from tests.analytics.support.scenarios import write_all
+from tricklecast.analytics.duplicates import once
+from tricklecast.analytics.durations import HOUR_US
+from tricklecast.analytics.errors import BadInput, Busy
+from tricklecast.analytics.incremental import update as module
+from tricklecast.analytics.incremental.folder import HOURS, LOCK
+from tricklecast.analytics.incremental.manifest import NAME, Manifest
+from tricklecast.analytics.incremental.merge import MEASURES
+from tricklecast.analytics.incremental.store import SOURCE, with_source
+from tricklecast.analytics.incremental.update import Kept, kept_of, opened, update
+from tricklecast.analytics.inputs import ALWAYS, LogFiles, Window, find_logs
+from tricklecast.analytics.normalise import normalise
+from tricklecast.analytics.rollup import KEY, roll_up
+from tricklecast.analytics.sources import read_logs
+from tricklecast.analytics.spark import interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

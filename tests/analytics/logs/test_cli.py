@@ -11,10 +11,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from app.cli import cli
 from tests.analytics.sources.lines import OWN, as_line
 from tests.analytics.support.writer import write_lines
 from tests.support.waiting import eventually
+from tricklecast.app.cli import cli
 
 LINES = [as_line(OWN | {"channel": f"film-{number}", "status": 404 if number % 2 else 200}) for number in range(20)]
 

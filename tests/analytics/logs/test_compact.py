@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.durations import HOUR_US
-from analytics.errors import BadInput
-from analytics.inputs import find_logs
-from analytics.logs.compact import Compacted, compact, look_through
-from analytics.logs.journal import held
-from analytics.sources import Reading, read_logs
 from tests.analytics.sources.lines import CADDY, OWN, TS_US, as_line
 from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.durations import HOUR_US
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.logs.compact import Compacted, compact, look_through
+from tricklecast.analytics.logs.journal import held
+from tricklecast.analytics.sources import Reading, read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.logs.follow import MAX_LINE, Follower, follow, last_lines
+from tricklecast.analytics.logs.follow import MAX_LINE, Follower, follow, last_lines
 
 
 def every(line: bytes) -> bool:

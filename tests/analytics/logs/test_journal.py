@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import BadInput, Busy, CannotWrite
-from analytics.logs.journal import FOLDER, LEDGER, commit, held
+from tricklecast.analytics.errors import BadInput, Busy, CannotWrite
+from tricklecast.analytics.logs.journal import FOLDER, LEDGER, commit, held
 
 
 def state(out: Path) -> dict[str, str]:
@@ -60,7 +60,7 @@ def test_interrupted_anywhere(after: int, tmp_path: Path, monkeypatch: pytest.Mo
         patched.setattr(Path, "replace", slow_replace)
         patched.setattr(Path, "unlink", slow_unlink)
         # A killed process cleans nothing up.
-        patched.setattr("analytics.logs.journal.shutil.rmtree", lambda *args, **kwargs: None)
+        patched.setattr("tricklecast.analytics.logs.journal.shutil.rmtree", lambda *args, **kwargs: None)
         try:
             with held(tmp_path) as work:
                 commit(tmp_path, prepare(tmp_path, work), "ledger")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import BadInput
-from analytics.logs.ledger import Ledger, blocks, load_ledger, new_pieces
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.logs.ledger import Ledger, blocks, load_ledger, new_pieces
 
 LONG_AGO = 1_000_000_000
 

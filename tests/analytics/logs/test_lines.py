@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from analytics.logs.lines import Wanted, readable
-from analytics.logs.schema import example_lines
+from tricklecast.analytics.logs.lines import Wanted, readable
+from tricklecast.analytics.logs.schema import example_lines
 
 
 def line(**fields: Any) -> bytes:

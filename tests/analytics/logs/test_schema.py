@@ -8,8 +8,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from pyspark.sql.types import StructType
 
-from analytics.logs.schema import SchemaFormat, example_lines, meanings, schema_text
-from trickle.records import FIELD_NAMES, SCHEMA
+from tricklecast.analytics.logs.schema import SchemaFormat, example_lines, meanings, schema_text
+from tricklecast.trickle.records import FIELD_NAMES, SCHEMA
 
 
 def test_every_field_has_a_meaning() -> None:

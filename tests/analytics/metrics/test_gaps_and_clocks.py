@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.metrics.clocks import clock_steps, scattered
-from analytics.metrics.gaps import cells, log_gaps
-from analytics.metrics.parts import collect_parts
-from analytics.metrics.totals import overview
-from analytics.params import StormParams
-from analytics.report.figures import ClockStep, LogGap
-from analytics.spark import interpreted
 from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.writer import LogWriter, us
-from trickle.records import Event
+from tricklecast.analytics.metrics.clocks import clock_steps, scattered
+from tricklecast.analytics.metrics.gaps import cells, log_gaps
+from tricklecast.analytics.metrics.parts import collect_parts
+from tricklecast.analytics.metrics.totals import overview
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.figures import ClockStep, LogGap
+from tricklecast.analytics.spark import interpreted
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.classes import StormClass
-from analytics.divided import divided
-from analytics.metrics.measure import Figures, figures, of_episodes, of_traffic
-from analytics.metrics.timeline import step_width
-from analytics.metrics.totals import Overview, overview
-from analytics.params import StormParams
-from analytics.report.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
-from analytics.spark import interpreted
 from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.sample_report import sample_episode
 from tests.analytics.support.writer import RELEASE, LogWriter, us, write_lines
-from trickle.records import Event
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.divided import divided
+from tricklecast.analytics.metrics.measure import Figures, figures, of_episodes, of_traffic
+from tricklecast.analytics.metrics.timeline import step_width
+from tricklecast.analytics.metrics.totals import Overview, overview
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
+from tricklecast.analytics.spark import interpreted
+from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from analytics.report.model import Episode
+    from tricklecast.analytics.report.model import Episode
 
 READERS = 3
 BAD_MINUTE = 40.0

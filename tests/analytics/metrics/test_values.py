@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.classes import StormClass
-from analytics.metrics import timeline
-from analytics.metrics.blast import percentile
-from analytics.metrics.members import answers_of
-from analytics.metrics.minutes import budget_breaks, worst_minute
-from analytics.metrics.outcomes import Outcome, outcomes
-from analytics.metrics.shares import offenders, shares
-from analytics.metrics.sparklines import MAX_STEPS, sparklines, step_width
-from analytics.metrics.success import success
-from analytics.params import StormParams
-from analytics.report.figures import amplification
 from tests.analytics.support.sample_report import at, sample_episode
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.metrics import timeline
+from tricklecast.analytics.metrics.blast import percentile
+from tricklecast.analytics.metrics.members import answers_of
+from tricklecast.analytics.metrics.minutes import budget_breaks, worst_minute
+from tricklecast.analytics.metrics.outcomes import Outcome, outcomes
+from tricklecast.analytics.metrics.shares import offenders, shares
+from tricklecast.analytics.metrics.sparklines import MAX_STEPS, sparklines, step_width
+from tricklecast.analytics.metrics.success import success
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.figures import amplification
 
 SECOND = 1_000_000
 

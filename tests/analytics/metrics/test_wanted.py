@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from analytics.metrics.wanted import judged
-from analytics.params import StormParams
 from tests.analytics.support.rollups import rolled_up
 from tests.analytics.support.writer import LogWriter
+from tricklecast.analytics.metrics.wanted import judged
+from tricklecast.analytics.params import StormParams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

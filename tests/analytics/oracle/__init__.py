@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analytics.params import StormParams
 from tests.analytics.oracle.islands import islands
 from tests.analytics.oracle.murmur import bit_of_number, bit_of_text
 from tests.analytics.oracle.storms import storms
+from tricklecast.analytics.params import StormParams
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -7,9 +7,9 @@ ones put together.
 
 from __future__ import annotations
 
-from analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED
-from analytics.durations import micros
-from analytics.params import StormParams
+from tricklecast.analytics.answers import COUNTED, FAILURES, GRAINS, ONCE_PER_SEQ, REPEATABLE, WATCHED
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.params import StormParams
 
 P = StormParams()
 

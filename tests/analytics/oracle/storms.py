@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from analytics.answers import FAILURES, ONCE_PER_SEQ
-from analytics.durations import micros
-from analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, SERVER_EVENTS
 from tests.analytics.oracle.islands import READERS, P, words
+from tricklecast.analytics.answers import FAILURES, ONCE_PER_SEQ
+from tricklecast.analytics.durations import micros
+from tricklecast.analytics.triggers import CHANNEL_EVENTS, OTHERWISE, PLAUSIBLE, SERVER_EVENTS
 
 SECOND = 1_000_000
 SAME_NODE = "e.node IS NOT DISTINCT FROM coalesce(s.node, s.node_lo)"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from analytics.report.caveats import MAX_LISTED, caveats
-from analytics.report.change import change, interval_words
-from analytics.report.figures import LogGap, Quality, RateRatio
-from analytics.report.formats import UNKNOWN
-from analytics.report.plain import as_text
 from tests.analytics.support.sample_report import at, quiet_report, sample_report
+from tricklecast.analytics.report.caveats import MAX_LISTED, caveats
+from tricklecast.analytics.report.change import change, interval_words
+from tricklecast.analytics.report.figures import LogGap, Quality, RateRatio
+from tricklecast.analytics.report.formats import UNKNOWN
+from tricklecast.analytics.report.plain import as_text
 
 
 def said(quality: Quality) -> list[str]:

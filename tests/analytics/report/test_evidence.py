@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.classes import StormClass
-from analytics.episodes import Severity
-from analytics.params import StormParams
-from analytics.report.evidence import blast_of, cost_of, evidence, rhythm_of, seqs_of, span_of, trigger_of
-from analytics.report.figures import Blast, Rhythm
-from analytics.report.model import Episode
-from analytics.report.plain import as_text
 from tests.analytics.support.sample_report import at, sample_episode
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.evidence import blast_of, cost_of, evidence, rhythm_of, seqs_of, span_of, trigger_of
+from tricklecast.analytics.report.figures import Blast, Rhythm
+from tricklecast.analytics.report.model import Episode
+from tricklecast.analytics.report.plain import as_text
 
 PARAMS = StormParams()
 

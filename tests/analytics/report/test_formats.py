@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analytics.report.formats import (
+from tricklecast.analytics.report.formats import (
     clock,
     counted,
     date_and_time,

@@ -10,11 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from analytics.classes import StormClass
-from analytics.report import json_report
-from analytics.report.figures import Comparison, RateRatio
-from analytics.report.json_report import REPORT_VERSION, as_dict, as_json
-from analytics.report.model import Episode, Report
 from tests.analytics.support.sample_report import (
     HOSTILE,
     empty_report,
@@ -22,6 +17,11 @@ from tests.analytics.support.sample_report import (
     quiet_report,
     sample_report,
 )
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.report import json_report
+from tricklecast.analytics.report.figures import Comparison, RateRatio
+from tricklecast.analytics.report.json_report import REPORT_VERSION, as_dict, as_json
+from tricklecast.analytics.report.model import Episode, Report
 
 SCHEMA: dict[str, Any] = json.loads(Path(json_report.__file__).with_name("report.schema.json").read_text())
 

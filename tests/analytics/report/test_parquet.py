@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.report.json_report import as_dict
-from analytics.report.parquet import EPISODES_DDL, write_parquet
 from tests.analytics.support.sample_report import hostile_report, quiet_report, sample_report
+from tricklecast.analytics.report.json_report import as_dict
+from tricklecast.analytics.report.parquet import EPISODES_DDL, write_parquet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.report.plain import MAX_MARKS, Name, as_text, plain, spelled
+from tricklecast.analytics.report.plain import MAX_MARKS, Name, as_text, plain, spelled
 
 
 @pytest.mark.parametrize(

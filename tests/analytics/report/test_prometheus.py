@@ -7,10 +7,6 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from analytics.classes import StormClass
-from analytics.report.figures import Share
-from analytics.report.model import Report
-from analytics.report.prometheus import MAX_LABEL, MAX_SERIES, as_prometheus
 from tests.analytics.support.sample_report import (
     HOSTILE,
     empty_report,
@@ -19,6 +15,10 @@ from tests.analytics.support.sample_report import (
     quiet_report,
     sample_report,
 )
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.report.figures import Share
+from tricklecast.analytics.report.model import Report
+from tricklecast.analytics.report.prometheus import MAX_LABEL, MAX_SERIES, as_prometheus
 
 
 def values(report: Report) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from analytics.params import StormParams
+from tricklecast.analytics.params import StormParams
 
 DOCS = Path(__file__).parents[3] / "docs"
 

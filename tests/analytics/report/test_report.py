@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from analytics.episodes import Severity
-from analytics.report.figures import Quality, Totals
-from analytics.report.model import Episode, episode_from
-from analytics.rhythm import Backoff, Tempo
 from tests.analytics.support.sample_report import quiet_report, sample_episode, sample_report
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.report.figures import Quality, Totals
+from tricklecast.analytics.report.model import Episode, episode_from
+from tricklecast.analytics.rhythm import Backoff, Tempo
 
 HOT = Tempo(Backoff.HOT_LOOP, gap_ms=50.0)
 

@@ -7,8 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from analytics.report.model import Report
-from analytics.report.terminal import MAX_ROWS, PLAIN_WIDTH, print_report
 from tests.analytics.support.sample_report import (
     empty_report,
     hostile_report,
@@ -17,6 +15,8 @@ from tests.analytics.support.sample_report import (
     sample_episode,
     sample_report,
 )
+from tricklecast.analytics.report.model import Report
+from tricklecast.analytics.report.terminal import MAX_ROWS, PLAIN_WIDTH, print_report
 
 
 def printed(found: Report, width: int = PLAIN_WIDTH) -> str:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from analytics.classes import StormClass
-from analytics.episodes import Severity
-from analytics.report.first_aid import first_aid
-from analytics.report.model import Episode
-from analytics.report.plain import as_text
-from analytics.report.verdict import steps, verdict
 from tests.analytics.support.sample_report import at, empty_report, quiet_report, sample_episode, sample_report
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.report.first_aid import first_aid
+from tricklecast.analytics.report.model import Episode
+from tricklecast.analytics.report.plain import as_text
+from tricklecast.analytics.report.verdict import steps, verdict
 
 WARN = Severity.WARN
 

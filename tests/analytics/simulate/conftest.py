@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from analytics.simulate.catalogue import Set
-from analytics.simulate.evaluate import simulated
-from analytics.simulate.truth import Truth
 from tests.analytics.simulate.logs import Line, all_lines
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.evaluate import simulated
+from tricklecast.analytics.simulate.truth import Truth
 
 SEED = 7
 

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from analytics.simulate.cli import simulate
-from analytics.simulate.truth import Truth
+from tricklecast.analytics.simulate.cli import simulate
+from tricklecast.analytics.simulate.truth import Truth
 
 
 def invoke(*arguments: object) -> Result:
@@ -76,7 +76,7 @@ def test_wrong_use(arguments: list[str]) -> None:
 @pytest.mark.parametrize("content", ["", "{}", '{"episodes":[{}]}', '{"episodes":3}'])
 def test_no_report(content: str, tmp_path: Path) -> None:
     """What is no report is bad input: one line, no stack."""
-    from analytics.errors import BadInput
+    from tricklecast.analytics.errors import BadInput
 
     invoke("--out", tmp_path / "logs", "--set", "grey", "--lines", 500)
     (tmp_path / "report.json").write_text(content)

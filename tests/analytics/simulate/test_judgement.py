@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.simulate.catalogue import Set
-from analytics.simulate.evaluate import reported
-from analytics.simulate.score import LIMITS, score
-from analytics.simulate.table import details, table
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.evaluate import reported
+from tricklecast.analytics.simulate.score import LIMITS, score
+from tricklecast.analytics.simulate.table import details, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

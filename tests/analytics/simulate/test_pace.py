@@ -8,11 +8,11 @@ from statistics import median
 
 import pytest
 
-from analytics.simulate.catalogue import Needs, Set, scripts
-from analytics.simulate.pace import LONGEST_S, Pace, Rhythm, polite
-from analytics.simulate.people import behind_nat, make_client
-from analytics.simulate.sizes import sizes
-from trickle.errors import InvalidInput
+from tricklecast.analytics.simulate.catalogue import Needs, Set, scripts
+from tricklecast.analytics.simulate.pace import LONGEST_S, Pace, Rhythm, polite
+from tricklecast.analytics.simulate.people import behind_nat, make_client
+from tricklecast.analytics.simulate.sizes import sizes
+from tricklecast.trickle.errors import InvalidInput
 
 
 def gaps(pace: Pace, gap_s: float, count: int = 400) -> list[float]:

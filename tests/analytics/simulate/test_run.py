@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import CannotWrite
-from analytics.simulate.catalogue import Set
-from analytics.simulate.evaluate import simulated
-from analytics.simulate.formats import FormatName
-from analytics.simulate.truth import FILE, Truth
 from tests.analytics.simulate.conftest import Log
 from tests.analytics.simulate.logs import all_lines, files_of, is_of, lines_of
-from trickle.records import SCHEMA
+from tricklecast.analytics.errors import CannotWrite
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.evaluate import simulated
+from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.simulate.truth import FILE, Truth
+from tricklecast.trickle.records import SCHEMA
 
 TYPES = {"int": int, "long": int, "string": str, "boolean": bool}
 
@@ -133,7 +133,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_scenes_made_twice_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scenes that were not kept from planning to writing, to save memory, are made again just as they were."""
     simulated(tmp_path / "kept", 3, Set.GREY, 3000)
-    monkeypatch.setattr("analytics.simulate.plan.KEPT_LINES", 0)
+    monkeypatch.setattr("tricklecast.analytics.simulate.plan.KEPT_LINES", 0)
     simulated(tmp_path / "again", 3, Set.GREY, 3000)
     assert digests(tmp_path / "kept") == digests(tmp_path / "again")
 
@@ -197,8 +197,8 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     """Whoever stops it in the middle has neither half a log nor a temporary folder."""
-    from analytics.simulate.run import Request, simulate_logs
-    from analytics.simulate.sizes import sizes
+    from tricklecast.analytics.simulate.run import Request, simulate_logs
+    from tricklecast.analytics.simulate.sizes import sizes
 
     def stop(done_us: int, lines: int) -> None:
         if lines > 100:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from analytics.errors import BadInput
-from analytics.simulate.catalogue import Set
-from analytics.simulate.score import LIMITS, Limits, score, together
-from analytics.simulate.table import details, table
-from analytics.simulate.truth import Storm, Trap, Truth
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.score import LIMITS, Limits, score, together
+from tricklecast.analytics.simulate.table import details, table
+from tricklecast.analytics.simulate.truth import Storm, Trap, Truth
 
 S = 1_000_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.sources.fieldmap import BadFormat, Layout, Source, Stamp, Unit, built_in, load_map, parse_map
-from analytics.sources.recognise import COMBINED, JSON_MAPS
+from tricklecast.analytics.sources.fieldmap import BadFormat, Layout, Source, Stamp, Unit, built_in, load_map, parse_map
+from tricklecast.analytics.sources.recognise import COMBINED, JSON_MAPS
 
 GOOD = """
 name = "edge"

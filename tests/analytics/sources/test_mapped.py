@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from analytics.inputs import find_logs
-from analytics.normalise import answer_kind
-from analytics.schema import CORRUPT, log_schema
-from analytics.sources import Reading, read_logs
 from tests.analytics.sources.lines import CADDY, COMBINED, ENVOY, NGINX, TS_US, as_line
 from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.normalise import answer_kind
+from tricklecast.analytics.schema import CORRUPT, log_schema
+from tricklecast.analytics.sources import Reading, read_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from analytics.inputs import find_logs
-from analytics.normalise import answer_kind
-from analytics.schema import CORRUPT, log_schema
-from analytics.sources import read_logs, recognise
-from analytics.sources.native import MATTERS
 from tests.analytics.support.writer import BASE_US, write_lines
-from trickle.records import SCHEMA
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.normalise import answer_kind
+from tricklecast.analytics.schema import CORRUPT, log_schema
+from tricklecast.analytics.sources import read_logs, recognise
+from tricklecast.analytics.sources.native import MATTERS
+from tricklecast.trickle.records import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

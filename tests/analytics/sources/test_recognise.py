@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from analytics.errors import BadInput
-from analytics.inputs import find_logs
-from analytics.sources import BadFormat, Reading, notes_on, recognise
-from analytics.sources.recognise import Format, recogniser
 from tests.analytics.sources.lines import CADDY, COMBINED, ENVOY, NGINX, OWN, as_line
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.sources import BadFormat, Reading, notes_on, recognise
+from tricklecast.analytics.sources.recognise import Format, recogniser
 
 LINES = {"tricklecast": as_line(OWN), "caddy": as_line(CADDY), "envoy": as_line(ENVOY), "nginx": as_line(NGINX)}
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from analytics.inputs import find_logs
-from analytics.job import make_report
-from analytics.normalise import answer_kind
-from analytics.sources import Reading, read_logs, recognise
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.analytics.normalise import answer_kind
+from tricklecast.analytics.sources import Reading, read_logs, recognise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.sources.routes import CONTROL_PLANE, with_route
-from app.data_plane import routes as server
+from tricklecast.analytics.sources.routes import CONTROL_PLANE, with_route
+from tricklecast.app.data_plane import routes as server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

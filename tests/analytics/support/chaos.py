@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from tests.analytics.support.writer import LogWriter
-from trickle.records import Event, Op, Reason
+from tricklecast.trickle.records import Event, Op, Reason
 
 _STATUSES = (200, 404, 470, 503, 429, 500, 502, 409, 206)
 _PACES = (0.004, 0.02, 0.1, 0.11, 0.125, 0.3, 0.9, 1.1, 4.9, 5.1, 29.0, 31.0)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analytics.simulate.truth import Storm, Truth
-from app.core.guard import Answer, Guard
-from trickle.wire import Status
+from tricklecast.analytics.simulate.truth import Storm, Truth
+from tricklecast.app.core.guard import Answer, Guard
+from tricklecast.trickle.wire import Status
 
 Line = dict[str, Any]
 Account = tuple[object, object, object]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.normalise import normalise
-from analytics.rollup import roll_up
-from analytics.sources import read_lines
 from tests.analytics.support.writer import write_lines
+from tricklecast.analytics.normalise import normalise
+from tricklecast.analytics.rollup import roll_up
+from tricklecast.analytics.sources import read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tests.analytics.oracle.murmur import bit_of_number
 from tests.analytics.support.writer import LogWriter
-from trickle.records import Event, Op, Reason
+from tricklecast.trickle.records import Event, Op, Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trickle.records import AccessRecord, Event, Kind, Op, Reason
+from tricklecast.trickle.records import AccessRecord, Event, Kind, Op, Reason
 
 BASE_US = 1_760_000_000_000_000
 """2025-10-09 08:53:20 UTC, on a full second and a full ten seconds, so that buckets begin where scenarios do."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from analytics.params import StormParams
-from analytics.watch.detector import Detector
-from analytics.watch.limits import WatchLimits
-from analytics.watch.open_storms import Change
-from analytics.watch.signals import Signal
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.detector import Detector
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.open_storms import Change
+from tricklecast.analytics.watch.signals import Signal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,9 +31,9 @@ def batches(spark: SparkSession, lines: Iterable[str]) -> list[Batch]:
     """What the query would hand over."""
     from pyspark.sql import functions as F
 
-    from analytics.normalise import normalise
-    from analytics.rollup import roll_up
-    from analytics.watch.query import records, signals
+    from tricklecast.analytics.normalise import normalise
+    from tricklecast.analytics.rollup import roll_up
+    from tricklecast.analytics.watch.query import records, signals
 
     window_us = LIMITS.window_s * STEP_US
     blocks = spark.createDataFrame([("\n".join(lines), 0)], "block string, read_us long")

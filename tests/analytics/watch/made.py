@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from analytics.causes import Cause
-from analytics.classes import StormClass
-from analytics.episodes import Severity
-from analytics.report.model import Episode
-from analytics.watch.news import news_of
-from analytics.watch.open_storms import Change, Kind
+from tricklecast.analytics.causes import Cause
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.episodes import Severity
+from tricklecast.analytics.report.model import Episode
+from tricklecast.analytics.watch.news import news_of
+from tricklecast.analytics.watch.open_storms import Change, Kind
 
 BASE_US = 1_760_000_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analytics.params import StormParams
-from analytics.watch.request import WatchRequest
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.request import WatchRequest
 
 
 def request(log: Path, state: Path | None = None) -> WatchRequest:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from analytics.classes import StormClass
-from analytics.report.model import identity
-from analytics.watch.open_storms import Change, Kind
 from tests.analytics.support.guarded import guarded
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth, write_all
 from tests.analytics.watch.live import Batch, batches, play
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.report.model import identity
+from tricklecast.analytics.watch.open_storms import Change, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

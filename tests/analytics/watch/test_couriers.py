@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from analytics.watch.courier import Courier, pause_s
-from analytics.watch.ledger import Ledger
-from analytics.watch.limits import WatchLimits
-from analytics.watch.open_storms import Kind
-from analytics.watch.receivers import (
+from tests.analytics.watch.hook import Hook, listening
+from tests.analytics.watch.made import news
+from tests.support.waiting import eventually
+from tricklecast.analytics.watch.courier import Courier, pause_s
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.open_storms import Kind
+from tricklecast.analytics.watch.receivers import (
     Alertmanager,
     Lines,
     NotDelivered,
@@ -25,9 +28,6 @@ from analytics.watch.receivers import (
     for_people,
     for_programs,
 )
-from tests.analytics.watch.hook import Hook, listening
-from tests.analytics.watch.made import news
-from tests.support.waiting import eventually
 
 NOW = datetime(2025, 10, 9, 9, 0, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.watch.follow import TOO_LONG, Follower
-from analytics.watch.limits import WatchLimits
-from analytics.watch.positions import Positions
+from tricklecast.analytics.watch.follow import TOO_LONG, Follower
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.positions import Positions
 
 LIMITS = WatchLimits(wait_s=0.0, chunk_bytes=256, batch_bytes=1024)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import count
 
-from analytics.answers import Answer
-from analytics.watch.islands import Islands
-from analytics.watch.limits import WatchLimits
-from analytics.watch.signals import Signal
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.watch.islands import Islands
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.signals import Signal
 
 SECOND = 1_000_000
 NOT_FOUND, MISSING, OVERLOAD = Answer.NOT_FOUND, Answer.SEQ_MISSING, Answer.OVERLOAD

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from analytics.watch.kafka import KafkaLines
-from analytics.watch.limits import WatchLimits
 from tests.support.waiting import eventually
+from tricklecast.analytics.watch.kafka import KafkaLines
+from tricklecast.analytics.watch.limits import WatchLimits
 
 TOPIC = "access"
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from analytics.answers import Answer
-from analytics.errors import BadInput
-from analytics.params import StormParams
-from analytics.watch.detector import Detector
-from analytics.watch.ledger import FILE, NOTHING, Ledger
-from analytics.watch.limits import WatchLimits
-from analytics.watch.open_storms import Kind
-from analytics.watch.signals import Signal
 from tests.analytics.watch.made import BASE_US, news
+from tricklecast.analytics.answers import Answer
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.detector import Detector
+from tricklecast.analytics.watch.ledger import FILE, NOTHING, Ledger
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.open_storms import Kind
+from tricklecast.analytics.watch.signals import Signal
 
 SOURCE = {"logs": ["/var/log/access.jsonl"]}
 

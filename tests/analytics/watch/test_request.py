@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from analytics.errors import BadInput
-from analytics.watch.request import checked_url, read_config, source_of
-from app.cli import cli
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.watch.request import checked_url, read_config, source_of
+from tricklecast.app.cli import cli
 
 
 def test_files_and_folders(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it ships no types
 
-from analytics.errors import SparkFailed
-from analytics.watch import run as module
 from tests.analytics.watch.requests import request
+from tricklecast.analytics.errors import SparkFailed
+from tricklecast.analytics.watch import run as module
 
 
 class GoneQuery:

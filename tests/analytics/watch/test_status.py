@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from analytics.params import StormParams
-from analytics.watch.courier import Courier
-from analytics.watch.judge import Found, Judge
-from analytics.watch.ledger import Ledger
-from analytics.watch.limits import WatchLimits
-from analytics.watch.reading import Health, read_health, write_health
-from analytics.watch.receivers import Lines, Webhook, for_people
-from analytics.watch.status import Status
 from tests.analytics.watch.made import news
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.watch.courier import Courier
+from tricklecast.analytics.watch.judge import Found, Judge
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.reading import Health, read_health, write_health
+from tricklecast.analytics.watch.receivers import Lines, Webhook, for_people
+from tricklecast.analytics.watch.status import Status
 
 
 class Terminal(io.StringIO):

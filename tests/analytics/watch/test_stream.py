@@ -9,18 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.answers import CODES
-from analytics.watch.judge import Judge
-from analytics.watch.ledger import Ledger
-from analytics.watch.limits import WatchLimits
-from analytics.watch.news import News
-from analytics.watch.query import state_schema
-from analytics.watch.reading import read_health
-from analytics.watch.run import HEALTH, start_query
-from analytics.watch.state import MAKER
 from tests.analytics.support.writer import LogWriter
 from tests.analytics.watch.requests import request
 from tests.support.waiting import eventually
+from tricklecast.analytics.answers import CODES
+from tricklecast.analytics.watch.judge import Judge
+from tricklecast.analytics.watch.ledger import Ledger
+from tricklecast.analytics.watch.limits import WatchLimits
+from tricklecast.analytics.watch.news import News
+from tricklecast.analytics.watch.query import state_schema
+from tricklecast.analytics.watch.reading import read_health
+from tricklecast.analytics.watch.run import HEALTH, start_query
+from tricklecast.analytics.watch.state import MAKER
 
 if TYPE_CHECKING:
     import pytest
@@ -114,5 +114,5 @@ def test_hostile_lines_and_restarts(spark: SparkSession, tmp_path: Path) -> None
 def test_a_checkpoint_is_of_its_kinds_of_answer(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's state has them as numbers: where those mean something else, it is another state."""
     before = state_schema(spark)
-    monkeypatch.setattr("analytics.watch.query.CODES", dict.fromkeys(reversed(CODES), 0))
+    monkeypatch.setattr("tricklecast.analytics.watch.query.CODES", dict.fromkeys(reversed(CODES), 0))
     assert state_schema(spark) != before

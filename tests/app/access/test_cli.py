@@ -10,10 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from typer.testing import CliRunner, Result
 
-from app.access.access import Access
-from app.cli import cli
-from app.settings import load
 from tests.app.access.signing import ALGORITHMS, SECRET, private_key, public_pem, token
+from tricklecast.app.access.access import Access
+from tricklecast.app.cli import cli
+from tricklecast.app.settings import load
 
 
 def run(*arguments: str | Path, **options: Any) -> Result:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.conformance.target import Address, Target
 from tests.support.local import LocalServer, local_server
+from tricklecast.app.conformance.target import Address, Target
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.conformance.http1 import Response
-from app.conformance.target import Target
-from app.conformance.verdicts import Failure
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.conformance.verdicts import Failure
 
 
 @pytest.fixture(scope="module")
@@ -313,9 +313,9 @@ def test_a_token_outlives_a_hold(tmp_path: Path, in_query: bool) -> None:
 
 def test_a_secret_file_that_will_not_do(tmp_path: Path) -> None:
     """One byte too few."""
-    from app.access.access import Access
-    from app.access.secrets import InvalidSecret
-    from app.settings import load
+    from tricklecast.app.access.access import Access
+    from tricklecast.app.access.secrets import InvalidSecret
+    from tricklecast.app.settings import load
 
     file = tmp_path / "secret"
     file.write_bytes(b"x" * 31)

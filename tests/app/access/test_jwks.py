@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.jwks import MAX_WAITING, KeyServer
 from tests.app.access.service import service
 from tests.app.access.signing import bearer, private_key, public_jwk, token
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.access.jwks import MAX_WAITING, KeyServer
 
 
 def key_set(*numbers: int) -> bytes:

@@ -10,9 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from app.access.keys import MAX_KEYS, InvalidKeys, parse_key_set, pem_key, secret_key
-from app.access.secrets import MAX_BYTES, InvalidSecret, Secret, read_file, read_secret
 from tests.app.access.signing import ALGORITHMS, private_key, public_jwk, public_pem
+from tricklecast.app.access.keys import MAX_KEYS, InvalidKeys, parse_key_set, pem_key, secret_key
+from tricklecast.app.access.secrets import MAX_BYTES, InvalidSecret, Secret, read_file, read_secret
 
 
 def key_set(*entries: Any) -> bytes:

@@ -7,12 +7,12 @@ import asyncio
 import httpx
 import pytest
 
-from app.access.jwks import KeyServer
-from app.access.outside import outside_client, problem_of
-from app.access.webhooks import FAILED
 from tests.app.access.service import service
 from tests.app.access.test_webhooks import ask_all
 from tests.support.waiting import WITHIN_S, until
+from tricklecast.app.access.jwks import KeyServer
+from tricklecast.app.access.outside import outside_client, problem_of
+from tricklecast.app.access.webhooks import FAILED
 
 STRANGE_COOKIE = [(b"Set-Cookie", b"\xff\xfe=\x80; Max-Age=60")]
 

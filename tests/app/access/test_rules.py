@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.rules import EVERYTHING, MAX_PATTERNS, RIGHTS_OF_OP, InvalidClaim, Right, Rights, matches
-from trickle.records import Op
+from tricklecast.app.access.rules import EVERYTHING, MAX_PATTERNS, RIGHTS_OF_OP, InvalidClaim, Right, Rights, matches
+from tricklecast.trickle.records import Op
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from app.access.access import Access
-from app.settings import InvalidSettings, load
-from trickle.errors import InvalidInput
+from tricklecast.app.access.access import Access
+from tricklecast.app.settings import InvalidSettings, load
+from tricklecast.trickle.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.expiry import STALE, Expiries
-from app.access.lru import Lru
+from tricklecast.app.access.expiry import STALE, Expiries
+from tricklecast.app.access.lru import Lru
 
 
 def test_the_table_forgets_what_was_not_asked_for_longest() -> None:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.grants import Grant, Rejected
-from app.access.keys import Key, pem_key, secret_key
-from app.access.rules import Rights
-from app.access.secrets import Secret
-from app.access.tokens import LATEST, Verifier
 from tests.app.access.signing import ALGORITHMS, SECRET, claims, private_key, public_pem, token
+from tricklecast.app.access.grants import Grant, Rejected
+from tricklecast.app.access.keys import Key, pem_key, secret_key
+from tricklecast.app.access.rules import Rights
+from tricklecast.app.access.secrets import Secret
+from tricklecast.app.access.tokens import LATEST, Verifier
 
 NOW = 1_000_000.0
 

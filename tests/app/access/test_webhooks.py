@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.secrets import Secret
-from app.access.webhooks import MAX_CACHE_S, MAX_WAITING, Webhook, max_age_s, sign
-from app.conformance.target import Target
 from tests.app.access.service import Service, service
 from tests.app.access.signing import SECRET
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
+from tricklecast.app.access.secrets import Secret
+from tricklecast.app.access.webhooks import MAX_CACHE_S, MAX_WAITING, Webhook, max_age_s, sign
+from tricklecast.app.conformance.target import Target
 
 CONTROL = "the token of the control plane"
 
@@ -258,7 +258,7 @@ def test_without_an_answer(folder: Path, fail_open: bool, status: int) -> None:
 @pytest.mark.parametrize(("fail_open", "status"), [(False, 503), (True, 200)])
 def test_when_too_many_wait(folder: Path, monkeypatch: pytest.MonkeyPatch, fail_open: bool, status: int) -> None:
     """One more is not asked about, which is no answer either."""
-    monkeypatch.setattr("app.access.webhooks.MAX_WAITING", 0)
+    monkeypatch.setattr("tricklecast.app.access.webhooks.MAX_WAITING", 0)
     with unanswered(folder, fail_open) as (running, target):
         assert target.ask("POST", f"{target.base}/channel", {}, b"").status == status
         assert running.record(channel="channel").reason == ("complete" if fail_open else "limit:webhook")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.conformance.http1 import Response
-from app.conformance.target import Target
-from app.core.segment import FRAME_COST, SEGMENT_COST
-from app.core.window import Eviction
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from trickle import __version__
+from tricklecast.app.conformance.http1 import Response
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
+from tricklecast.app.core.window import Eviction
+from tricklecast.trickle import __version__
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.control_plane.page import CHEAP_S, REST, Page
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.data_plane.plane import DataPlane, Options
-from app.metrics.endpoint import collectors
+from tricklecast.app.control_plane.page import CHEAP_S, REST, Page
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.metrics.endpoint import collectors
 
 
 class Costly(Collector):

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from app.control_plane.records import RecordRequests
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.data_plane.delegating import CONNECTION
-from app.data_plane.identity import client_key
-from app.data_plane.plane import DataPlane, Options
-from trickle.records import AccessRecord
+from tricklecast.app.control_plane.records import RecordRequests
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.delegating import CONNECTION
+from tricklecast.app.data_plane.identity import client_key
+from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.trickle.records import AccessRecord
 
 SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/x" * 500, "client": None, "headers": []}
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from app.core.budget import Budget
-from app.core.channel import Channel
-from app.core.facts import Fact, Journal
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.core.resolution import Refusal, Serve, Wait
-from app.core.segment import FRAME_COST, SEGMENT_COST, Segment, decode_frame, encode_frame
-from app.core.writer import Outcome, Verdict, Writer
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.facts import Fact, Journal
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.resolution import Refusal, Serve, Wait
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Segment, decode_frame, encode_frame
+from tricklecast.app.core.writer import Outcome, Verdict, Writer
 
 
 class Told:

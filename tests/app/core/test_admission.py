@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from app.core.admission import Admission
-from app.core.capacity import Capacity
-from app.core.clients import Client
-from app.core.limits import Limit, Limits
+from tricklecast.app.core.admission import Admission
+from tricklecast.app.core.capacity import Capacity
+from tricklecast.app.core.clients import Client
+from tricklecast.app.core.limits import Limit, Limits
 
 
 def make(**limits: Any) -> Admission:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.budget import Budget
-from app.core.segment import SEGMENT_COST, Event, Segment
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.segment import SEGMENT_COST, Event, Segment
 
 
 class Leaver:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.capacity import UNLIMITED, Capacities, Capacity
-from app.core.limits import Limits
+from tricklecast.app.core.capacity import UNLIMITED, Capacities, Capacity
+from tricklecast.app.core.limits import Limits
 
 
 def filled(limit: int | None, used: int) -> Capacity:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.budget import Budget
-from app.core.facts import ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
-from app.core.invariants import check_channel
-from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
-from app.core.writer import Outcome, Verdict, Writer
 from tests.app.core.support import Bench, content, cost, refusal
-from trickle.wire import LAST_SEQ
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
+from tricklecast.app.core.invariants import check_channel
+from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
+from tricklecast.app.core.writer import Outcome, Verdict, Writer
+from tricklecast.trickle.wire import LAST_SEQ
 
 # The head.
 

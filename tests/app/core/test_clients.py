@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from app.core.clients import Client, Clients
+from tricklecast.app.core.clients import Client, Clients
 
 
 def visit(clients: Clients, address: str) -> Client:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.crowd import CROWD, STRIDE, Crowd
+from tricklecast.app.core.crowd import CROWD, STRIDE, Crowd
 
 
 @pytest.mark.parametrize(("after", "step"), [(-1, False), (0, False), (1, True), (STRIDE, True), (STRIDE + 1, False)])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from app.core.deadlines import Deadlines
-from app.core.limits import Limits
-from app.core.segment import Segment
-from app.core.writer import Writer
+from tricklecast.app.core.deadlines import Deadlines
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.writer import Writer
 
 
 def make() -> tuple[Deadlines, list[float]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.drain import COME_BACK_S, Drain
 from benchmarks.restart import WINDOW_S, busiest
+from tricklecast.app.core.drain import COME_BACK_S, Drain
 
 SECONDS: Final = st.floats(0.0, 3600.0)
 BEGUN: Final = 100.0

@@ -6,8 +6,16 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, Journal, SegmentClosed, SegmentOpened
-from app.core.segment import State
+from tricklecast.app.core.facts import (
+    ChannelCreated,
+    ChannelEnded,
+    EndReason,
+    Fact,
+    Journal,
+    SegmentClosed,
+    SegmentOpened,
+)
+from tricklecast.app.core.segment import State
 
 
 def test_facts_are_indexed_without_gaps() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.crowd import CROWD
-from app.core.guard import (
+from tricklecast.app.core.crowd import CROWD
+from tricklecast.app.core.guard import (
     CLIENTS,
     DOUBLED,
     FIRST_HOLD_S,
@@ -23,7 +23,7 @@ from app.core.guard import (
     Answer,
     Guard,
 )
-from app.core.limits import Limits
+from tricklecast.app.core.limits import Limits
 
 LOOPS = [*Answer]
 ABOUT_A_SEQ = [answer for answer in Answer if answer not in FRUITLESS]

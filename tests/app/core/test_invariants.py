@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from app.core.channel import Channel
-from app.core.invariants import check_channel, check_registry
-from app.core.registry import Registry, Tombstone
-from app.core.segment import Segment, State
-from app.core.writer import Verdict
 from tests.app.core.support import Watcher, grant, make_registry, publish
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.invariants import check_channel, check_registry
+from tricklecast.app.core.registry import Registry, Tombstone
+from tricklecast.app.core.segment import Segment, State
+from tricklecast.app.core.writer import Verdict
 
 
 def busy() -> Registry:

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from app.core.limits import GiB, Limits, MiB
+from tricklecast.app.core.limits import GiB, Limits, MiB
 
 
 def test_defaults_are_the_documented_ones() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from app.core.facts import ChannelCreated, ChannelEnded, EndReason
-from app.core.invariants import check_registry
-from app.core.limits import Limit
-from app.core.registry import STALE_DEADLINES, Registry
-from app.core.resolution import Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.window import Eviction
-from app.core.writer import Outcome, Verdict
 from tests.app.core.support import Leaver, Told, Watcher, content, cost, grant, make_registry, publish, refusal
+from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason
+from tricklecast.app.core.invariants import check_registry
+from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.registry import STALE_DEADLINES, Registry
+from tricklecast.app.core.resolution import Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.window import Eviction
+from tricklecast.app.core.writer import Outcome, Verdict
 
 
 def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:

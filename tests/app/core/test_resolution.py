@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
 from tests.app.core.support import Bench
+from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
 
 
 def test_a_reader_is_told_one_of_six_things() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.segment import (
+from tests.app.core.support import Bench, Told, Watcher
+from tricklecast.app.core.segment import (
     FRAME_COST,
     MAX_FORMER_KEYS,
     SEGMENT_COST,
@@ -22,9 +23,8 @@ from app.core.segment import (
     encode_frame,
     prefix,
 )
-from app.core.writer import Writer
-from tests.app.core.support import Bench, Told, Watcher
-from trickle.errors import LocalProtocolError
+from tricklecast.app.core.writer import Writer
+from tricklecast.trickle.errors import LocalProtocolError
 
 CLOSED = [state for state in State if state not in (State.WAITING, State.OPEN)]
 

@@ -6,10 +6,10 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from app.core.facts import EndReason
-from app.core.statistics import ChannelStatistics, channel_statistics
-from app.core.window import Eviction
 from tests.app.core.support import Bench, cost
+from tricklecast.app.core.facts import EndReason
+from tricklecast.app.core.statistics import ChannelStatistics, channel_statistics
+from tricklecast.app.core.window import Eviction
 
 
 def test_a_new_channel_is_empty() -> None:

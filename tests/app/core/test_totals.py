@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.core.facts import EndReason
-from app.core.totals import Totals, totals_of
 from tests.app.core.support import Bench
+from tricklecast.app.core.facts import EndReason
+from tricklecast.app.core.totals import Totals, totals_of
 
 
 def test_no_channels_are_nothing() -> None:

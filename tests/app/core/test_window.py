@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.core.budget import Budget
-from app.core.limits import Limits
-from app.core.segment import Event, Segment, encode_frame
-from app.core.window import Eviction, Window
+from tricklecast.app.core.budget import Budget
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.segment import Event, Segment, encode_frame
+from tricklecast.app.core.window import Eviction, Window
 
 
 def closed(seq: int, size: int = 1, now: float = 0.0, event: Event = Event.FINISH) -> Segment:

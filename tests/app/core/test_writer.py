@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.capacity import Capacity
-from app.core.segment import Segment
-from app.core.writer import Outcome, Verdict, Writer
 from tests.app.core.support import Bench, Told
+from tricklecast.app.core.capacity import Capacity
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.writer import Outcome, Verdict, Writer
 
 
 def make() -> Writer:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from app.core.channel import Channel
-from app.core.limits import Limit, Limits
-from app.core.registry import Registry
-from app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from app.core.segment import Event, Segment
-from app.core.writer import Outcome, Verdict
-from app.data_plane.answers import (
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.limits import Limit, Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.segment import Event, Segment
+from tricklecast.app.core.writer import Outcome, Verdict
+from tricklecast.app.data_plane.answers import (
     content_type_of,
     empty_reply,
     head_reply,
@@ -23,9 +23,9 @@ from app.data_plane.answers import (
     truncation_of,
     writer_reply,
 )
-from app.data_plane.replies import Reply
-from app.data_plane.routes import Route
-from trickle.records import Op
+from tricklecast.app.data_plane.replies import Reply
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.trickle.records import Op
 
 READ = Route(Op.READ, "c", -1)
 PUBLISH = Route(Op.PUBLISH, "c", 5)

@@ -8,16 +8,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from app.conformance.connection import Connection
-from app.conformance.target import Channel, Target
-from app.core.crowd import CROWD
-from app.core.guard import FORGOTTEN_S, FREE, Answer, Guard
-from app.data_plane import guarded
-from app.data_plane.guarded import Guarded
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from trickle.records import AccessRecord
-from trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.core.crowd import CROWD
+from tricklecast.app.core.guard import FORGOTTEN_S, FREE, Answer, Guard
+from tricklecast.app.data_plane import guarded
+from tricklecast.app.data_plane.guarded import Guarded
+from tricklecast.trickle.records import AccessRecord
+from tricklecast.trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
 
 FOR_EVER_S = 3600.0
 NAMED = {CLIENT: "naive"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.data_plane.head import content_length, expects_continue, objection
-from trickle.wire import Status
+from tricklecast.app.data_plane.head import content_length, expects_continue, objection
+from tricklecast.trickle.wire import Status
 
 HOST = (b"host", b"x")
 CHUNKED = (b"transfer-encoding", b"chunked")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.data_plane.histogram import DELAYS_US, Histogram
+from tricklecast.app.data_plane.histogram import DELAYS_US, Histogram
 
 
 def test_a_bound_belongs_to_its_bucket() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.core.segment import Segment
-from app.data_plane.histogram import Histogram
-from app.data_plane.latencies import Latencies
-from app.data_plane.plane import DataPlane, Options
 from tests.support.local import local_server
 from tests.support.waiting import eventually
-from trickle.records import AccessRecord, Op
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.data_plane.histogram import Histogram
+from tricklecast.app.data_plane.latencies import Latencies
+from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.trickle.records import AccessRecord, Op
 
 
 def values(histogram: Histogram) -> tuple[int, int]:

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from app.conformance.connection import Connection
-from app.data_plane.door import MAX_SURPLUS
 from tests.support.limits import check_refused, limited
 from tests.support.local import local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.data_plane.door import MAX_SURPLUS
 
 FORWARDED = "X-Forwarded-For"
 

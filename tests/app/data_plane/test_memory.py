@@ -13,10 +13,10 @@ from pathlib import Path
 import httptools
 import pytest
 
-from app.conformance.target import Channel
-from app.core.segment import Segment
 from tests.support.local import local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.target import Channel
+from tricklecast.app.core.segment import Segment
 
 KEPT = 4
 
@@ -79,7 +79,9 @@ def only_for_the_collector() -> Counter[str]:
     try:
         gc.collect()
         ours = [
-            type(thing) for thing in gc.garbage if type(thing).__module__.startswith(("app.core", "app.data_plane"))
+            type(thing)
+            for thing in gc.garbage
+            if type(thing).__module__.startswith(("tricklecast.app.core", "tricklecast.app.data_plane"))
         ]
         return Counter(kind.__name__ for kind in ours)
     finally:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.conformance.connection import Connection, encode_chunk
-from app.conformance.target import Channel, Target
-from app.data_plane.turns import QUEUE_BYTES, QUEUE_REQUESTS
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.connection import Connection, encode_chunk
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.data_plane.turns import QUEUE_BYTES, QUEUE_REQUESTS
 
 
 def test_a_connection_serves_one_request_after_the_other(channel: Channel, target: Target) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.conformance.connection import encode_chunk
-from app.conformance.target import Channel, Target
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.connection import encode_chunk
+from tricklecast.app.conformance.target import Channel, Target
 
 MB = 1 << 20
 
@@ -368,7 +368,7 @@ def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() ->
 
 def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are refused at once."""
-    monkeypatch.setattr("app.data_plane.dispatch.MAX_OVERTAKING", 1)
+    monkeypatch.setattr("tricklecast.app.data_plane.dispatch.MAX_OVERTAKING", 1)
     with local_server(overtaking_grace_s=30) as server, server.client() as target:
         channel = target.channel()
         channel.publish(0)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.conformance.connection import Connection, encode_chunk
-from app.conformance.stream import Cut
-from app.conformance.target import Channel, Target
-from app.data_plane.stalled import cut_off_stalled
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.connection import Connection, encode_chunk
+from tricklecast.app.conformance.stream import Cut
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.data_plane.stalled import cut_off_stalled
 
 READERS = 60
 

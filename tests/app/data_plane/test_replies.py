@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.data_plane.replies import PREFLIGHT, Reply, header_lines, segment_head, truncated_end
-from trickle.wire import PHRASES, Status
+from tricklecast.app.data_plane.replies import PREFLIGHT, Reply, header_lines, segment_head, truncated_end
+from tricklecast.trickle.wire import PHRASES, Status
 
 COMMON = b"date: now\r\nserver: us\r\n"
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.data_plane.identity import MAX_TEXT
-from app.data_plane.request import Request
-from app.data_plane.routes import Route
-from trickle.records import AccessRecord, Op
+from tricklecast.app.data_plane.identity import MAX_TEXT
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.routes import Route
+from tricklecast.trickle.records import AccessRecord, Op
 
 
 def make(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.data_plane.routes import CONTROL_PLANE, KEPT_BYTES, Route, Router, parse_route
-from trickle.paths import normalize_base_path
-from trickle.records import Op
+from tricklecast.app.data_plane.routes import CONTROL_PLANE, KEPT_BYTES, Route, Router, parse_route
+from tricklecast.trickle.paths import normalize_base_path
+from tricklecast.trickle.records import Op
 
 SEGMENT_ALLOW = "GET, HEAD, POST, DELETE, OPTIONS"
 

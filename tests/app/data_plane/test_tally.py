@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from app.conformance.target import Target
-from app.data_plane.tally import Tally
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from trickle.records import AccessRecord
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.data_plane.tally import Tally
+from tricklecast.trickle.records import AccessRecord
 
 
 @contextmanager

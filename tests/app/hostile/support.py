@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.conformance.target import Channel
-from app.core.invariants import check_registry
-from app.data_plane.patience import Patience
-from app.data_plane.plane import DataPlane
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.conformance.target import Channel
+from tricklecast.app.core.invariants import check_registry
+from tricklecast.app.data_plane.patience import Patience
+from tricklecast.app.data_plane.plane import DataPlane
 
 CONTROL: Final = "control"
 CONTROL_BODIES: Final = (b"first", b"second")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from app.conformance.connection import Connection, encode_chunk
-from app.conformance.target import Channel, Target
-from app.data_plane.delegating import BODY_BYTES
-from app.data_plane.protocol import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
-from app.data_plane.turns import MAX_QUEUED, QUEUE_REQUESTS
 from tests.app.hostile.support import left_over
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.connection import Connection, encode_chunk
+from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.data_plane.delegating import BODY_BYTES
+from tricklecast.app.data_plane.protocol import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
+from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_REQUESTS
 
 CREATE = "/api/v1/channels"
 NEXT = "/trickle/control/next"

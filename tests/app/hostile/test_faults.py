@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.data_plane import protocol
 from tests.app.hostile.support import exchange, healthy
 from tests.support.local import local_server
+from tricklecast.app.data_plane import protocol
 
 
 def test_a_fault_while_a_request_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.conformance.target import Channel, Target
 from tests.app.hostile.support import exchange, statuses
 from tests.support.local import LocalServer
+from tricklecast.app.conformance.target import Channel, Target
 
 CHUNKED_BODY = b"4\r\ndata\r\n0\r\n\r\n"
 

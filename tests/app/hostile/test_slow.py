@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.conformance.target import Target
 from tests.app.hostile.support import Clock, Watched, clock_of, watched
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
+from tricklecast.app.conformance.target import Target
 
 HEAD_S = 10.0
 KEEP_ALIVE_S = 75.0

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from app.conformance.target import Target
-from app.data_plane.door import MAX_SURPLUS
-from app.tls_listener import _why
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.conformance.target import Target
+from tricklecast.app.data_plane.door import MAX_SURPLUS
+from tricklecast.app.tls_listener import _why
 
 Certificate = tuple[Path, Path]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from app.access_log import AccessLog
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.data_plane.plane import DataPlane, Options
-from app.metrics.endpoint import collectors
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.metrics.endpoint import collectors
 
 
 class Family(NamedTuple):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.access.access import Access
-from app.metrics.access import AccessCollector
-from app.settings import load
 from tests.app.access.service import service
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import local_server
+from tricklecast.app.access.access import Access
+from tricklecast.app.metrics.access import AccessCollector
+from tricklecast.app.settings import load
 
 
 def test_without_access_control() -> None:

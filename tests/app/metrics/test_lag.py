@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from app.data_plane.plane import DataPlane
-from app.metrics.lag import MOST, STEPS, STEPS_S, ReaderLag
 from tests.app.metrics.scrape import Samples, labelled, scrape
+from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.metrics.lag import MOST, STEPS, STEPS_S, ReaderLag
 
 
 class Connection:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.core.limits import Limit
 from tests.app.metrics.scrape import labelled, samples
 from tests.support.local import local_server
 from tests.support.waiting import eventually
+from tricklecast.app.core.limits import Limit
 
 
 def test_what_is_there_is_shown() -> None:

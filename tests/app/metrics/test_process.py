@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from app.access_log import AccessLog
-from app.core.limits import Limits
-from app.core.registry import Registry
-from app.data_plane.plane import DataPlane, Options
-from app.metrics.process import ServerCollector
 from tests.app.metrics.scrape import Samples, scrape
-from trickle import __version__
-from trickle.records import AccessRecord, Op
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.metrics.process import ServerCollector
+from tricklecast.trickle import __version__
+from tricklecast.trickle.records import AccessRecord, Op
 
 
 def make_plane() -> DataPlane:

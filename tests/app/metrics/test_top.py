@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.metrics.top import MIN_INTERVAL_S, OTHER, TopChannels
 from tests.app.metrics.scrape import labelled, scrape
+from tricklecast.app.metrics.top import MIN_INTERVAL_S, OTHER, TopChannels
 
 RECEIVED = "tricklecast_channel_received_bytes_per_second"
 SENT = "tricklecast_channel_sent_bytes_per_second"

@@ -7,8 +7,8 @@ import time
 import anyio
 import anyio.lowlevel
 
-import publisher.stress
-from trickle.stress import Desk, Orders
+import tricklecast.publisher.stress
+from tricklecast.trickle.stress import Desk, Orders
 
 BLOCKED_S = 0.04
 
@@ -23,5 +23,5 @@ async def work(orders: Orders, desk: Desk) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(hog)
-        await publisher.stress.work(orders, desk)
+        await tricklecast.publisher.stress.work(orders, desk)
         tasks.cancel_scope.cancel()

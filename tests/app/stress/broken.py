@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trickle.stress import Desk, Orders
+from tricklecast.trickle.stress import Desk, Orders
 
 
 async def work(orders: Orders, desk: Desk) -> None:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
-from trickle import wire
+from tricklecast.trickle import wire
 
 BodyOf = Callable[[int], Awaitable[bytes]]
 

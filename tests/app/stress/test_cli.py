@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import typer
 
-from app.cli import cli
-from app.stress.cli import stress
-from app.stress.runner import StressFailed
 from tests.support.local import local_server
-from trickle.errors import ConnectionLost
+from tricklecast.app.cli import cli
+from tricklecast.app.stress.cli import stress
+from tricklecast.app.stress.runner import StressFailed
+from tricklecast.trickle.errors import ConnectionLost
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from app.stress.histogram import Histogram
+from tricklecast.app.stress.histogram import Histogram
 
 
 def test_quantiles_are_close_to_the_exact_ones() -> None:

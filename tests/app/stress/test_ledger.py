@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from app.stress.faults import EXAMPLES, Fault
-from app.stress.ledger import Ledger
-from trickle.stress import Left, Received, Record, Sent
+from tricklecast.app.stress.faults import EXAMPLES, Fault
+from tricklecast.app.stress.ledger import Ledger
+from tricklecast.trickle.stress import Left, Received, Record, Sent
 
 MS = 1_000_000
 

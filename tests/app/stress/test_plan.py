@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from app.stress.plan import Plan, base_url, parse_sizes, segments_in
-from trickle.errors import InvalidInput
-from trickle.load import Load
+from tricklecast.app.stress.plan import Plan, base_url, parse_sizes, segments_in
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.load import Load
 
 LOAD = Load(seed=1, channels=3, segments=10, every_s=0.5, smallest=20, largest=40, chunk_bytes=10)
 

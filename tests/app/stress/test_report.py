@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from app.stress.bottleneck import bottlenecks
-from app.stress.faults import Fault
-from app.stress.plan import Plan
-from app.stress.report import as_document, print_report, progress, progress_line
-from app.stress.runner import Run, Worker
-from trickle.load import Load
-from trickle.stress import Health, Left, Orders, Received, Sent
+from tricklecast.app.stress.bottleneck import bottlenecks
+from tricklecast.app.stress.faults import Fault
+from tricklecast.app.stress.plan import Plan
+from tricklecast.app.stress.report import as_document, print_report, progress, progress_line
+from tricklecast.app.stress.runner import Run, Worker
+from tricklecast.trickle.load import Load
+from tricklecast.trickle.stress import Health, Left, Orders, Received, Sent
 
 LOAD = Load(seed=1, channels=1, segments=2, every_s=0.5, smallest=20, largest=20, chunk_bytes=20)
 MS = 1_000_000

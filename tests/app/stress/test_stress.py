@@ -15,16 +15,16 @@ import anyio
 import pytest
 import typer
 
-from app.stress.cli import stress
-from app.stress.faults import Fault
-from app.stress.plan import Plan
-from app.stress.report import as_document
-from app.stress.runner import Run, StressFailed
 from tests.app.stress.faulty import Answer, BodyOf, Spoil, faulty_server
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
-from trickle.load import Load
-from trickle.records import Op
+from tricklecast.app.stress.cli import stress
+from tricklecast.app.stress.faults import Fault
+from tricklecast.app.stress.plan import Plan
+from tricklecast.app.stress.report import as_document
+from tricklecast.app.stress.runner import Run, StressFailed
+from tricklecast.trickle.load import Load
+from tricklecast.trickle.records import Op
 
 T = TypeVar("T")
 

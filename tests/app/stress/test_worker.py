@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 import pytest
 
-from app.stress import worker
-from app.stress.worker import Post, Watch, serve
 from tests.support.waiting import until
-from trickle.load import Load
-from trickle.stress import Desk, Left, Orders, Seat, Sent, from_line, to_line
+from tricklecast.app.stress import worker
+from tricklecast.app.stress.worker import Post, Watch, serve
+from tricklecast.trickle.load import Load
+from tricklecast.trickle.stress import Desk, Left, Orders, Seat, Sent, from_line, to_line
 
 LOAD = Load(seed=1, channels=1, segments=2, every_s=0.02, smallest=20, largest=20, chunk_bytes=20)
 ORDERS = Orders((Seat(0, "http://host/trickle/a"),), LOAD)

@@ -15,9 +15,9 @@ from av.bitstream import BitStreamFilterContext
 from av.stream import Stream
 from av.video.frame import VideoFrame
 
-from publisher.media.picture import BLACK
-from publisher.media.source import MediaSource
-from trickle.picture_clock import read
+from tricklecast.publisher.media.picture import BLACK
+from tricklecast.publisher.media.source import MediaSource
+from tricklecast.trickle.picture_clock import read
 
 
 class Packets:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.media.boxes import (
+from tricklecast.publisher.media.boxes import (
     Sample,
     TrackHeader,
     boxes,

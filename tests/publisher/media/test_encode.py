@@ -14,11 +14,11 @@ from av.audio.frame import AudioFrame
 from av.stream import Stream
 from av.video.frame import VideoFrame
 
-import publisher.media.encode
-from publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
-from publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
+import tricklecast.publisher.media.encode
 from tests.publisher.media.generated import Packets, frames_of, luma, muxed, time_of
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
+from tricklecast.publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
+from tricklecast.trickle.errors import InvalidInput
 
 SHAPE = VideoShape(64, 64, Fraction(25), Fraction(1, 90_000))
 CODING = VideoCoding(None, 1.0, "ultrafast")
@@ -218,7 +218,7 @@ def test_sound_begins_anew_at_any_time() -> None:
 
 def test_a_missing_encoder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyAV can be built without them."""
-    monkeypatch.setattr(publisher.media.encode, "VIDEO_ENCODER", "libnothing")
+    monkeypatch.setattr(tricklecast.publisher.media.encode, "VIDEO_ENCODER", "libnothing")
     encoders = Encoders()
     with pytest.raises(InvalidInput, match="no encoder libnothing"):
         encoders.add_video(SHAPE, CODING)

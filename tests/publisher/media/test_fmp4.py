@@ -10,11 +10,11 @@ import av
 from av import Packet
 from av.stream import Stream
 
-from publisher.media.boxes import boxes, track_headers
-from publisher.media.fmp4 import MAX_HELD, FragmentedMp4
-from publisher.media.muxer import Times
-from publisher.media.timestamps import CLOCK_HZ
 from tests.publisher.media.clips import decode, make_clip
+from tricklecast.publisher.media.boxes import boxes, track_headers
+from tricklecast.publisher.media.fmp4 import MAX_HELD, FragmentedMp4
+from tricklecast.publisher.media.muxer import Times
+from tricklecast.publisher.media.timestamps import CLOCK_HZ
 
 
 def read(path: Path) -> tuple[list[Stream], list[Packet[Stream]]]:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from publisher.media import inputs
-from publisher.media.inputs import Input, Kind
 from tests.publisher.media.clips import make_clip
 from tests.publisher.media.test_relay import free_port
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media import inputs
+from tricklecast.publisher.media.inputs import Input, Kind
+from tricklecast.trickle.errors import InvalidInput
 
 
 def never() -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 import av
 import pytest
 
-from publisher.media.mpegts import PACKET_BYTES, ContinuityCounters, MpegTs
-from publisher.media.muxer import Times
 from tests.publisher.media.clips import decode, make_clip
+from tricklecast.publisher.media.mpegts import PACKET_BYTES, ContinuityCounters, MpegTs
+from tricklecast.publisher.media.muxer import Times
 
 
 def pids(data: bytes) -> list[int]:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from publisher.media.pace import POLL_S, Pace, SystemClock
 from tests.publisher.media.generated import FakeClock
+from tricklecast.publisher.media.pace import POLL_S, Pace, SystemClock
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 8.0])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from av.video.frame import VideoFrame
 
-from publisher.media.digits import Digits
-from publisher.media.picture import BLACK, WHITE, Painter
 from tests.publisher.media.generated import clock_of, flashes, luma
-from trickle.picture_clock import strip_height
+from tricklecast.publisher.media.digits import Digits
+from tricklecast.publisher.media.picture import BLACK, WHITE, Painter
+from tricklecast.trickle.picture_clock import strip_height
 
 NOW_US = 1_785_000_000_123_456  # 17:20:00.123 UTC
 

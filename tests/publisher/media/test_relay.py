@@ -17,13 +17,13 @@ from random import Random
 import av
 import pytest
 
-from publisher.media import inputs
-from publisher.media.inputs import Input
-from publisher.media.relay import ContainerKind, MediaOptions, Relay
-from publisher.steps import Chunk, Cut
 from tests.publisher.media.clips import FRAME_RATE, Decoded, decode, make_clip
-from trickle.errors import InvalidInput
-from trickle.producer_time import PACKET_BYTES
+from tricklecast.publisher.media import inputs
+from tricklecast.publisher.media.inputs import Input
+from tricklecast.publisher.media.relay import ContainerKind, MediaOptions, Relay
+from tricklecast.publisher.steps import Chunk, Cut
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.producer_time import PACKET_BYTES
 
 FRAMES = 3 * FRAME_RATE
 LIMIT_S = 30
@@ -278,7 +278,7 @@ def test_what_could_not_be_carried_can_be_encoded() -> None:
     device = "lavfi:testsrc2=size=64x64:duration=2"
     with pytest.raises(InvalidInput, match=r"can carry \(wrapped_avframe\); --transcode may help"):
         Run(device, OPTIONS).run()
-    from publisher.media.transcode import TranscodeOptions
+    from tricklecast.publisher.media.transcode import TranscodeOptions
 
     done = Run(device, MediaOptions(realtime=False, transcode=TranscodeOptions(gop=1.0))).run()
     assert len(done.segments) == 2

@@ -11,16 +11,16 @@ from pathlib import Path
 import av
 import pytest
 
-from publisher.media.boxes import boxes
-from publisher.media.muxer import Container
-from publisher.media.pace import Pace
-from publisher.media.relay import ContainerKind
-from publisher.media.remux import Cutting, Remuxer, SourceBroke
-from publisher.media.source import open_media
-from publisher.steps import Chunk, Cut, Step
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
-from trickle.errors import InvalidInput
-from trickle.producer_time import PACKET_BYTES, read_prft, read_temi
+from tricklecast.publisher.media.boxes import boxes
+from tricklecast.publisher.media.muxer import Container
+from tricklecast.publisher.media.pace import Pace
+from tricklecast.publisher.media.relay import ContainerKind
+from tricklecast.publisher.media.remux import Cutting, Remuxer, SourceBroke
+from tricklecast.publisher.media.source import open_media
+from tricklecast.publisher.steps import Chunk, Cut, Step
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.producer_time import PACKET_BYTES, read_prft, read_temi
 
 BOTH = pytest.mark.parametrize("kind", list(ContainerKind), ids=lambda kind: kind.value)
 FORMATS = {ContainerKind.MPEGTS: "mpegts", ContainerKind.FMP4: "mp4"}

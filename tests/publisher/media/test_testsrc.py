@@ -9,10 +9,10 @@ import av
 import pytest
 from av.video.reformatter import VideoReformatter
 
-from publisher.media.coding import AudioCodec
-from publisher.media.testsrc import TestOptions, TestSource
 from tests.publisher.media.generated import FakeClock, beeps, clock_of, flashes, frames_of, muxed, time_of
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.coding import AudioCodec
+from tricklecast.publisher.media.testsrc import TestOptions, TestSource
+from tricklecast.trickle.errors import InvalidInput
 
 
 def source(options: str = "", clock: FakeClock | None = None) -> TestSource:

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
+from tricklecast.publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
 
 MS = Fraction(1, 1000)
 TICK = Fraction(1, CLOCK_HZ)

@@ -19,10 +19,6 @@ from av.stream import Disposition, Stream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from publisher.media.coding import AudioCodec
-from publisher.media.source import ContainerSource, MediaSource, open_media
-from publisher.media.testsrc import TestOptions, TestSource
-from publisher.media.transcode import TranscodeOptions, Transcoder
 from tests.publisher.media.clips import decode, make_clip
 from tests.publisher.media.generated import (
     FakeClock,
@@ -35,7 +31,11 @@ from tests.publisher.media.generated import (
     muxed,
     time_of,
 )
-from trickle.errors import InvalidInput
+from tricklecast.publisher.media.coding import AudioCodec
+from tricklecast.publisher.media.source import ContainerSource, MediaSource, open_media
+from tricklecast.publisher.media.testsrc import TestOptions, TestSource
+from tricklecast.publisher.media.transcode import TranscodeOptions, Transcoder
+from tricklecast.trickle.errors import InvalidInput
 
 
 def transcoder(source: MediaSource | Path, warnings: list[str] | None = None, **options: Any) -> Transcoder:

@@ -11,14 +11,14 @@ import pytest
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from publisher.media.boxes import display_matrix
-from publisher.media.relay import ContainerKind
-from publisher.media.remux import Remuxer
-from publisher.media.source import open_media
-from publisher.media.transcode import TranscodeOptions, Transcoder
-from publisher.media.turning import Turn
-from publisher.steps import Chunk
 from tests.publisher.media.generated import frames_of, luma, muxed
+from tricklecast.publisher.media.boxes import display_matrix
+from tricklecast.publisher.media.relay import ContainerKind
+from tricklecast.publisher.media.remux import Remuxer
+from tricklecast.publisher.media.source import open_media
+from tricklecast.publisher.media.transcode import TranscodeOptions, Transcoder
+from tricklecast.publisher.media.turning import Turn
+from tricklecast.publisher.steps import Chunk
 
 WIDE, HIGH = 64, 32
 ONE = 1 << 16

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subscriber.archive.disk import DirectoryInUse, Disk
-from subscriber.archive.folder import COMPACT_LINES, INDEX, PART, Folder
-from subscriber.archive.index import DamagedIndex, Entry
-from subscriber.archive.keep import Keep
-from subscriber.archive.record import read_index
-from subscriber.sinks import SinkFailed
 from tests.subscriber.archive.faulty_disk import FULL, Crashed, FaultyDisk
-from trickle.errors import InvalidInput, LocalProtocolError
-from trickle.position import Position
+from tricklecast.subscriber.archive.disk import DirectoryInUse, Disk
+from tricklecast.subscriber.archive.folder import COMPACT_LINES, INDEX, PART, Folder
+from tricklecast.subscriber.archive.index import DamagedIndex, Entry
+from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive.record import read_index
+from tricklecast.subscriber.sinks import SinkFailed
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
+from tricklecast.trickle.position import Position
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from app.conformance.target import Channel
-from subscriber import DirectoryInUse, Entry, Position, Recording, read_index, record
-from subscriber.archive.folder import INDEX
-from subscriber.sinks import SinkFailed
 from tests.subscriber.archive.faulty_disk import FULL, FaultyDisk
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import until
-from trickle.errors import InvalidInput
+from tricklecast.app.conformance.target import Channel
+from tricklecast.subscriber import DirectoryInUse, Entry, Position, Recording, read_index, record
+from tricklecast.subscriber.archive.folder import INDEX
+from tricklecast.subscriber.sinks import SinkFailed
+from tricklecast.trickle.errors import InvalidInput
 
 
 @pytest.fixture(scope="module")

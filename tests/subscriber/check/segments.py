@@ -15,13 +15,13 @@ from av import Packet
 from av.container import InputContainer, OutputContainer
 from av.stream import Stream
 
-from subscriber.check.content import Channel
-from subscriber.check.decode import first_picture
-from subscriber.check.judge import Judgement, judge
-from subscriber.check.media import Container
-from subscriber.check.observations import Head, Run, Seen
-from subscriber.check.study import Study
-from trickle import wire
+from tricklecast.subscriber.check.content import Channel
+from tricklecast.subscriber.check.decode import first_picture
+from tricklecast.subscriber.check.judge import Judgement, judge
+from tricklecast.subscriber.check.media import Container
+from tricklecast.subscriber.check.observations import Head, Run, Seen
+from tricklecast.subscriber.check.study import Study
+from tricklecast.trickle import wire
 
 MPEGTS: Final = {"mpegts_copyts": "1", "flush_packets": "1", "mpegts_flags": "pat_pmt_at_frames", "pcr_period": "20"}
 COMMON: Final = {"avoid_negative_ts": "disabled", "max_interleave_delta": "1"}

@@ -10,13 +10,13 @@ import pytest
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from subscriber.check.content import Channel
-from subscriber.check.decode import first_picture
-from subscriber.check.findings import Verdict
-from subscriber.check.media import Container
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut, judged, numbered, seen_of, troubles
-from trickle import picture_clock, producer_time
+from tricklecast.subscriber.check.content import Channel
+from tricklecast.subscriber.check.decode import first_picture
+from tricklecast.subscriber.check.findings import Verdict
+from tricklecast.subscriber.check.media import Container
+from tricklecast.trickle import picture_clock, producer_time
 
 BEGAN_MS = 1_700_000_100_800
 """A little before the first segment of ``seen_of`` arrives."""

@@ -17,10 +17,6 @@ from av.stream import Stream
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
-from subscriber.check.findings import Limits, Verdict
-from subscriber.check.judge import RULES, judge
-from subscriber.check.media import Container, Media
-from subscriber.check.observations import Ended, Head, Run, Seen
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import (
     cut,
@@ -30,6 +26,10 @@ from tests.subscriber.check.segments import (
     seen_of,
     troubles,
 )
+from tricklecast.subscriber.check.findings import Limits, Verdict
+from tricklecast.subscriber.check.judge import RULES, judge
+from tricklecast.subscriber.check.media import Container, Media
+from tricklecast.subscriber.check.observations import Ended, Head, Run, Seen
 
 Clip = Callable[..., Path]
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from subscriber.check.audio_frames import FrameCounter, counter_for
-from subscriber.check.content import HEAD_BYTES, Channel, sniff
-from subscriber.check.fmp4 import Fmp4Reader, Init
-from subscriber.check.media import MAX_STEPS, Container, Fault, Kind, Media, Opening, TrackNotes
-from subscriber.check.mpegts import MpegtsReader, Multiplex
-from subscriber.check.openings import opening
-from subscriber.check.psi import Sections, crc32, is_intact, programs, streams
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut
+from tricklecast.subscriber.check.audio_frames import FrameCounter, counter_for
+from tricklecast.subscriber.check.content import HEAD_BYTES, Channel, sniff
+from tricklecast.subscriber.check.fmp4 import Fmp4Reader, Init
+from tricklecast.subscriber.check.media import MAX_STEPS, Container, Fault, Kind, Media, Opening, TrackNotes
+from tricklecast.subscriber.check.mpegts import MpegtsReader, Multiplex
+from tricklecast.subscriber.check.openings import opening
+from tricklecast.subscriber.check.psi import Sections, crc32, is_intact, programs, streams
 
 
 def packet(pid: int, counter: int, payload: bytes, *, starts: bool = False, adaptation: bytes | None = None) -> bytes:

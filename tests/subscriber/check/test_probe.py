@@ -18,20 +18,20 @@ import httpx
 import pytest
 from rich.console import Console
 
-from app.cli import main
-from publisher import Publisher
-from subscriber.check.findings import Verdict
-from subscriber.check.judge import Judgement, judge
-from subscriber.check.media import Container
-from subscriber.check.observations import Ended, Run
-from subscriber.check.probe import Order, Probe
-from subscriber.check.report import as_dict, as_json, print_report
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut, judged, numbered, seen_of
 from tests.support.local import local_server
 from tests.support.waiting import until
-from trickle import wire
-from trickle.errors import ChannelNotFound
+from tricklecast.app.cli import main
+from tricklecast.publisher import Publisher
+from tricklecast.subscriber.check.findings import Verdict
+from tricklecast.subscriber.check.judge import Judgement, judge
+from tricklecast.subscriber.check.media import Container
+from tricklecast.subscriber.check.observations import Ended, Run
+from tricklecast.subscriber.check.probe import Order, Probe
+from tricklecast.subscriber.check.report import as_dict, as_json, print_report
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import ChannelNotFound
 
 WITHIN_S = 30.0
 

@@ -11,18 +11,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from app.cli import main
-from app.running import runnable
-from subscriber.archive.keep import Keep
-from subscriber.check.cli import check
-from subscriber.command.cli import channels, subscribe
-from subscriber.command.events import Totals
-from subscriber.command.job import Request
-from subscriber.verdicts import OnLag
 from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
-from trickle.errors import InvalidInput
+from tricklecast.app.cli import main
+from tricklecast.app.running import runnable
+from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.check.cli import check
+from tricklecast.subscriber.command.cli import channels, subscribe
+from tricklecast.subscriber.command.events import Totals
+from tricklecast.subscriber.command.job import Request
+from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.trickle.errors import InvalidInput
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
 
@@ -101,7 +101,7 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(request)
         return Totals()
 
-    monkeypatch.setattr("subscriber.command.job.run", run)
+    monkeypatch.setattr("tricklecast.subscriber.command.job.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
     arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--raw"]
@@ -132,7 +132,7 @@ def test_losses_can_be_failures(monkeypatch: pytest.MonkeyPatch, fail_on: str, t
     async def run(request: object, reporter: object) -> Totals:
         return totals
 
-    monkeypatch.setattr("subscriber.command.job.run", run)
+    monkeypatch.setattr("tricklecast.subscriber.command.job.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
     assert CliRunner().invoke(app, [NOWHERE, "--fail-on", fail_on]).exit_code == code
@@ -164,9 +164,9 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     async def fetch_channels(url: str, transport: object, auth: object) -> dict[str, object]:
         return {"url": url}
 
-    monkeypatch.setattr("subscriber.command.listing.fetch_channels", fetch_channels)
+    monkeypatch.setattr("tricklecast.subscriber.command.listing.fetch_channels", fetch_channels)
     monkeypatch.setattr(
-        "subscriber.command.listing.print_channels", lambda answer, as_json: said.append((answer, as_json))
+        "tricklecast.subscriber.command.listing.print_channels", lambda answer, as_json: said.append((answer, as_json))
     )
     runnable(channels)(NOWHERE, as_json=True)
     assert said == [({"url": NOWHERE}, True)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import subscriber
-from subscriber.archive.index import Entry
-from subscriber.command.events import (
+from tricklecast import subscriber
+from tricklecast.subscriber.archive.index import Entry
+from tricklecast.subscriber.command.events import (
     Ended,
     Event,
     Failed,
@@ -25,10 +25,10 @@ from subscriber.command.events import (
     as_line,
     name_of,
 )
-from subscriber.remux.container import NothingToWrite
-from subscriber.sinks import SinkClosed
-from subscriber.verdicts import Gone
-from trickle import errors
+from tricklecast.subscriber.remux.container import NothingToWrite
+from tricklecast.subscriber.sinks import SinkClosed
+from tricklecast.subscriber.verdicts import Gone
+from tricklecast.trickle import errors
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
 KINDS: list[type[Event]] = [Started, SegmentRead, Gap, Retry, Reconnecting, Note, Ended, Failed]

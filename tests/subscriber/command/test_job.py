@@ -12,16 +12,26 @@ import anyio
 import pytest
 from rich.console import Console
 
-from subscriber.archive.record import read_index
-from subscriber.command.events import Ended, Event, Failed, Gap, Reconnecting, Retry, SegmentRead, Started, Totals
-from subscriber.command.job import Request, reports_on
-from subscriber.command.job import run as run_job
-from subscriber.command.progress import Progress
-from subscriber.command.reporting import People
-from subscriber.sinks import SinkClosed
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.waiting import until
-from trickle.errors import ChannelNotFound, InvalidInput, SegmentMissing, TrickleError
+from tricklecast.subscriber.archive.record import read_index
+from tricklecast.subscriber.command.events import (
+    Ended,
+    Event,
+    Failed,
+    Gap,
+    Reconnecting,
+    Retry,
+    SegmentRead,
+    Started,
+    Totals,
+)
+from tricklecast.subscriber.command.job import Request, reports_on
+from tricklecast.subscriber.command.job import run as run_job
+from tricklecast.subscriber.command.progress import Progress
+from tricklecast.subscriber.command.reporting import People
+from tricklecast.subscriber.sinks import SinkClosed
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, SegmentMissing, TrickleError
 
 
 class Heard(list[Event]):
@@ -344,10 +354,10 @@ def test_a_reader_who_leaves_the_pipe_is_a_normal_end(monkeypatch: pytest.Monkey
 
         async def flush(self) -> None: ...
 
-    monkeypatch.setattr("subscriber.command.outputs.open_sink", lambda _: Gone())
+    monkeypatch.setattr("tricklecast.subscriber.command.outputs.open_sink", lambda _: Gone())
     events = heard(faulty, "-", start="0")
     assert events.of(Ended)[0].reason == "reader"
-    monkeypatch.setattr("subscriber.command.job.descriptor_sink", lambda _: Gone())
+    monkeypatch.setattr("tricklecast.subscriber.command.job.descriptor_sink", lambda _: Gone())
 
     async def main() -> None:
         async with fake(endless) as server:

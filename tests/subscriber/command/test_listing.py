@@ -11,9 +11,9 @@ import httpx
 import pytest
 from rich.console import Console
 
-from subscriber.command.listing import fetch_channels, print_channels
-from subscriber.transport import GarbageAnswer
-from trickle.errors import ConnectionLost, InvalidURL, Refused, RemoteProtocolError
+from tricklecast.subscriber.command.listing import fetch_channels, print_channels
+from tricklecast.subscriber.transport import GarbageAnswer
+from tricklecast.trickle.errors import ConnectionLost, InvalidURL, Refused, RemoteProtocolError
 
 CAMERA = {
     "name": "camera",

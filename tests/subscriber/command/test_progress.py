@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from subscriber.command.events import Totals
-from subscriber.command.progress import Progress, summary
+from tricklecast.subscriber.command.events import Totals
+from tricklecast.subscriber.command.progress import Progress, summary
 
 
 def test_a_perfect_summary() -> None:
@@ -21,7 +21,7 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
 
     class Numbers:
         def statistics(self) -> object:
-            from subscriber.statistics import Statistics
+            from tricklecast.subscriber.statistics import Statistics
 
             return Statistics(bytes=received)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import av
 import pytest
 
-from subscriber.remux.joiner import Joiner, is_remuxed
-from subscriber.remux.source import NotMedia
-from subscriber.sinks import SinkFailed
 from tests.publisher.media.clips import Decoded, decode, make_clip
 from tests.support.segments import cut
+from tricklecast.subscriber.remux.joiner import Joiner, is_remuxed
+from tricklecast.subscriber.remux.source import NotMedia
+from tricklecast.subscriber.sinks import SinkFailed
 
 SECONDS = 4
 GOP = 25

@@ -10,12 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from analytics.classes import StormClass
-from analytics.report.figures import Blast, NodeMinute, Offender, RateRatio, Rhythm, Share, Sparkline, Success, Timeline
-from analytics.report.html import as_html
-from analytics.report.model import Episode, Report
-from analytics.report.terminal import print_report
 from tests.analytics.support.sample_report import sample_episode, sample_report
+from tricklecast.analytics.classes import StormClass
+from tricklecast.analytics.report.figures import (
+    Blast,
+    NodeMinute,
+    Offender,
+    RateRatio,
+    Rhythm,
+    Share,
+    Sparkline,
+    Success,
+    Timeline,
+)
+from tricklecast.analytics.report.html import as_html
+from tricklecast.analytics.report.model import Episode, Report
+from tricklecast.analytics.report.terminal import print_report
 
 COUNTS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(-(2**63), 2**63 - 1)

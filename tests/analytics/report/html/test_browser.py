@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from analytics.report.html import as_html
 from tests.analytics.support.sample_report import (
     HOSTILE,
     empty_report,
@@ -18,6 +17,7 @@ from tests.analytics.support.sample_report import (
     sample_report,
 )
 from tests.support.browser import Page, browser, find_browser
+from tricklecast.analytics.report.html import as_html
 
 PROGRAM = find_browser()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium, or set CHROMIUM")

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.params import StormParams
-from analytics.report.figures import Marker, RateRatio, Sparkline, Timeline
-from analytics.report.html.bars import bar, interval, reach
-from analytics.report.html.charts import (
+from tests.analytics.support.sample_report import at, sample_episode, sample_report
+from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.figures import Marker, RateRatio, Sparkline, Timeline
+from tricklecast.analytics.report.html.bars import bar, interval, reach
+from tricklecast.analytics.report.html.charts import (
     MAX_BARS,
     MAX_FLAGS,
     MAX_LANES,
@@ -21,8 +22,7 @@ from analytics.report.html.charts import (
     sparkline,
     timeline,
 )
-from analytics.report.html.scale import MAX_TICKS, TimeAxis, round_top, thinned
-from tests.analytics.support.sample_report import at, sample_episode, sample_report
+from tricklecast.analytics.report.html.scale import MAX_TICKS, TimeAxis, round_top, thinned
 
 AXIS = TimeAxis(at(0), at(100))
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.report.formats import UNKNOWN
-from analytics.report.html.markup import MAX_TEXT, MAX_TITLE, element, joined, name, phrase, time
-from analytics.report.html.tables import Column, table
-from analytics.report.plain import Name, spelled
+from tricklecast.analytics.report.formats import UNKNOWN
+from tricklecast.analytics.report.html.markup import MAX_TEXT, MAX_TITLE, element, joined, name, phrase, time
+from tricklecast.analytics.report.html.tables import Column, table
+from tricklecast.analytics.report.plain import Name, spelled
 
 
 class Seen(HTMLParser):

@@ -10,10 +10,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from analytics.report.formats import clock
-from analytics.report.html import as_html
-from analytics.report.html.episodes import AMPLE, FEW, MAX_AMPLE, SCARCE, explain_command
-from analytics.report.model import Report
 from tests.analytics.support.sample_report import (
     HOSTILE,
     at,
@@ -24,6 +20,10 @@ from tests.analytics.support.sample_report import (
     sample_episode,
     sample_report,
 )
+from tricklecast.analytics.report.formats import clock
+from tricklecast.analytics.report.html import as_html
+from tricklecast.analytics.report.html.episodes import AMPLE, FEW, MAX_AMPLE, SCARCE, explain_command
+from tricklecast.analytics.report.model import Report
 
 REPORTS = {"sample": sample_report, "quiet": quiet_report, "empty": empty_report, "hostile": hostile_report}
 

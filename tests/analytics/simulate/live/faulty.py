@@ -16,8 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import IO, Any
 
-from trickle.records import AccessRecord, Event, Kind, Op, Reason
-from trickle.wire import CLIENT, CLOSED, LATEST, SEQ, SEQ_NEXT
+from tricklecast.trickle.records import AccessRecord, Event, Kind, Op, Reason
+from tricklecast.trickle.wire import CLIENT, CLOSED, LATEST, SEQ, SEQ_NEXT
 
 PREFIX = "/trickle/"
 NODE = "faulty"

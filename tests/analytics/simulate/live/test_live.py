@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from analytics.inputs import find_logs
-from analytics.job import make_report
-from analytics.report.json_report import as_dict
-from analytics.simulate.live.acts import ACTS
-from analytics.simulate.live.run import Performance, perform
-from analytics.simulate.live.stage import ServerUnreachable
-from analytics.simulate.live.truth import truth_of
-from analytics.simulate.score import LIMITS, Score, score
-from analytics.simulate.table import details
-from analytics.simulate.truth import LIVE
 from tests.analytics.simulate.live.faulty import faulty_server
 from tests.support.server import serve
+from tricklecast.analytics.inputs import find_logs
+from tricklecast.analytics.job import make_report
+from tricklecast.analytics.report.json_report import as_dict
+from tricklecast.analytics.simulate.live.acts import ACTS
+from tricklecast.analytics.simulate.live.run import Performance, perform
+from tricklecast.analytics.simulate.live.stage import ServerUnreachable
+from tricklecast.analytics.simulate.live.truth import truth_of
+from tricklecast.analytics.simulate.score import LIMITS, Score, score
+from tricklecast.analytics.simulate.table import details
+from tricklecast.analytics.simulate.truth import LIVE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

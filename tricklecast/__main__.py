@@ -1,4 +1,4 @@
-"""The way in: `tricklecast`, and `python -m app`."""
+"""The way in: `tricklecast`, and `python -m tricklecast`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 def main() -> None:
     """Run the command line. A Ctrl-C that comes while modules are still being loaded ends it, too, without a trace."""
     try:
-        from app.standard_streams import fill_standard_streams
+        from tricklecast.app.standard_streams import fill_standard_streams
 
         fill_standard_streams()
-        from app.cli import main as run
+        from tricklecast.app.cli import main as run
 
         run()
     except KeyboardInterrupt:

@@ -1,0 +1,73 @@
+"""tricklecast: segmented HTTP pub/sub for live media.
+
+::
+
+    from tricklecast import Publisher, Subscriber
+
+    async with Publisher("http://127.0.0.1:2939/trickle/chat") as publisher:
+        await publisher.publish(b"a whole segment")
+
+Every command imports this module, and most need neither client: the public names are loaded when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tricklecast.trickle import __version__
+
+if TYPE_CHECKING:
+    from tricklecast.publisher import Publisher
+    from tricklecast.subscriber import Subscriber
+    from tricklecast.trickle.errors import (
+        BrokenByPeer,
+        ChannelEnded,
+        ChannelNotFound,
+        ClosedHere,
+        ConnectionLost,
+        InvalidChannelName,
+        InvalidInput,
+        InvalidSeq,
+        InvalidURL,
+        LocalProtocolError,
+        Refused,
+        RemoteProtocolError,
+        SegmentDropped,
+        SegmentMissing,
+        SegmentTooLarge,
+        Superseded,
+        TrickleError,
+    )
+    from tricklecast.trickle.position import Position
+
+_HOMES = {"Position": ".trickle.position", "Publisher": ".publisher", "Subscriber": ".subscriber"}
+
+__all__ = [
+    "BrokenByPeer",
+    "ChannelEnded",
+    "ChannelNotFound",
+    "ClosedHere",
+    "ConnectionLost",
+    "InvalidChannelName",
+    "InvalidInput",
+    "InvalidSeq",
+    "InvalidURL",
+    "LocalProtocolError",
+    "Position",
+    "Publisher",
+    "Refused",
+    "RemoteProtocolError",
+    "SegmentDropped",
+    "SegmentMissing",
+    "SegmentTooLarge",
+    "Subscriber",
+    "Superseded",
+    "TrickleError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used (PEP 562): all but the clients and the position are errors."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, ".trickle.errors"), __name__), name)
