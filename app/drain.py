@@ -9,7 +9,7 @@ from typing import Final
 from uvicorn.server import ServerState
 
 from tricklecast.app.core.drain import Drain
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 
 TICK_S: Final = 0.1
 """How often it is looked whether it is over; uvicorn looks for signals as often."""

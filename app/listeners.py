@@ -12,7 +12,7 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.tls_listener import TlsListener
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING
-from tricklecast.app.core.guard import CLIENTS
-from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
+from tricklecast.app.core.storm_guard import CLIENTS
+from tricklecast.app.data_plane.handler import MAX_OVERTAKEN as MAX_OVERTAKING
 from tricklecast.app.data_plane.protocol import UNSPLIT
 from tricklecast.app.data_plane.reader import TURN_BYTES
 from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_BYTES

@@ -7,7 +7,6 @@ import gc
 import signal
 import socket
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -24,12 +23,10 @@ from tricklecast.app.control_plane.api import channels_router
 from tricklecast.app.control_plane.health import health_router
 from tricklecast.app.control_plane.limits import LimitRequests
 from tricklecast.app.control_plane.records import RecordRequests
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.control import ControlProtocol
-from tricklecast.app.data_plane.patience import Patience
-from tricklecast.app.data_plane.plane import DataPlane
-from tricklecast.app.data_plane.protocol import TrickleProtocol
+from tricklecast.app.data_plane.connection import Endpoint
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.descriptors import attainable_limits
 from tricklecast.app.drain import drain, end
 from tricklecast.app.health import write_address
@@ -109,9 +106,11 @@ async def _serve(
         if settings.changefeed:
             changefeed.note(fact)
 
-    registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, listener=on_fact)
+    journal = Journal()
+    journal.subscribe(on_fact, ChannelCreated, ChannelEnded)
+    registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, journal=journal)
     access = Access(settings, node)
-    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node, access=access.gate)
+    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node)
     if log is not None:
         await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
@@ -198,7 +197,7 @@ class Server(uvicorn.Server):
         """Drain, and end. uvicorn would stop listening first: whoever comes then meets a reset instead of a 503."""
         plane = self._plane
         if self._log is not None:
-            waiting = sum(c.exchange is not None and c.exchange.idle for c in plane.connections)
+            waiting = sum(connection.waiting for connection in plane.connections)
             self._log.event(Event.DRAIN, detail=f"{waiting} waiting")
         await drain(plane, self._settings.drain(plane.clock()), self._hurry)
         for server in self.servers:
@@ -215,19 +214,19 @@ class Server(uvicorn.Server):
 def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
     """How uvicorn is run at the address of the channels."""
     if settings.control_port is None:
-        return _config(settings, control_plane(plane, log, access), plane, TrickleProtocol)
-    return _config(settings, RecordRequests(LimitRequests(nothing_else, plane), plane), plane, TrickleProtocol)
+        return _config(settings, control_plane(plane, log, access), plane, Endpoint(plane))
+    return _config(settings, RecordRequests(LimitRequests(nothing_else, plane), plane), plane, Endpoint(plane))
 
 
 def control_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
     """How uvicorn is run at the control plane's own address."""
-    return _config(settings, control_plane(plane, log, access), plane, ControlProtocol)
+    return _config(settings, control_plane(plane, log, access), plane, Endpoint(plane, routes=False))
 
 
-def _config(settings: Settings, app: ASGIApp, plane: DataPlane, kind: type[Patience]) -> uvicorn.Config:
+def _config(settings: Settings, app: ASGIApp, plane: DataPlane, endpoint: Endpoint) -> uvicorn.Config:
     config = uvicorn.Config(
         cast(Any, app),
-        http=cast(Any, partial(kind, plane)),
+        http=cast(Any, endpoint),
         loop="none",
         ws="none",
         lifespan="off",

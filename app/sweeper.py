@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 
 TICK_S: Final = 0.25
 """Precision of all graces, drains and time-outs; four wake-ups a second cost nothing that could be measured."""

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tricklecast.app.data_plane.door import leave
+from tricklecast.app.data_plane.connection import Connection as Patience
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.exchange import Exchange
-from tricklecast.app.data_plane.patience import Patience
-from tricklecast.app.data_plane.plane import DataPlane
 from tricklecast.trickle.records import Reason
 
 _LOGGER = logging.getLogger(__name__)
@@ -92,10 +91,10 @@ class TlsListener:
         plane.failed_handshakes += 1
         attempt.record.detail = why
         attempt.end(Reason.HANDSHAKE)
-        leave(connection)
+        connection.leave()
         sock.close()
         # Both know the connection, which would stay until a full collection.
-        connection.handshake = connection.parser = None  # type: ignore[assignment]  # as after a connection
+        connection.handshake = None  # type: ignore[assignment]  # as after a connection
 
 
 def _why(error: BaseException | None) -> str:

@@ -9,9 +9,9 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tricklecast.app.control_plane.scope import RECORD
-from tricklecast.app.data_plane.delegating import CONNECTION, Delegating
-from tricklecast.app.data_plane.identity import client_key, origin, user_agent
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
+from tricklecast.app.data_plane.client_address import client_key, user_agent
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 
 REFUSED: Final = {
@@ -42,7 +42,7 @@ class RecordRequests:
             return
         begun = time.perf_counter_ns()
         client = scope.get("client")
-        ip = origin(self._plane.proxies, client[0], scope["headers"]) if client else None
+        ip = self._plane.proxies.origin(client[0], scope["headers"]) if client else None
         ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
         record = AccessRecord(
             self._plane.wall_us(),
@@ -59,7 +59,7 @@ class RecordRequests:
         )
 
         scope[RECORD] = record
-        connection: Delegating | None = scope.get(CONNECTION)
+        connection: AsgiExchange | None = scope.get(CONNECTION)
 
         async def watch(message: Message) -> None:
             await send(message)

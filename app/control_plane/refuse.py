@@ -11,7 +11,7 @@ from tricklecast.app.control_plane.scope import RECORD
 from tricklecast.trickle import wire
 
 if TYPE_CHECKING:
-    from tricklecast.app.data_plane.replies import Reply
+    from tricklecast.app.data_plane.responses import Reply
     from tricklecast.trickle.records import AccessRecord
 
 

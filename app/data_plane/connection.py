@@ -1,111 +1,236 @@
-"""One connection's lifetime: what it is made of, how it is written to, and how it ends.
+"""One connection: its lifetime, the requests that are parsed from it, pipelining, and time limits.
 
-A subclass of uvicorn's httptools protocol, given to uvicorn by its public ``http=`` option. TLS, keep-alive, parsing
-and graceful shutdown stay uvicorn's. What is relied upon is pinned by tests/app/data_plane/test_uvicorn_contract.py.
+A connection has a parser (httptools), at most one exchange at a time, and a queue of requests that are pipelined behind
+it. Requests below the base path go to :mod:`app.data_plane.handler`; all others to :mod:`app.data_plane.asgi_bridge`
+when they are whole. Input that cannot be framed, is too large or comes too slowly reaches neither.
+
+States of a connection: it *rests* between requests (``keep_alive_s``), *owes* the rest of a request while nothing else
+goes on (``head_timeout_s``), serves an exchange, or is *deaf*: it is about to close, and its input is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
+from time import perf_counter
 from typing import Any, Final
 
+import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tricklecast.app.core.clients import Client
-from tricklecast.app.core.lag import Cut, Stall
-from tricklecast.app.core.limits import Limit
-from tricklecast.app.data_plane.answers import shutdown_reply
-from tricklecast.app.data_plane.exchange import Exchange, Unsent
-from tricklecast.app.data_plane.identity import FORWARDED_FOR, forwarded_for
-from tricklecast.app.data_plane.lean import NOTHING, LeanFlowControl, shared
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.core.limits import Client, Limit
+from tricklecast.app.core.slow_readers import Cut
+from tricklecast.app.data_plane.asgi_bridge import AsgiExchange, has_path
+from tricklecast.app.data_plane.client_address import FORWARDED_FOR, client_of, forwarded_for, plain
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
-from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.routes import Route
+from tricklecast.app.data_plane.request import (
+    HOST_TEXT,
+    Request,
+    content_length,
+    expects_continue,
+    has_body,
+    objection,
+)
+from tricklecast.app.data_plane.responses import CONTINUE, EXPIRED, Reply, limit_reply, shutdown_reply
+from tricklecast.app.data_plane.scheduling import (
+    DEAF,
+    DEAR_S,
+    LEAST_TURN_BYTES,
+    QUEUE,
+    TURN_BYTES,
+)
+from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
+
+UNSPLIT: Final = 32 << 10
+"""A published chunk of at most this many bytes reaches readers as one chunk (docs/reference/protocol.md, section 4)."""
+
+FIELD_BYTES: Final = 32
+"""The cost of a header field beside its name and value, as HTTP/2 counts it (RFC 9113, section 6.5.2)."""
+
+CHUNK_OVERHEAD: Final = 16
+EXCESS_BYTES: Final = 16 << 10
+"""How much of a chunked body may be no payload. Each chunk may cost 16 bytes and twice its payload; beyond that
+(extensions, leading zeros, trailer fields) the body may have this much in all. Go's net/http has the same rule."""
+
+UNREAD_BYTES: Final = 64 << 10
+"""Longest body of a request whose body nobody reads, the control plane's included. The largest useful one is 1 kB."""
+
+DEAF_BYTES: Final = 1 << 20
+"""How much a connection that is about to close is still read, so that the kernel does not reset it before the client
+has the response; then it is not read any more."""
+
+QUEUE_REQUESTS: Final = 64
+QUEUE_BYTES: Final = 64 << 10
+"""How much may be pipelined behind an unfinished exchange, heads included, before the connection is not read."""
+
+MAX_QUEUED: Final = 4 * QUEUE_REQUESTS
+"""Pipelined requests that end the connection: the input that arrived before reading stopped is still parsed."""
+
+MAX_SURPLUS: Final = 64
+"""Connections beyond a limit that are kept until they have asked. They are there for health checks, metrics and the
+API, which must answer when everything else is full; on segment routes they are refused. One that asks nothing makes
+room for a newer one, so that such connections cannot keep an operator out."""
 
 TLS_HIGH_WATER: Final = 64 << 10
 
+_FIRST_PACKET: Final = -(1 << 20)
+"""Credit for the packet in which a head ends: how much of it is head is not known."""
 
-class Connection(HttpToolsProtocol):
-    """A connection of the data plane.
+_NO_HEAD: Final = -1
+"""Instead of the number of packets that the header fields being parsed have taken: none are being parsed."""
 
-    Attributes:
+_HOP_BY_HOP: Final = frozenset({b"upgrade", b"connection", b"http2-settings"})
+
+_NO_FIELDS: Final[list[tuple[bytes, bytes]]] = []
+"""Shared by all connections that parse no head; never added to."""
+
+_INPUT: Final = memoryview(bytearray(TURN_BYTES))
+"""Every connection is read into this buffer, and what was read is parsed before the next one is read."""
+
+
+class Endpoint:
+    """An address at which a server listens: makes its connections (uvicorn's ``http=`` option).
+
+    Args:
         plane: what all connections share.
-        exchange: the exchange in progress on a segment route, if any.
-        write_paused: the transport holds bytes that the peer has not taken.
-        fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
-        number: counts the connections of this server.
-        peer: the address at its other end. proxied: whether that is a trusted proxy, which says who its clients are.
-        client_here: who it belongs to, where clients are told apart and it is not proxied.
-        answering: the request of the control plane whose answer is under way, or was last; those pipelined behind it
-            wait in ``pipeline``, and uvicorn's ``cycle`` is the last of them.
-        asking: whose exchange is in progress, where clients are told apart.
-        surplus: the limit that it exceeds: it is closed with its first answer, and has none of a segment route.
-        deaf: whatever still comes in is ignored: the connection is about to close.
-        mid_message: the peer has not finished the request that it is sending.
-        watched: the storm guard may know of this client: it is to hear when it gets on.
-        last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
-        came: all that was read over it is one segment, and the guard has heard of that.
+        routes: whether there are segment routes at this address, or only the control plane.
     """
 
-    # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
-    __slots__ = (
-        "answering",
-        "asking",
-        "came",
-        "client_here",
-        "deaf",
-        "exchange",
-        "fd",
-        "last_read",
-        "mid_message",
-        "number",
-        "peer",
-        "plane",
-        "proxied",
-        "surplus",
-        "watched",
-        "write_paused",
-    )
+    def __init__(self, plane: DataPlane, *, routes: bool = True) -> None:
+        self.plane = plane
+        self.routes = routes
+        self.config: Config
+        self.server_state: ServerState
+        self.app_state: dict[str, Any] = {}
 
-    def __init__(
+    def __call__(
         self,
-        plane: DataPlane,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.pipeline = NOTHING  # type: ignore[assignment]
+    ) -> Connection:
+        """A new connection, as uvicorn asks for it."""
+        self.config, self.server_state, self.app_state = config, server_state, app_state
+        return Connection(self)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection.
+
+    Attributes:
+        endpoint: where it was accepted. plane: what all connections share.
+        exchange: the exchange in progress, if any.
+        write_paused: the transport holds bytes that the peer has not taken.
+        pauses: why it is not read from (:mod:`app.data_plane.scheduling`); 0 if it is.
+        fd: the socket, for writing straight to it while the transport holds nothing; -1 under TLS.
+        number: counts the connections of this server.
+        peer: the address at its other end. proxied: whether that is a trusted proxy, which names its clients.
+        client_here: the client it belongs to, where clients are told apart and it is not proxied.
+        asking: the client of the exchange in progress, where clients are told apart.
+        surplus: the limit that it exceeds: its requests on segment routes are refused.
+        handshake: of TLS, while it is not over: there is no transport yet.
+        deaf: its input is ignored, because it is about to close.
+        mid_message: the peer has not finished the request that it is sending.
+        watched, last_read: for the storm guard (:class:`app.data_plane.handler.Caller`).
+    """
+
+    __slots__ = (
+        "_body",
+        "_chunked",
+        "_excess",
+        "_head_packets",
+        "_head_room",
+        "_headers",
+        "_parser",
+        "_partial",
+        "_partial_size",
+        "_queue",
+        "_queued_bytes",
+        "_request",
+        "_turn_bytes",
+        "_unread",
+        "_upgrade",
+        "_url",
+        "asking",
+        "client_here",
+        "deaf",
+        "endpoint",
+        "exchange",
+        "fd",
+        "handshake",
+        "last_read",
+        "mid_message",
+        "number",
+        "pauses",
+        "peer",
+        "plane",
+        "proxied",
+        "surplus",
+        "transport",
+        "watched",
+        "write_paused",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        plane = endpoint.plane
+        self.endpoint = endpoint
         self.plane = plane
-        self.url = b""
         self.exchange: Exchange | None = None
         self.write_paused = False
+        self.pauses = 0
         self.fd = -1
         self.number = next(plane.connection_numbers)
+        self.peer: str | None = None
+        self.proxied = False
+        self.client_here: Client | None = None
+        self.asking: Client | None = None
+        self.surplus: Limit | None = None
+        self.handshake: asyncio.Task[Any] | None = None
         self.deaf = False
         self.mid_message = False
         self.watched = plane.guard is not None
         self.last_read: tuple[int, int] | None = None
-        self.came = False
-        self.peer: str | None = None
-        self.proxied = False
-        self.client_here: Client | None = None
-        self.answering: RequestResponseCycle | None = None
-        self.asking: Client | None = None
-        self.surplus: Limit | None = None
+        # Parsing.
+        self._parser: httptools.HttpRequestParser | None = None
+        self._url = b""
+        self._headers = _NO_FIELDS
+        self._request: Request | None = None
+        self._head_room = 0
+        self._head_packets = _NO_HEAD
+        self._chunked = False
+        self._excess = 0
+        self._partial: list[bytes] | None = None
+        self._partial_size = 0
+        self._upgrade: list[bytes] | None = None
+        self._body: bytearray | None = None
+        self._unread = 0
+        self._turn_bytes = TURN_BYTES
+        self._queue: deque[Request] | None = None
+        self._queued_bytes = 0
+
+    # Lifetime.
+
+    def accepted(self, handshake: asyncio.Task[Any], address: Any) -> None:
+        """The connection came from this address and has its place; its TLS handshake follows."""
+        self.handshake = handshake
+        self._arrive(address[0])
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.flow = LeanFlowControl(transport)  # type: ignore[assignment]
-        self.server = shared(self.server)
-        self.plane.connections.add(self)
-        self.plane.resting[self] = self.plane.clock() + self.timeout_keep_alive
+        """The connection can be used."""
+        self.transport = transport
+        plane = self.plane
+        plane.connections.add(self)
+        plane.timeouts.resting[self] = plane.clock() + plane.timeouts.rest_s
         if transport.get_extra_info("sslcontext") is None:
             self.fd = transport.get_extra_info("socket").fileno()
             # Pause as soon as the kernel's buffer is full, and resume when ours is empty: `write_paused` then means
@@ -113,105 +238,633 @@ class Connection(HttpToolsProtocol):
             transport.set_write_buffer_limits(high=0)
         else:
             transport.set_write_buffer_limits(high=TLS_HIGH_WATER)
+        if self.handshake is None:
+            address = transport.get_extra_info("peername")
+            self._arrive(address[0] if isinstance(address, tuple) else None)
+        self.handshake = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.plane.connections.discard(self)
-        self.plane.stalled.pop(self, None)
-        self.plane.resting.pop(self, None)
-        if self.plane.access is not None:
-            self.plane.access.left(self)
-        if self.plane.guard is not None:
-            self.plane.guard.left(self.number)
-        self.plane.paused.discard(self)
-        self.deaf = True
-        self.fd = -1
-        self._give_up_answer()
+        """The connection is gone."""
+        plane = self.plane
+        try:
+            self._queue = None
+            self._deliver_rest()
+            plane.slow_peers.flowing(self)
+            exchange, self.exchange = self.exchange, None
+            if exchange is not None:
+                exchange.lost()
+        except Exception as error:
+            plane.fault("while a connection was closed", error)
+        finally:
+            self.deaf = True
+            self.fd = -1
+            plane.connections.discard(self)
+            plane.timeouts.forget(self)
+            plane.pipelined.discard(self)
+            plane.expiring.pop(self, None)
+            # These know this connection: without this, each cycle would stay until a full garbage collection.
+            self._request = self._parser = None
+            self.leave()
+
+    def leave(self) -> None:
+        """Give the connection's place back."""
+        plane = self.plane
+        client, self.client_here = self.client_here, None
+        if self.surplus is None:
+            plane.admission.disconnect(client)
+        else:
+            plane.surplus.pop(self, None)
+        if client is not None and plane.admission.clients is not None:
+            plane.admission.clients.release(client)
+
+    def abort(self, reason: str = Reason.SHUTDOWN) -> None:
+        """Break the connection; an exchange on it ends with this reason."""
         exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.lost()
-        super().connection_lost(exc)
+        self.deaf = True
+        try:
+            if exchange is not None:
+                exchange.lost(reason)
+        finally:
+            self.transport.abort()
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.write_paused = True
-        self.plane.stalled[self] = Stall(self.plane.clock(), self.transport.get_write_buffer_size())
+    def close(self) -> None:
+        """Close when all is written. A peer that may still be sending is read from for a moment longer."""
+        self.deaf = True
+        if not self.mid_message:
+            self.transport.close()
+            return
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._unread = 0
+        asyncio.get_running_loop().call_later(self.plane.options.linger_s, self.transport.close)
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.write_paused = False
-        self.plane.stalled.pop(self, None)
-        if isinstance(self.exchange, Reader):
-            self.plane.catching_up.add(self.exchange)
-        elif isinstance(self.exchange, Unsent):
-            self.exchange.taken()
+    def cut_off(self, why: Cut) -> None:
+        """The peer does not read: break the connection without a final chunk, so that a part does not look whole."""
+        exchange = self.exchange
+        unsent = self.unsent()
+        if isinstance(exchange, AsgiExchange):
+            if (record := exchange.untaken) is not None:
+                record.detail = why
+                record.bytes_out = max(0, (record.bytes_out or 0) - unsent)
+        else:
+            if exchange is None:
+                exchange = self.exchange = self.without_route()
+            exchange.record.detail = why
+            if isinstance(exchange, Reader):
+                exchange.sent = max(0, exchange.sent - unsent)
+        self.abort(Reason.EVICTED)
+
+    def expired(self) -> None:
+        """The token of its request has expired: end the exchange.
+
+        A client that has not been sent anything is told. A reader in the middle of a segment is cut off without a final
+        chunk, so that it cannot take the part for the whole; a segment that was being written closes as truncated.
+        """
+        exchange = self.exchange
+        if exchange is None or isinstance(exchange, AsgiExchange):
+            return
+        if not exchange.answerable:
+            self.abort(Reason.EXPIRED)
+        elif isinstance(exchange, Upload):
+            exchange.cut_short(EXPIRED)
+        else:
+            exchange.send_away(EXPIRED)
+
+    def peer_gone(self) -> None:
+        """The peer has closed a connection that is not read from."""
+        self.abort(Reason.CLIENT_GONE)
 
     @property
     def unfinished(self) -> bool:
-        """Whether an exchange is running on it, or its answer not out yet."""
-        return self.exchange is not None or self.deaf or self.write_paused or self.asgi_in_progress()
+        """Whether an exchange is running on it, or its response is not out yet."""
+        return self.exchange is not None or self.deaf or self.write_paused
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its client only waits: for a segment, with a preconnect, or parked."""
+        return self.exchange is not None and self.exchange.idle
 
     def drain(self, after_s: float) -> None:
-        """The server goes away: what only waits is sent away then, what is running may finish, and nothing follows.
+        """The server shuts down: a client that only waits is answered then, a running exchange may finish.
 
         Between requests the connection stays: the next one may be on its way, and is answered.
         """
-        if self.exchange is not None:
-            self.exchange.keep_alive = False
-            if self.exchange.idle:
-                self.loop.call_later(after_s, self._send_away, self.exchange)
-        elif self.asgi_in_progress():
-            self.cycle.keep_alive = False
-
-    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
-        """Break the connection; an exchange on it ends with ``reason``."""
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.lost(reason)
-        self.deaf = True
-        self._give_up_answer()
-        self.transport.abort()
-
-    def cut_off(self, why: Cut) -> None:
-        """The peer does not read: cut it off without a final chunk, so that it cannot take the part for the whole."""
-        self.plane.cut_offs[why] += 1
-        self.exchange = self.exchange or self.without_route()
-        self.exchange.record.detail = why
-        if (reader := self.reader()) is not None:
-            reader.sent = max(0, reader.sent - self.transport.get_write_buffer_size())
-        self.abort(Reason.EVICTED)
+        exchange = self.exchange
+        if isinstance(exchange, AsgiExchange):
+            exchange.close_after()
+        elif exchange is not None:
+            exchange.keep_alive = False
+            if exchange.idle:
+                asyncio.get_running_loop().call_later(after_s, self._send_away, exchange)
 
     def reader(self) -> Reader | None:
-        """The reader on this connection, if there is one."""
-        exchange = self.exchange.exchange if isinstance(self.exchange, Unsent) else self.exchange
+        """The reader on it, if there is one that is not done."""
+        exchange = self.exchange
         return exchange if isinstance(exchange, Reader) and not exchange.done else None
 
-    def lag(self) -> int:
-        """How many body bytes the reader on this connection is behind."""
-        return reader.lag() if (reader := self.reader()) is not None else 0
+    def fileno(self) -> int:
+        """Its socket; -1 if it is closed."""
+        number: int = self.transport.get_extra_info("socket").fileno()
+        return number
 
-    def lag_s(self) -> float:
-        """For how many seconds the reader on this connection has lacked what was published."""
-        return reader.lag_s() if (reader := self.reader()) is not None else 0.0
+    # Its place, and its client's.
 
-    def with_origin(self, headers: dict[bytes, bytes]) -> dict[bytes, bytes]:
-        """The headers of the request that was parsed, with all that proxies say about its client."""
-        return headers | {FORWARDED_FOR: forwarded_for(self.headers)}
+    def _arrive(self, ip: str | None) -> None:
+        """Take a place, or be one connection too many, which may ask one thing."""
+        plane = self.plane
+        peer = self.peer = plain(ip) if ip else None
+        self.proxied = peer is not None and peer in plane.proxies
+        clients = plane.admission.clients
+        if clients is not None and not self.proxied:
+            self.client_here = clients.hold(client_of(peer or ""))
+        self.surplus = plane.admission.connect(self.client_here)
+        if self.surplus is not None:
+            plane.surplus[self] = None
+            if len(plane.surplus) > MAX_SURPLUS:
+                next((connection for connection in plane.surplus if connection.make_room()), None)
+
+    def make_room(self) -> bool:
+        """Give the place of a connection beyond a limit to a newer one; ``False`` if it is being answered.
+
+        It is answered unasked, and closed.
+        """
+        if self.handshake is not None:
+            if self.handshake.cancelling():
+                return False
+            self.handshake.cancel()
+        elif self.deaf:
+            self.transport.abort()
+        elif isinstance(self.exchange, AsgiExchange) or self.surplus is None:
+            return False
+        else:
+            self.deaf = True
+            self.without_route().answer(limit_reply(self.surplus, self.plane.jitter, close=True))
+        return True
+
+    def admit(self, ip: str | None) -> Limit | None:
+        """Count an exchange of the client at this address, or name the limit that it would exceed."""
+        plane = self.plane
+        clients = plane.admission.clients
+        if self.surplus is not None or clients is None or self.asking is not None:
+            return self.surplus
+        client = self.client_here or clients.hold(client_of(ip or ""))
+        limit = plane.admission.begin(client, plane.clock())
+        if limit is None:
+            self.asking = client
+        elif client is not self.client_here:
+            clients.release(client)
+        return limit
+
+    def release_client(self) -> None:
+        """The exchange no longer counts among those of its client."""
+        plane = self.plane
+        client, self.asking = self.asking, None
+        if client is None:
+            return
+        plane.admission.end(client)
+        if client is not self.client_here and plane.admission.clients is not None:
+            plane.admission.clients.release(client)
+
+    # Reading.
+
+    def pause(self, reason: int) -> None:
+        """Do not read from the connection, for this reason."""
+        if not self.pauses and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.pauses |= reason
+
+    def resume(self, reason: int) -> None:
+        """Read from the connection again, if no other reason is left."""
+        if self.pauses & reason:
+            self.pauses &= ~reason
+            if not self.pauses and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next input goes: at most what this connection may have read in one turn."""
+        return _INPUT if self._turn_bytes == TURN_BYTES else _INPUT[: self._turn_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Input arrived."""
+        if self.deaf:
+            self._unread += nbytes
+            if self._unread > DEAF_BYTES:
+                self.pause(DEAF)
+            return
+        begun = perf_counter()
+        try:
+            self._feed(_INPUT[:nbytes])
+            cost_s = perf_counter() - begun
+            request = self._request
+            if request is not None and request.chunks:
+                self.deliver(request)
+        except Exception as error:
+            self._failed(error)
+            return
+        turns = self.plane.turns
+        if cost_s > DEAR_S:
+            # Once may be chance: another process had the processor.
+            if self._turn_bytes < TURN_BYTES:
+                turns.was_dear(self, cost_s)
+            self._turn_bytes = max(LEAST_TURN_BYTES, self._turn_bytes >> 1)
+        elif self._turn_bytes < TURN_BYTES:
+            self._turn_bytes <<= 1
+        if nbytes >= self._turn_bytes:
+            turns.had_turn(self)
+
+    def _feed(self, data: memoryview | bytes) -> None:
+        """Parse input. Bodies gather in the request; :meth:`deliver` hands them on."""
+        if self.exchange is None:
+            self._stay()
+        try:
+            (self._parser or self._make_parser()).feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgraded(bytes(data[upgrade.args[0] :]))
+            return
+        except httptools.HttpParserCallbackError as error:
+            raise (error.__context__ or error) from None
+        except httptools.HttpParserError:
+            self._deliver_rest()
+            self.reject(Status.BAD_REQUEST, "Malformed request")
+            return
+        if self._head_packets != _NO_HEAD:
+            # The parser keeps a header to itself until it is whole: one that never ends shows only here. The packet
+            # in which the fields began may hold the end of a body before them, and is not counted.
+            self._head_room -= len(data) if self._head_packets else 0
+            self._head_packets += 1
+            if self._head_room < -self.plane.options.header_bytes:
+                self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+        if self._chunked:
+            # What of it was payload is subtracted already.
+            self._excess += len(data)
+            if self._excess < 0:
+                self._excess = 0
+            elif self._excess > EXCESS_BYTES:
+                self._reject_excess()
+        if self.exchange is None:
+            if self.mid_message or self not in self.plane.timeouts.resting:
+                self._expect_rest()
+        elif not self.mid_message:
+            # A client that waits, or is being sent something, needs no parser: it is a quarter of an idle reader.
+            self._parser = None
+
+    def deliver(self, request: Request) -> None:
+        """Give the body that has arrived to the exchange that takes it, if that has begun."""
+        if request.wanted:
+            if self._queue:
+                self._queued_bytes += sum(map(len, request.chunks))
+                self._limit_queue()
+            return
+        chunks, request.chunks = request.chunks, []
+        exchange = self.exchange
+        if exchange is not None and exchange.takes_body:
+            if request.complete:
+                exchange.body_ended(chunks)
+            elif chunks:
+                exchange.data(chunks)
+        elif chunks:
+            self._unread += sum(map(len, chunks))
+            if self._unread > UNREAD_BYTES:
+                self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+
+    # Parser callbacks.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url = b""
+        self._headers = []
+        self._head_room = self.plane.options.header_bytes
+        self._chunked = False
+        self._excess = _FIRST_PACKET
+        self._unread = 0
+        self.mid_message = True
+        self._head_packets = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the request target."""
+        self._url += url
+        if len(self._url) > self.plane.options.url_bytes:
+            self.reject(Status.URI_TOO_LONG, "URL too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header field, or a trailer field."""
+        self._head_room = room = self._head_room - len(name) - len(value) - FIELD_BYTES
+        if room < 0:
+            self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+        elif not self._chunked:
+            # Trailer fields come behind a chunked body: nothing asks for them, and they are not the head's.
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """A request of the control plane begins."""
-        super().on_headers_complete()
-        if not self.pipeline:
-            self.answering = self.cycle
-        if (self.surplus is not None or self.plane.registry.shutting_down) and self.cycle is not None:
-            self.cycle.keep_alive = False
+        """A request's head is complete."""
+        self._head_packets = _NO_HEAD
+        if self.deaf:
+            return
+        plane = self.plane
+        plane.timeouts.owing.pop(self, None)
+        parser = self._parser
+        assert parser is not None, "it calls"
+        fields = self._headers
+        headers = dict(fields)
+        version = parser.get_http_version()
+        chunked = b"transfer-encoding" in headers
+        # Nothing can be wrong with most heads, and every one of them comes this way.
+        strange = chunked or version != "1.1" or b"host" not in headers or len(headers) != len(fields)
+        strange = strange or headers[b"host"].translate(None, HOST_TEXT) != b""
+        if strange and (wrong := objection(version, fields, headers)) is not None:
+            self.reject(wrong.status, wrong.text)
+            return
+        self._chunked = chunked
+        method = parser.get_method()
+        if parser.should_upgrade():
+            # The parser takes all that follows for another protocol: see _upgraded().
+            if method == b"CONNECT":
+                self.reject(Status.NOT_IMPLEMENTED, "This is no proxy")
+                return
+            self._upgrade = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
+            self._upgrade += [b"%b: %b" % field for field in fields if field[0] not in _HOP_BY_HOP]
+            return
+        # A request without a body is complete: nothing more is waited for.
+        self.mid_message = has_body(headers)
+        if self.proxied:
+            headers[FORWARDED_FOR] = forwarded_for(fields)
+        http10 = version == "1.0"
+        url, self._url, self._headers = self._url, b"", _NO_FIELDS
+        route = plane.router.find(method, url) if self.endpoint.routes else None
+        request = Request(
+            method, url, route, headers, http10=http10, keep_alive=parser.should_keep_alive() and not http10
+        )
+        self._request = request
+        busy = self.exchange is not None or bool(self._queue)
+        if route is None:
+            self._begin_control(request, fields, busy=busy)
+        elif busy:
+            self._enqueue(request, plane.options.header_bytes - self._head_room)
+        else:
+            begin(self, request)
 
-    def on_response_complete(self) -> None:
-        """A request of the control plane is answered; the next one begins, if there is one."""
-        if self.pipeline:
-            self.answering = self.pipeline[-1][0]
-        super().on_response_complete()
+    def on_chunk_header(self) -> None:
+        """A chunk begins. After the last chunk trailer fields may follow, after any other one its bytes."""
+        self._excess -= CHUNK_OVERHEAD
+        self._head_packets = 0
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a request's body."""
+        self._head_packets = _NO_HEAD
+        request = self._request
+        if self._chunked:
+            self._excess -= 3 * len(body)
+        if request is None or self.deaf:
+            return
+        if request.route is None:
+            self._unread += len(body)
+            if self._unread > UNREAD_BYTES:
+                self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+                return
+        if not self._chunked:
+            request.chunks.append(body)
+            return
+        if self._partial is None:
+            self._partial = [body]
+        else:
+            self._partial.append(body)
+        self._partial_size += len(body)
+        if self._partial_size > UNSPLIT:
+            self._flush_partial()
+
+    def on_chunk_complete(self) -> None:
+        """A chunk is whole."""
+        self._flush_partial()
+
+    def on_message_complete(self) -> None:
+        """A request's body has ended."""
+        self.mid_message = False
+        self._head_packets = _NO_HEAD
+        self._head_room = 0
+        self.plane.timeouts.owing.pop(self, None)
+        request, self._request = self._request, None
+        if request is None or self.deaf:
+            return
+        request.complete = True
+        if request.route is None:
+            self._complete_control(request)
+            return
+        self.deliver(request)
+        if self.exchange is None:
+            self._rest_again()
+
+    # Control-plane requests: held until they are whole.
+
+    def _begin_control(self, request: Request, fields: list[tuple[bytes, bytes]], *, busy: bool) -> None:
+        request.fields = fields
+        request.wanted = True
+        if (content_length(request.headers) or 0) > UNREAD_BYTES:
+            self.reject(Status.TOO_LARGE, "Request body too large", Reason.TOO_LARGE)
+        elif not has_path(request.target):
+            self.reject(Status.BAD_REQUEST, "Malformed URL")
+        elif expects_continue(request.headers) and not request.http10 and not busy:
+            self.send(CONTINUE)
+
+    def _complete_control(self, request: Request) -> None:
+        if self.exchange is not None or self._queue:
+            self._enqueue(request, len(request.target) + sum(len(name) + len(value) for name, value in request.fields))
+        else:
+            self._begin_asgi(request)
+
+    def _begin_asgi(self, request: Request) -> None:
+        if self.surplus is not None or self.plane.registry.shutting_down:
+            request.keep_alive = False
+        self.exchange = AsgiExchange(self, request)
+
+    # Pipelining.
+
+    def _enqueue(self, request: Request, head_bytes: int) -> None:
+        """Let a request wait behind the exchange in progress."""
+        if self._queue is None:
+            self._queue = deque()
+        elif len(self._queue) >= MAX_QUEUED:
+            self.reject(Status.TOO_MANY_REQUESTS, "Too many pipelined requests", Reason.limit("pipelined_requests"))
+            return
+        request.wanted = True
+        self._queue.append(request)
+        self._queued_bytes += head_bytes
+        self._limit_queue()
+
+    def _limit_queue(self) -> None:
+        if self._queue and (len(self._queue) > QUEUE_REQUESTS or self._queued_bytes > QUEUE_BYTES):
+            self.pause(QUEUE)
+            self.plane.pipelined.add(self)
+
+    def _next(self) -> None:
+        """Begin the request that is pipelined behind the exchange that is now over."""
+        if not self._queue or self.exchange is not None or self.deaf:
+            return
+        try:
+            self._stay()
+            request = self._queue.popleft()
+            request.wanted = False
+            if not self._queue:
+                self._queued_bytes = 0
+                self.plane.pipelined.discard(self)
+                # The rest of this request's body may still have to be read.
+                self.resume(QUEUE)
+            if request.route is None:
+                self._begin_asgi(request)
+                return
+            begin(self, request)
+            if request.chunks or request.complete:
+                self.deliver(request)
+        except Exception as error:
+            self._failed(error)
+
+    # The end of an exchange, and of a request that never became one.
+
+    def complete(self, *, close: bool) -> None:
+        """The exchange is over: close, or wait for the next request."""
+        self.exchange = None
+        if close or self.deaf:
+            self.close()
+            return
+        timeouts = self.plane.timeouts
+        timeouts.resting[self] = self.plane.clock() + timeouts.rest_s
+        if self._queue:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def without_route(self) -> Exchange:
+        """An exchange for input that is no request, or a request that is refused before its route is known."""
+        request = Request(b"-", self._url, None, {}, http10=False, keep_alive=False)
+        plane = self.plane
+        request.arrived = plane.clock()
+        request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=self.peer, conn=self.number)
+        return Exchange(self, request)
+
+    def reject(self, status: Status, text: str, reason: str = Reason.BAD_REQUEST) -> None:
+        """The input is no request that can be answered otherwise: say so, and close."""
+        if self.deaf:
+            return
+        self.deaf = True
+        reply = Reply(status, reason, body=text.encode("ascii"), close=True)
+        exchange = self.exchange
+        if exchange is None:
+            exchange = self.exchange = self.without_route()
+            exchange.answer(reply)
+        elif exchange.answerable:
+            exchange.send_away(reply)
+        elif isinstance(exchange, AsgiExchange):
+            # The response under way is another request's, and the connection's last.
+            self.without_route().end(reason)
+            exchange.close_after()
+        else:
+            self.abort(reason)
+
+    def too_slow(self) -> None:
+        """The rest of a request did not arrive in time."""
+        if self._request is None:
+            self.reject(Status.REQUEST_TIMEOUT, "Request not complete in time", Reason.TIMEOUT)
+        else:
+            # It was answered already, and only its body is missing.
+            self.without_route().end(Reason.TIMEOUT)
+            self.abort()
+
+    def rested(self) -> None:
+        """The connection was idle for as long as it may be."""
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _failed(self, error: Exception) -> None:
+        """A fault of the server met this connection while its input was handled."""
+        exchange = self.exchange
+        if exchange is not None:
+            exchange.failed(error)
+        else:
+            self.plane.fault("while a request was parsed", error)
+            self.without_route().end(Reason.ERROR)
+        if not self.deaf:
+            self.abort(Reason.ERROR)
+
+    def _send_away(self, exchange: Exchange) -> None:
+        if self.exchange is exchange and exchange.idle:
+            exchange.send_away(shutdown_reply(self.plane.jitter, self.plane.registry.come_back_s))
+
+    def _stay(self) -> None:
+        """Something has begun: the connection rests no longer."""
+        self.plane.timeouts.resting.pop(self, None)
+
+    def _rest_again(self) -> None:
+        """Let the connection rest where a body that came after its response has disturbed it."""
+        resting = self.plane.timeouts.resting
+        if self not in resting and not self.deaf and not self._queue:
+            resting[self] = self.plane.clock() + self.plane.timeouts.rest_s
+
+    def _expect_rest(self) -> None:
+        """Bound the time for the rest of a request, if it has begun to arrive and nothing else goes on here."""
+        timeouts = self.plane.timeouts
+        if self.deaf or self._queue or (not self.mid_message and self in timeouts.resting):
+            return
+        if self not in timeouts.owing:
+            self._stay()
+            timeouts.owing[self] = self.plane.clock() + timeouts.owed_s
+
+    def _reject_excess(self) -> None:
+        self._deliver_rest()
+        if self._head_packets == _NO_HEAD:
+            self.reject(Status.BAD_REQUEST, "Too much around the chunks")
+        else:
+            self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
+
+    # Parsing, mechanics.
+
+    def _make_parser(self) -> httptools.HttpRequestParser:
+        """A new parser. Between two messages nothing is known to it, so that it may be dropped then."""
+        self._parser = parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _flush_partial(self) -> None:
+        """Hand on what has arrived of a chunk."""
+        if self._partial and (request := self._request) is not None:
+            request.chunks.append(self._partial[0] if len(self._partial) == 1 else b"".join(self._partial))
+        self._partial = None
+        self._partial_size = 0
+
+    def _deliver_rest(self) -> None:
+        """No more of the body will come: what has arrived counts, half a chunk included."""
+        if (request := self._request) is not None:
+            self._flush_partial()
+            if request.chunks:
+                self.deliver(request)
+
+    def _upgraded(self, rest: bytes) -> None:
+        """Serve a request that offered another protocol (h2c, for example) as plain HTTP/1.1, body included."""
+        if self._upgrade is not None:
+            head, self._upgrade = self._upgrade, None
+            self._make_parser()
+            self._feed(b"\r\n".join([*head, b"", rest]))
 
     # Writing.
+
+    def pause_writing(self) -> None:
+        """The transport began to hold bytes."""
+        self.write_paused = True
+        self.plane.slow_peers.stall(self)
+        if isinstance(self.exchange, AsgiExchange):
+            self.exchange.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The transport holds nothing any more."""
+        self.write_paused = False
+        self.plane.slow_peers.flowing(self)
+        exchange = self.exchange
+        if exchange is not None:
+            try:
+                exchange.writable()
+            except Exception as error:
+                self._failed(error)
+
+    def unsent(self) -> int:
+        """Bytes that the transport holds because the peer does not take them."""
+        size: int = self.transport.get_write_buffer_size()
+        return size
 
     def send(self, data: bytes) -> None:
         """Write, straight to the socket while the transport holds nothing."""
@@ -226,7 +879,7 @@ class Connection(HttpToolsProtocol):
         self.transport.write(data)
 
     def send_many(self, buffers: list[bytes]) -> None:
-        """Write several buffers at once. What the kernel does not take, the transport keeps: these buffers, no copy."""
+        """Write several buffers at once. The transport keeps what the kernel does not take: these buffers, no copy."""
         if self.fd >= 0 and not self.write_paused:
             try:
                 written = os.writev(self.fd, buffers)
@@ -237,61 +890,19 @@ class Connection(HttpToolsProtocol):
             buffers = _rest(buffers, written)
         self.transport.writelines(buffers)
 
+    def keep(self, data: bytes, written: int) -> None:
+        """Let the transport write the rest of a buffer of which the kernel has taken so much."""
+        self.transport.write(memoryview(data)[written:])
+
     def write_failed(self, error: OSError) -> int:
-        """A write to the socket failed: nothing was written; anything but a full buffer breaks the connection."""
+        """A write to the socket failed, and nothing was written; unless its buffer is full, the connection breaks."""
         if not isinstance(error, BlockingIOError):
             self.transport.abort()
         return 0
 
-    def complete(self, *, close: bool) -> None:
-        """The exchange is over: close, or wait for the next request.
-
-        uvicorn's ``on_response_complete`` does that with a timer, which would be set and cancelled for every response.
-        All connections rest equally long, so that the order in which they began is the order in which they end: the
-        sweeper looks at the first few.
-        """
-        self.exchange = None
-        if close or self.deaf:
-            self._close()
-            return
-        self.server_state.total_requests += 1
-        if not self.transport.is_closing():
-            if self.flow.read_paused:
-                self.flow.resume_reading()
-            self.plane.resting[self] = self.plane.clock() + self.timeout_keep_alive
-
-    def asgi_in_progress(self) -> bool:
-        """Whether a request of the control plane is not answered yet."""
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def without_route(self) -> Exchange:
-        """An exchange for a request of which it is not known what it is."""
-        request = Request(b"-", self.url, Route(None), {}, http10=False, keep_alive=False)
-        record = request.record(ts_us=self.plane.wall_us(), node=self.plane.node, ip=self.peer, conn=self.number)
-        return Exchange(self, request, record)
-
-    def _send_away(self, exchange: Exchange) -> None:
-        if self.exchange is exchange and exchange.idle:
-            exchange.send_away(shutdown_reply(self.plane.jitter, self.plane.registry.come_back_s))
-
-    def _give_up_answer(self) -> None:
-        """Nobody hears what FastAPI still says. uvicorn would tell only the last of several pipelined requests."""
-        if self.answering is not None:
-            self.answering.disconnected = True
-
-    def _close(self) -> None:
-        """Close when all is written. A peer that may still be sending is read from for a moment longer."""
-        self.deaf = True
-        if not self.mid_message:
-            self.transport.close()
-            return
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        self.loop.call_later(self.plane.options.linger_s, self.transport.close)
-
 
 def _rest(buffers: list[bytes], written: int) -> list[Any]:
-    """What is left of buffers of which so many bytes were written: the very buffers, the first one as a view."""
+    """The buffers of which so many bytes are not written yet: the very buffers, the first one as a view."""
     for at, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[at + 1 :]]

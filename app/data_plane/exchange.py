@@ -1,18 +1,48 @@
-"""What every exchange has in common: its connection, its record, and how it ends."""
+"""One request with its response: what every kind of exchange has in common, and the one kind that waits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar, Protocol
 
-from tricklecast.app.data_plane.door import asked
-from tricklecast.app.data_plane.replies import Reply, encoded
-from tricklecast.app.data_plane.tally import Record
-from tricklecast.trickle.records import Reason
+from tricklecast.app.core.limits import Client
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.request import Request, has_body
+from tricklecast.app.data_plane.responses import FAULT, Reply, encoded
+from tricklecast.app.data_plane.scheduling import PARKED, Peer
+from tricklecast.trickle.records import Op, Reason
 
-if TYPE_CHECKING:
-    from tricklecast.app.data_plane.connection import Connection
-    from tricklecast.app.data_plane.plane import DataPlane
-    from tricklecast.app.data_plane.request import Request
+
+class Line(Peer, Protocol):
+    """A connection, to its exchange."""
+
+    plane: DataPlane
+    exchange: Exchange | None
+    asking: Client | None
+    number: int
+    fd: int
+
+    def send(self, data: bytes) -> None:
+        """Write to the peer."""
+
+    def send_many(self, buffers: list[bytes]) -> None:
+        """Write several buffers to the peer in one system call."""
+
+    def keep(self, data: bytes, written: int) -> None:
+        """Let the transport write the rest of a buffer of which the kernel has taken so much."""
+
+    def write_failed(self, error: OSError) -> int:
+        """A write straight to the socket failed; the bytes written: 0."""
+
+    def complete(self, *, close: bool) -> None:
+        """The exchange is over: close, or go on with the next request."""
+
+    def abort(self, reason: str = Reason.SHUTDOWN) -> None:
+        """Break the connection."""
+
+    def release_client(self) -> None:
+        """The exchange no longer counts among those of its client."""
 
 
 class Exchange:
@@ -21,39 +51,56 @@ class Exchange:
     Attributes:
         record: the access record, filled in as the exchange goes on.
         arrived: when the request's head was complete, on the plane's clock.
-        keep_alive, http10, cors, head_only: of the request.
+        keep_alive, http10, head_only: of the request. cors: header lines for a page of another origin.
+        ending: how it ends, and whether the connection closes then, once the peer has taken all of the response, which
+            is handed over; ``None`` before.
     """
 
-    __slots__ = ("arrived", "connection", "cors", "head_only", "http10", "keep_alive", "plane", "record")
+    __slots__ = ("arrived", "connection", "cors", "ending", "head_only", "http10", "keep_alive", "plane", "record")
 
-    def __init__(self, connection: Connection, request: Request, record: Record) -> None:
-        plane: DataPlane = connection.plane
+    takes_body: ClassVar[bool] = False
+    """Whether it takes the request's body; any other exchange throws the body away."""
+
+    def __init__(self, connection: Line, request: Request) -> None:
+        plane = connection.plane
         self.connection = connection
         self.plane = plane
-        self.record = record
-        self.arrived = request.arrived or plane.clock()
+        self.record = request.record
+        self.arrived = request.arrived
         self.keep_alive = request.keep_alive and not plane.registry.shutting_down
         self.http10 = request.http10
-        self.cors = b"origin" in request.headers
+        self.cors = plane.cors.headers(request.headers) if b"origin" in request.headers else b""
         self.head_only = request.method == b"HEAD"
+        self.ending: tuple[str, bool] | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether it only waits: nothing was sent, and nothing of a body received."""
+        """Whether its client only waits: nothing was sent to it, and nothing of a body received."""
         return False
 
     @property
     def answerable(self) -> bool:
         """Whether nothing of the response is out yet."""
-        return True
+        return self.ending is None
+
+    @property
+    def channel_name(self) -> str | None:
+        """The channel that it uses, where a fault of the server might have hurt that."""
+        return None
+
+    def data(self, chunks: list[bytes]) -> None:
+        """Chunks of the request's body arrived. An exchange that takes no body throws them away."""
+
+    def body_ended(self, chunks: list[bytes]) -> None:
+        """The request's body ended, after these last chunks."""
 
     def answer(self, reply: Reply) -> None:
-        """Send a whole answer, and be done."""
+        """Send a whole response, and be done."""
         connection = self.connection
         record = self.record
-        common = self.plane.common(connection.server_state.default_headers)
-        # Refusals for want of room are alike, and a flood of them is to cost little.
+        # Refusals for want of room are alike, and a flood of them must be cheap.
         encode = Reply.encode if reply.retry_after_s is None or reply.headers else encoded
+        common = self.plane.common
         connection.send(encode(reply, common, keep_alive=self.keep_alive, cors=self.cors, head_only=self.head_only))
         record.status = reply.status
         record.eos = reply.eos or None
@@ -66,10 +113,19 @@ class Exchange:
         self.finish(reply.reason, close=reply.close or not self.keep_alive)
 
     def finish(self, reason: str, *, close: bool) -> None:
-        """All of the answer is handed over: the exchange is over as soon as the peer has taken it."""
+        """All of the response is handed over: the exchange is over as soon as the peer has taken it.
+
+        Nothing of the next request is answered before, so that a peer that does not read cannot pile up responses.
+        """
         if self.connection.write_paused:
-            self.connection.exchange = Unsent(self, reason, close=close)
+            self.ending = reason, close
         else:
+            self.conclude(reason, close=close)
+
+    def writable(self) -> None:
+        """The transport has given the peer all that it held."""
+        if self.ending is not None:
+            reason, close = self.ending
             self.conclude(reason, close=close)
 
     def conclude(self, reason: str, *, close: bool) -> None:
@@ -77,68 +133,119 @@ class Exchange:
         self.end(reason)
         self.connection.complete(close=close)
 
-    def broken(self, reason: str) -> None:
-        """The connection broke when all of the answer was handed over, and not all of it taken."""
-        self.end(reason)
-
     def withdraw(self) -> None:
-        """Leave the core: what this exchange read or wrote is no longer its business."""
+        """Leave the core: stop reading or writing there. Calling it again does nothing."""
 
     def send_away(self, reply: Reply) -> None:
-        """End an exchange that has not sent anything yet with an answer from outside."""
+        """End an exchange that has not sent anything yet with a response from outside."""
         self.withdraw()
         self.answer(reply)
-
-    def end(self, reason: str) -> None:
-        """Finish the access record: the exchange is over, one way or another."""
-        record = self.record
-        record.reason = reason
-        record.dur_us = int((self.plane.clock() - self.arrived) * 1_000_000)
-        if self.connection.asking is not None:
-            asked(self.connection)
-        self.plane.ended(record)
 
     def lost(self, reason: str = Reason.CLIENT_GONE) -> None:
         """The connection broke before the exchange was over."""
         self.withdraw()
         self.end(reason)
 
+    def end(self, reason: str) -> None:
+        """Finish the access record: the exchange is over."""
+        record = self.record
+        record.reason = reason
+        record.dur_us = int((self.plane.clock() - self.arrived) * 1_000_000)
+        if self.connection.asking is not None:
+            self.connection.release_client()
+        self.plane.ended(record)
+
+    def failed(self, error: Exception) -> None:
+        """A fault of the server met this exchange: log it, then answer 500, or break the connection."""
+        self.plane.fault(f"in an exchange ({self.record.op})", error, self.channel_name)
+        connection = self.connection
+        if connection.exchange is not self:
+            return
+        try:
+            if self.answerable:
+                self.send_away(FAULT)
+            else:
+                connection.abort(Reason.ERROR)
+        except Exception as again:
+            self.plane.fault("while ending a faulty exchange", again)
+            connection.exchange = None
+            connection.abort(Reason.ERROR)
+
     def elapsed_us(self) -> int:
         """Microseconds since the request arrived."""
         return int((self.plane.clock() - self.arrived) * 1_000_000)
 
 
-class Unsent(Exchange):
-    """Takes the place of an exchange that has handed over all of its answer, until the peer has taken the rest.
+class Parked(Exchange):
+    """A request that waits before it goes on: for a delay, for other requests, or for an answer from another service.
 
-    The end is told as it was. Nothing of the next request is answered before, so that a peer that does not read cannot
-    make answers pile up.
+    The body of a POST is held back: what came with the head is kept, and nothing more is read. In all other cases
+    reading goes on, so that a client that leaves is noticed.
 
     Args:
-        exchange: of which only the end is missing.
-        reason: how it ended, if the peer takes the rest.
-        close: whether the connection closes then.
+        why: what it waits for.
+        resume: called when the wait is over; the request then goes on where it stopped.
+
+    Attributes:
+        request: the request that waits.
+        cancel: keeps :meth:`go_on` from being called; set by whoever will call it.
     """
 
-    __slots__ = ("_reason", "exchange")
+    __slots__ = ("_resume", "_since", "cancel", "request", "why")
 
-    def __init__(self, exchange: Exchange, reason: str, *, close: bool) -> None:
-        self.exchange = exchange
-        self.connection = exchange.connection
-        self.plane = exchange.plane
-        self.record = exchange.record
-        self.keep_alive = not close
-        self._reason = reason
+    def __init__(self, connection: Line, request: Request, why: ParkedFor, resume: Callable[[], None]) -> None:
+        super().__init__(connection, request)
+        self.request = request
+        self.why = why
+        self._resume = resume
+        self.cancel: Callable[[], None] = _nothing
+        self._since = self.plane.clock()
+        self.plane.parked[why].add(self)
+        if request.route is not None and request.route.op is Op.PUBLISH and has_body(request.headers):
+            request.wanted = True
+            connection.pause(PARKED)
 
     @property
-    def answerable(self) -> bool:
-        """It is answered."""
-        return False
+    def idle(self) -> bool:
+        """Its client only waits."""
+        return True
 
-    def taken(self) -> None:
-        """The peer has taken all."""
-        self.exchange.conclude(self._reason, close=not self.keep_alive)
+    @property
+    def over(self) -> bool:
+        """Whether it does not wait any more: it went on, was answered, or its client is gone."""
+        return self not in self.plane.parked[self.why]
 
-    def lost(self, reason: str = Reason.CLIENT_GONE) -> None:
-        """The connection broke before."""
-        self.exchange.broken(reason)
+    def wait(self, seconds: float) -> None:
+        """Go on after this time."""
+        self.cancel = asyncio.get_running_loop().call_later(seconds, self.go_on).cancel
+
+    def go_on(self) -> None:
+        """The wait is over."""
+        if self.over:
+            return
+        try:
+            self._resume()  # ends the wait
+        except Exception as error:
+            self.failed(error)
+
+    def withdraw(self) -> None:
+        """Stop waiting, and let the body come."""
+        if self.over:
+            return
+        plane, request = self.plane, self.request
+        plane.parked[self.why].discard(self)
+        self.cancel()
+        self.cancel = self._resume = _nothing  # both know this exchange
+        now = plane.clock()
+        if self.why is ParkedFor.GUARD:
+            held_us = int((now - self._since) * 1_000_000)
+            # The time that the server takes is counted from here; the delay has a field of its own.
+            self.arrived = request.arrived = now
+            plane.held_us += held_us
+            self.record.guard_ms = held_us // 1000
+        request.wanted = False
+        self.connection.resume(PARKED)
+
+
+def _nothing() -> None:
+    """Does nothing."""

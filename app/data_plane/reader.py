@@ -1,57 +1,59 @@
-"""A GET of a segment: a cursor on it, bound to a connection."""
+"""A GET of a segment: a cursor on the segment, bound to a connection.
+
+The segment wakes the reader, and the reader pulls whatever it has not sent from the segment's frames. A reader whose
+socket is full does nothing until the peer has taken what the transport holds; then it goes on from its own position,
+by turns with the other readers that are behind (:mod:`app.data_plane.scheduling`).
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from typing import Final
 
-from tricklecast.app.core.lag import Cut
-from tricklecast.app.core.resolution import Serve, Wait
+from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.segment import decode_frame
-from tricklecast.app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
-from tricklecast.app.data_plane.exchange import Exchange
-from tricklecast.app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
-from tricklecast.app.data_plane.tally import Record
+from tricklecast.app.core.slow_readers import Cut
+from tricklecast.app.data_plane.exchange import Exchange, Line
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import (
+    LAST_CHUNK,
+    REASON_OF_STATE,
+    content_type_of,
+    empty_reply,
+    segment_head,
+    truncated_end,
+    truncation_of,
+)
+from tricklecast.app.data_plane.scheduling import WRITE_BYTES, WRITE_FRAMES
 from tricklecast.trickle.wire import Status
-
-if TYPE_CHECKING:
-    from tricklecast.app.data_plane.connection import Connection
-    from tricklecast.app.data_plane.request import Request
 
 _OK: Final = Status.OK
 
-TURN_BYTES: Final = 128 << 10
-TURN_FRAMES: Final = 512
-"""What a reader that is behind is written before others have their turn, or one frame if that is more; frames below
-IOV_MAX (1024) of one writev."""
-
 DIRECT_BYTES: Final = 32 << 10
-"""A segment up to this size is answered at once; of a larger one a reader takes its turns."""
+"""A segment up to this size is written at once; a larger one by turns."""
 
 
 class Reader(Exchange):
     """The exchange of a subscriber that is relayed a segment.
 
-    It pulls from the segment's frames whenever it is woken and its transport takes data. A reader whose transport
-    is full does nothing until that has drained, and then goes on from its own position, in turns with others.
-
     Attributes:
         at: index of the next frame to send. sent: body bytes sent so far.
         backlog: body bytes that were there when it came.
-        started: whether the head of the response is out. fast: whether a single new frame may be written straight
-            to the socket. queued: whether it waits for its turn. done: whether it has left the segment.
+        started: whether the head of the response is out.
+        fast: whether a single new frame may be written straight to the socket.
+        queued: whether it waits for its turn.
+        done: whether it has left the segment.
     """
 
     __slots__ = ("at", "backlog", "channel", "done", "fast", "fd", "head", "queued", "segment", "sent", "started")
 
-    def __init__(self, connection: Connection, request: Request, record: Record, found: Serve | Wait) -> None:
-        super().__init__(connection, request, record)
-        self.channel = found.channel
-        self.segment = found.segment
-        self.head = found.head
+    def __init__(self, connection: Line, request: Request, found: Serve | Wait) -> None:
+        super().__init__(connection, request)
+        self.channel, self.segment, self.head = found
         self.at = 0
         self.sent = 0
-        self.backlog = found.segment.size
+        self.backlog = self.segment.size
         self.started = False
         self.done = False
         self.queued = False
@@ -61,22 +63,27 @@ class Reader(Exchange):
     @property
     def idle(self) -> bool:
         """Whether it still waits for the first byte."""
-        return not self.started
+        return not self.started and self.ending is None
 
     @property
     def answerable(self) -> bool:
         """Whether the head of the response is not out yet."""
-        return not self.started
+        return not self.started and self.ending is None
+
+    @property
+    def channel_name(self) -> str | None:
+        """The channel that it reads from."""
+        return self.channel.name
 
     def begin(self) -> None:
-        """Attach to the segment; what is there is sent at once."""
-        record = self.record
+        """Attach to the segment, and send what is there."""
+        record, segment = self.record, self.segment
         record.epoch = self.channel.epoch
-        record.rseq = self.segment.seq
-        self.plane.registry.attach(self, self.channel, self.segment)
-        if self.segment.size > DIRECT_BYTES:
-            self.plane.catching_up.add(self)
-        elif self.segment.frames:
+        record.rseq = segment.seq
+        self.plane.registry.attach(self, self.channel, segment)
+        if segment.size > DIRECT_BYTES:
+            self.plane.turns.add_reader(self)
+        elif segment.frames:
             self.take_turn()
 
     def wake(self) -> None:
@@ -86,8 +93,8 @@ class Reader(Exchange):
         at = self.at
         if segment.closed:
             if self.started and at == len(frames):
-                # Only the end is missing: what somebody else waits for goes first, such as the next segment.
-                self.plane.ending.add(self)
+                # Only the end is missing. Bytes that other clients wait for go first, such as the next segment's.
+                self.plane.turns.add_end(self)
                 return
         elif self.fast and len(frames) - at == 1 and not self.connection.write_paused:
             frame = frames[at]
@@ -98,39 +105,29 @@ class Reader(Exchange):
             except OSError as error:
                 written = self.connection.write_failed(error)
             if written != len(frame):
-                self.connection.transport.write(memoryview(frame)[written:])
+                self.connection.keep(frame, written)
             return
         if not self.queued:
             self.take_turn()
 
     def evict(self) -> None:
         """The memory of the segment is needed."""
+        self.plane.slow_peers.cut_offs[Cut.MEMORY] += 1
         self.connection.cut_off(Cut.MEMORY)
 
     def lag(self) -> int:
-        """Body bytes published but not sent yet, beyond what was there when the reader came."""
+        """Body bytes published while it was there and not sent yet."""
         return self.segment.size - max(self.sent, self.backlog)
 
-    def lag_s(self) -> float:
-        """For how many seconds it has lacked what it has not been sent, or has not taken."""
-        plane = self.plane
-        unsent = self.connection.transport.get_write_buffer_size()
-        return plane.timelines.age_s(self.segment, max(self.sent - unsent, self.backlog), plane.clock())
+    def has(self) -> int:
+        """Body bytes that its peer has taken, or that were there when it came."""
+        return max(self.sent - self.connection.unsent(), self.backlog)
 
-    def is_overdue(self, overdue: int, unsent: int) -> bool:
-        """Whether it lacks bytes that are too old.
-
-        Args:
-            overdue: so many bytes of the segment are.
-            unsent: bytes that its connection holds for it.
-        """
-        return max(self.sent - unsent, self.backlog) < overdue
-
-    def take_turn(self) -> int:
-        """Send what was not sent yet, as much as one turn allows; returns how many bytes that were."""
+    def take_turn(self) -> None:
+        """Send what was not sent yet, as much as one turn allows."""
         connection = self.connection
         if self.done or connection.write_paused:
-            return 0
+            return
         segment = self.segment
         frames = segment.frames
         buffers: list[bytes] = []
@@ -139,16 +136,21 @@ class Reader(Exchange):
                 if segment.closed:
                     self.withdraw()
                     self.answer(empty_reply(self.channel, segment))
-                return 0
+                return
             buffers.append(self._start())
-        stop, size = self._end_of_turn(frames)
-        turn = frames[self.at : stop]
+        at, count = self.at, len(frames)
+        stop = count
+        if count - at > 1 and (count - at > WRITE_FRAMES or segment.size - self.sent > WRITE_BYTES):
+            stop = bisect_right(segment.offsets, self.sent + WRITE_BYTES, at + 1) - 1
+            stop = min(at + WRITE_FRAMES, max(at + 1, stop))
+        turn = frames[at:stop] if at or stop < count else frames
         if self.http10:
-            turn = [b"".join([chunk for frame in turn for chunk in decode_frame(frame)])]
-        buffers += turn
-        caught_up = stop == len(frames)
-        self.sent = segment.size if caught_up else self.sent + _payload(frames[self.at : stop])
+            buffers.append(b"".join([chunk for frame in turn for chunk in decode_frame(frame)]))
+        else:
+            buffers += turn
+        self.sent = segment.offsets[stop]
         self.at = stop
+        caught_up = stop == count
         finished = caught_up and segment.closed
         if finished and not self.http10:
             why = "" if segment.complete else truncation_of(segment)
@@ -156,26 +158,40 @@ class Reader(Exchange):
         if buffers:
             connection.send_many(buffers)
         if finished:
-            done = self.finish if connection.write_paused else self.conclude
-            done(REASON_OF_STATE[segment.state], close=not self.keep_alive)
+            self.finish(REASON_OF_STATE[segment.state], close=not self.keep_alive)
         elif not caught_up and not connection.write_paused:
-            self.plane.catching_up.add(self)
-        return size
+            self.plane.turns.add_reader(self)
+
+    def writable(self) -> None:
+        """The transport holds nothing any more: go on, or be done."""
+        if self.ending is not None:
+            super().writable()
+        elif not self.done:
+            self.plane.turns.add_reader(self)
 
     def conclude(self, reason: str, *, close: bool) -> None:
         """The peer has taken all."""
-        if not self.done:
-            self.withdraw()
+        self.withdraw()
         self.end(reason)
-        if self.segment.size:
-            self.plane.latencies.relayed(self.segment, self.record, self.arrived)
+        segment, channel, turns = self.segment, self.channel, self.plane.turns
+        record = self.record
+        if segment.size:
+            self.plane.latencies.relayed(segment, self.arrived, wait_us=record.wait_us or 0, dur_us=record.dur_us or 0)
+        if self.backlog == segment.size and segment.seq + 1 < channel.next_seq and not close:
+            # It reads what has been published already, and its next request is on its way.
+            turns.expect_request(channel)
         self.connection.complete(close=close)
 
-    def broken(self, reason: str) -> None:
-        """The connection broke when all of the answer was handed over, and not all of it taken."""
-        if not self.done:
-            self.withdraw()
-        super().broken(reason)
+    def withdraw(self) -> None:
+        """Detach from the segment."""
+        if self.done:
+            return
+        self.done = True
+        self.fast = False
+        self.record.bytes_out = self.sent
+        self.record.next_seq = self.channel.next_seq
+        self.channel.bytes_out += self.sent
+        self.plane.registry.detach(self, self.channel, self.segment)
 
     def _start(self) -> bytes:
         """The head of the response. It goes out with the first byte, never before (section 4)."""
@@ -187,7 +203,7 @@ class Reader(Exchange):
         record.status = _OK
         record.wait_us = self.elapsed_us()
         return segment_head(
-            self.plane.common(self.connection.server_state.default_headers),
+            self.plane.common,
             content_type_of(self.channel),
             segment.seq,
             None if self.head == segment.seq else self.head,
@@ -198,25 +214,3 @@ class Reader(Exchange):
             cors=self.cors,
             http10=self.http10,
         )
-
-    def _end_of_turn(self, frames: list[bytes]) -> tuple[int, int]:
-        """Up to which frame one turn goes, and how many bytes that are."""
-        at = self.at
-        stop, size = at, 0
-        last = min(len(frames), at + TURN_FRAMES)
-        while stop < last and ((more := size + len(frames[stop])) <= TURN_BYTES or stop == at):
-            stop, size = stop + 1, more
-        return stop, size
-
-    def withdraw(self) -> None:
-        """Detach from the segment."""
-        self.done = True
-        self.fast = False
-        self.record.bytes_out = self.sent
-        self.record.next_seq = self.channel.next_seq
-        self.channel.bytes_out += self.sent
-        self.plane.registry.detach(self, self.channel, self.segment)
-
-
-def _payload(frames: list[bytes]) -> int:
-    return sum(len(chunk) for frame in frames for chunk in decode_frame(frame))

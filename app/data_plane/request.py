@@ -1,16 +1,16 @@
-"""One request as it was parsed, and the access record that begins with it."""
+"""One request as it was parsed: its head, the checks that the parser does not make, and its access record."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import string
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
-from tricklecast.app.data_plane.identity import CLIENT, MAX_TEXT, client_key, user_agent
-from tricklecast.app.data_plane.routes import Route
+from tricklecast.app.data_plane.client_address import CLIENT, MAX_TEXT, USER_AGENT, client_key, user_agent
+from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
-from tricklecast.trickle.records import AccessRecord
-
-if TYPE_CHECKING:
-    from tricklecast.app.data_plane.publish import Publish
+from tricklecast.trickle.records import AccessRecord, Op
+from tricklecast.trickle.wire import Status
 
 CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
@@ -21,54 +21,101 @@ _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
 _TRACEPARENT: Final = wire.TRACEPARENT.encode()
 _AUTHORIZATION: Final = b"authorization"
 _CREDENTIALS_BYTES: Final = 9 << 10
-"""More than a token may have (8 KiB)."""
+"""Longer than a token may be (8 KiB)."""
 
 _NEEDED: Final = (
-    b"origin", b"user-agent", b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
+    b"origin", b"host", USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
     TRUNCATED, RESET, IDEMPOTENCY_KEY, _ATTEMPT, CLIENT,
 )  # fmt: skip
-"""Header fields that a POST is asked for once its record has begun; of any other request it is the origin only."""
+"""Header fields that a parked POST may still be asked for; of any other parked request it is the origin only."""
+
+HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
+"""The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
+
+_LENGTH_DIGITS: Final = 20
+"""Digits of the largest length that the parser accepts, 2**64 - 1, without leading zeros."""
+
+
+class Tally:
+    """What metrics count of an exchange where no access log is written: half of a record's memory, a third of its time.
+
+    Fields that nothing reads before the exchange sets them have no value until then.
+    """
+
+    __slots__ = (
+        "bytes_in", "bytes_out", "client", "detail", "dur_us", "eos", "epoch", "guard_ms", "next_seq", "op", "reason",
+        "retry_after_ms", "rseq", "status", "wait_us",
+    )  # fmt: skip
+
+    detail: str | None
+    epoch: int | None
+    eos: bool | None
+    guard_ms: int | None
+    next_seq: int | None
+    retry_after_ms: int | None
+    client: str | None
+
+    def __init__(self, op: Op | None) -> None:
+        self.op: str | None = op
+        self.status: int | None = None
+        self.reason: str | None = None
+        self.rseq: int | None = None
+        self.bytes_in: int | None = None
+        self.bytes_out: int | None = None
+        self.wait_us: int | None = None
+        self.dur_us: int | None = None
+
+
+Record = AccessRecord | Tally
+"""What an exchange is noted in."""
+
+
+_NO_RECORD: Final = Tally(None)
 
 
 class Request:
-    """A request on a segment route.
+    """A request whose head has arrived.
 
     Attributes:
         method, target: as on the wire.
-        route: what it asks for.
-        headers: by lower-case name; of a repeated one the last.
-        http10: the client speaks HTTP/1.0. keep_alive: it wants the connection to stay.
-        chunks: body that has arrived and was not taken yet, as the publisher's chunks.
+        route: the segment route that it asks for; ``None`` for a request of the control plane.
+        headers: by lower-case name; of a repeated field the last line.
+        fields: all header lines in order, for the control plane only.
+        http10: the client speaks HTTP/1.0. keep_alive: the client wants the connection to stay open.
+        chunks: body that has arrived and that no exchange has taken yet, as the publisher's chunks.
         complete: whether the body has ended.
-        publish: the exchange that takes the body, once there is one.
-        queued: whether it waits behind an unfinished exchange of its connection.
-        held: whether its body is kept and not read on, since it waits
-            (:class:`app.data_plane.waiting.Waiting`).
-        ip: the address of its client, as far as it is known.
-        arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
+        wanted: whether the body is kept as it arrives, because its exchange has not begun: the request is queued behind
+            another one of its connection, or parked.
+        ip: the client's address, if it is known.
+        arrived: when the head was complete, on the plane's clock; 0 until the request begins.
+        record: what the exchange is noted in; set when the request begins.
+        held: the storm guard has delayed it already, and does not delay it again.
+        looks: how often the core was asked about a POST that has overtaken others.
     """
 
     __slots__ = (
         "arrived",
         "chunks",
         "complete",
+        "fields",
         "headers",
         "held",
         "http10",
         "ip",
         "keep_alive",
+        "looks",
         "method",
-        "publish",
-        "queued",
+        "record",
         "route",
         "target",
+        "wanted",
     )
 
     def __init__(
         self,
         method: bytes,
         target: bytes,
-        route: Route,
+        route: Route | None,
         headers: dict[bytes, bytes],
         *,
         http10: bool,
@@ -78,15 +125,17 @@ class Request:
         self.target = target
         self.route = route
         self.headers = headers
+        self.fields: Sequence[tuple[bytes, bytes]] = ()
         self.http10 = http10
         self.keep_alive = keep_alive
         self.ip: str | None = None
         self.chunks: list[bytes] = []
         self.complete = False
-        self.publish: Publish | None = None
-        self.queued = False
-        self.held = False
+        self.wanted = False
         self.arrived = 0.0
+        self.record: Record = _NO_RECORD
+        self.held = False
+        self.looks = 0
 
     def text(self, name: bytes) -> str:
         """A header's value as text; ``""`` if it is missing."""
@@ -100,37 +149,35 @@ class Request:
 
     def attempt(self) -> int:
         """Which attempt at the same request this is, as the client counts: 1 for the first."""
-        return _attempt(self.headers.get(_ATTEMPT))
+        value = self.headers.get(_ATTEMPT)
+        return int(value) if value is not None and value.isdigit() and len(value) < 7 else 1
 
     def shrink(self, *, credentials: bool) -> None:
-        """Keep only what it takes to begin the exchange once more, where many requests may have to wait for that.
+        """Keep only the header fields that the later stages ask for: thousands of requests may be parked at a time.
 
-        Values that are too long by far stay too long: whoever checks them comes to the same.
+        A value that is too long stays too long, so that the check that refuses it still does.
 
         Args:
-            credentials: whether somebody will ask for a token again: in a header, or in the query.
+            credentials: whether a token will be asked for again, in a header or in the query.
         """
         headers = self.headers
-        needed = _NEEDED if self.method == b"POST" else (b"origin",)
+        needed = _NEEDED if self.method == b"POST" else (b"origin", b"host")
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
         if not credentials:
             self.target = b""
         elif (value := headers.get(_AUTHORIZATION)) is not None:
             self.headers[_AUTHORIZATION] = value[:_CREDENTIALS_BYTES]
 
-    def record(self, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
-        """Begin the access record of this request, for a server that writes an access log."""
+    def begin_record(self, *, ts_us: int, node: str | None, ip: str | None, conn: int) -> AccessRecord:
+        """Begin the access record of this request."""
         headers, route = self.headers, self.route
-        ua, release = user_agent(headers.get(b"user-agent", b""))
+        ua, release = user_agent(headers.get(USER_AGENT, b""))
         client = headers.get(CLIENT)
-        return AccessRecord(
+        record = AccessRecord(
             ts_us,
             node=node,
-            op=route.op,
             method=self.method.decode("latin-1"),
             path=self.target.partition(b"?")[0].decode("latin-1")[: 2 * MAX_TEXT],
-            channel=route.channel or None,
-            seq=route.seq,
             client=client.decode("latin-1")[:MAX_TEXT] if client else client_key(ip or "", ua),
             ip=ip,
             conn=conn,
@@ -139,10 +186,70 @@ class Request:
             attempt=self.attempt(),
             trace=_trace(headers.get(_TRACEPARENT)),
         )
+        if route is not None:
+            record.op, record.channel, record.seq = route.op, route.channel or None, route.seq
+        return record
 
 
-def _attempt(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() and len(value) < 7 else 1
+class Objection(NamedTuple):
+    """Why a head is refused before its route is looked at: the status, and one line."""
+
+    status: Status
+    text: str
+
+
+_VERSION: Final = Objection(Status.VERSION_NOT_SUPPORTED, "Neither HTTP/1.1 nor HTTP/1.0")
+_HOST: Final = Objection(Status.BAD_REQUEST, "Not exactly one Host")
+_INVALID_HOST: Final = Objection(Status.BAD_REQUEST, "Invalid Host")
+_CODING: Final = Objection(Status.NOT_IMPLEMENTED, "Unknown Transfer-Encoding")
+_CODING_1_0: Final = Objection(Status.BAD_REQUEST, "Transfer-Encoding in HTTP/1.0")
+
+
+def objection(version: str, fields: Sequence[tuple[bytes, bytes]], headers: Mapping[bytes, bytes]) -> Objection | None:
+    """What is wrong with a head that the parser accepts; ``None`` if nothing is (docs/explanation/hostile-input.md).
+
+    Two servers in a row that read such a head differently disagree about where its body ends or whom it is for, and
+    one takes for a request what the other takes for a body. The parser itself refuses both lengths at once, a repeated
+    length and the like.
+
+    Args:
+        version: of HTTP, as ``1.1``.
+        fields: all header fields, their names in lower case.
+        headers: the same by name.
+    """
+    if version not in ("1.1", "1.0"):
+        return _VERSION
+    hosts = sum(name == b"host" for name, _ in fields)
+    # HTTP/1.0 has no Host (RFC 9112, section 3.2).
+    if hosts > 1 or (not hosts and version == "1.1"):
+        return _HOST
+    if headers.get(b"host", b"").translate(None, HOST_TEXT):
+        return _INVALID_HOST
+    codings = [value.strip().lower() for name, value in fields if name == b"transfer-encoding"]
+    if codings and version == "1.0":
+        # RFC 9112, section 6.1: such a message's framing is faulty.
+        return _CODING_1_0
+    # A body that is compressed as well as chunked would be stored compressed (RFC 9112, section 6.1: 501).
+    return _CODING if any(coding != b"chunked" for coding in codings) else None
+
+
+def has_body(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a body follows, or may follow."""
+    return b"transfer-encoding" in headers or bool(content_length(headers))
+
+
+def content_length(headers: Mapping[bytes, bytes]) -> int | None:
+    """The announced size of the body in bytes; ``None`` if the client does not announce it."""
+    value = headers.get(b"content-length")
+    if value is None or not value.isdigit():
+        return None
+    # Python refuses to read numbers of more than some thousand digits, zeros included.
+    return int(value if len(value) <= _LENGTH_DIGITS else value.lstrip(b"0")[:_LENGTH_DIGITS] or b"0")
+
+
+def expects_continue(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether the client holds its body back until the server answers ``100 Continue``."""
+    return b"expect" in headers and headers[b"expect"].lower() == b"100-continue"
 
 
 def _trace(value: bytes | None) -> str | None:

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCol
 from tricklecast.app.access.access import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.control_plane.page import Page
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.metrics.access import AccessCollector
 from tricklecast.app.metrics.lag import ReaderLag
 from tricklecast.app.metrics.limits import LimitsCollector

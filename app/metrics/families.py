@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from tricklecast.app.data_plane.histogram import Histogram
+from tricklecast.app.data_plane.latency import Histogram
 
 PREFIX: Final = "tricklecast_"
 

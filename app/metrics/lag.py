@@ -9,9 +9,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tricklecast.app.data_plane.connection import Connection
-from tricklecast.app.data_plane.plane import DataPlane
-from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.metrics.families import gauge, gauges
 
 MOST: Final = 5_000
@@ -33,9 +31,9 @@ class ReaderLag(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """As of now."""
-        behind: Iterator[Connection | Reader] = chain(self._plane.stalled, self._plane.catching_up)
-        late = list(islice(behind, MOST))
-        lags, ages = [who.lag() for who in late], [who.lag_s() for who in late]
+        stalled = (peer.reader() for peer in self._plane.slow_peers.stalled)
+        late = [reader for reader in islice(chain(stalled, self._plane.turns), MOST) if reader is not None]
+        lags, ages = [reader.lag() for reader in late], [self._plane.slow_peers.lag_s(reader) for reader in late]
         yield gauge(
             "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
         )

@@ -10,8 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.totals import totals_of
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.metrics.families import counter, counters, gauge, histogram_s, histograms_s
 from tricklecast.trickle.records import Reason
 
@@ -32,7 +31,7 @@ class PlaneCollector(Collector):
 
     def _channels(self) -> Iterator[Metric]:
         plane, registry = self._plane, self._plane.registry
-        totals = totals_of(registry.channels.values())
+        totals = registry.totals()
         yield gauge("channels", "Channels that are live.", totals.live)
         yield gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
         yield gauge("segments_kept", "Closed segments kept over all channels.", totals.segments)
@@ -49,12 +48,12 @@ class PlaneCollector(Collector):
         yield gauge("connections", "Open connections.", len(plane.connections))
         yield gauge("handshakes", "TLS handshakes that are under way.", len(plane.handshakes))
         yield counter("failed_handshakes", "TLS handshakes that came to nothing.", plane.failed_handshakes)
-        yield gauge("idle_connections", "Kept-alive connections between requests.", len(plane.resting))
-        cut_offs = {str(why): float(n) for why, n in plane.cut_offs.items()}
+        yield gauge("idle_connections", "Kept-alive connections between requests.", len(plane.timeouts.resting))
+        cut_offs = {str(why): float(n) for why, n in plane.slow_peers.cut_offs.items()}
         yield counters("cut_offs", "Connections that were cut off, since their peer did not read.", "reason", cut_offs)
-        yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.stalled))
-        yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.overtaking))
-        yield gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.guarded))
+        yield gauge("stalled_connections", "Connections whose peer does not read.", len(plane.slow_peers.stalled))
+        yield gauge("overtaking_posts", "POSTs that wait for those that they have overtaken.", len(plane.parked[ParkedFor.OVERTAKEN]))
+        yield gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.parked[ParkedFor.GUARD]))
 
     def _exchanges(self) -> Iterator[Metric]:
         plane = self._plane

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tricklecast.app.access_log import AccessLog
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.metrics.families import PREFIX, counter, gauge, histogram_s
 from tricklecast.trickle import __version__
 

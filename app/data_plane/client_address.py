@@ -1,0 +1,152 @@
+"""Which client a request comes from: its address behind trusted proxies, and the keys under which it is counted.
+
+A request's address is the peer of its connection. If that peer is a trusted proxy, the address is the last one in
+``X-Forwarded-For`` that is not a trusted proxy's: each proxy appends the address that it was asked from, so an entry
+that the client wrote itself stands to the left of its real one and is never reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Op
+
+Network = IPv4Network | IPv6Network
+
+FORWARDED_FOR: Final = b"x-forwarded-for"
+CLIENT: Final = wire.CLIENT.lower().encode()
+USER_AGENT: Final = b"user-agent"
+
+MAX_TEXT: Final = 256
+"""Characters kept of a client's free text (user agent, path, key), so that no client decides how long a log line is."""
+
+MAX_ADDRESS_TEXT: Final = 64
+"""Longest text that is parsed as an address; the longest real one, with a scope, is shorter."""
+
+MAX_HOPS: Final = 16
+"""Proxies that a request is followed back through. Real chains have two or three; a header may hold thousands of
+addresses, and parsing one costs a microsecond."""
+
+
+class TrustedProxies:
+    """The proxies whose ``X-Forwarded-For`` is believed.
+
+    Args:
+        networks: the addresses of these proxies.
+    """
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._networks = tuple(networks)
+
+    def __contains__(self, ip: str) -> bool:
+        return bool(self._networks) and (address := _parsed(ip)) is not None and self._trusts(address)
+
+    def client(self, peer: str, forwarded: str) -> str:
+        """The client of a request that a trusted proxy sent.
+
+        Args:
+            peer: the proxy's own address.
+            forwarded: ``X-Forwarded-For``, all its lines joined by commas.
+
+        Returns:
+            The client's address. It is the proxy's own where the header does not tell: it is empty, holds something
+            that is no address before the client's is reached, or holds too many. If all addresses are proxies, the
+            first one is the client.
+        """
+        client = peer
+        hops = forwarded.rsplit(",", MAX_HOPS)[-MAX_HOPS:]
+        for hop in reversed(hops):
+            address = None if "%" in hop else _parsed(_without_port(hop.strip()))
+            if address is None:
+                return peer
+            client = str(address)
+            if not self._trusts(address):
+                return client
+        return peer if len(hops) == MAX_HOPS else client
+
+    def origin(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The client of any request: the peer, or the address that the peer names if it is a trusted proxy."""
+        peer = plain(peer)
+        return self.client(peer, forwarded_for(headers).decode("latin-1")) if peer in self else peer
+
+    def _trusts(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def forwarded_for(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """All lines of ``X-Forwarded-For`` as one (RFC 9110, section 5.3)."""
+    return b",".join([value for name, value in headers if name == FORWARDED_FOR])
+
+
+@lru_cache(maxsize=4096)
+def plain(ip: str) -> str:
+    """An address as it is written: ``::ffff:192.0.2.1`` of a dual-stack socket becomes ``192.0.2.1``."""
+    address = _parsed(ip) if ip.startswith("::") else None
+    return ip if address is None else str(address)
+
+
+@lru_cache(maxsize=4096)
+def client_of(ip: str) -> str:
+    """The key under which limits count an address: the address itself, or an IPv6 address's /64.
+
+    One customer has a whole /64, so that an IPv6 address says nothing by itself.
+    """
+    address = _parsed(ip) if ":" in ip else None
+    if not isinstance(address, IPv6Address):
+        return ip if address is None else str(address)
+    return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+
+
+def user_agent(value: bytes) -> tuple[str | None, str | None]:
+    """A user agent as text, cut to :data:`MAX_TEXT`, and its first ``product/version``."""
+    # Cut before it becomes a key of the cache: a header may be 64 KiB long.
+    return _split_user_agent(value[:MAX_TEXT])
+
+
+@lru_cache(maxsize=4096)
+def _split_user_agent(value: bytes) -> tuple[str | None, str | None]:
+    text = value.decode("latin-1")
+    return text or None, text.split(" ", 1)[0][:64] or None
+
+
+@lru_cache(maxsize=8192)
+def client_key(ip: str, ua: str | None) -> str:
+    """A stable key for a client that sent no name of its own: short and always the same, not secret."""
+    return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()
+
+
+def guarded_client(op: Op | None, headers: dict[bytes, bytes], ip: str | None) -> int:
+    """The storm guard's key of a client: its address, its operation, and its own name or else its user agent.
+
+    A number, so that remembering it costs the same however long a name a client makes up. The operation is part of it,
+    so that a publisher's progress is not taken for that of a reader behind the same address.
+    """
+    name = headers.get(CLIENT) or headers.get(USER_AGENT, b"")
+    return hash((ip, op, name[:MAX_TEXT]))
+
+
+def has_name(headers: dict[bytes, bytes]) -> bool:
+    """Whether a client sent a name of its own. Without one, many clients may share its address and user agent."""
+    return bool(headers.get(CLIENT))
+
+
+def _parsed(ip: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(ip[:MAX_ADDRESS_TEXT])
+    except ValueError:
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
+
+
+def _without_port(hop: str) -> str:
+    """An address without its port: ``192.0.2.1:4711``, ``[2001:db8::1]:4711`` and ``[2001:db8::1]`` all occur."""
+    if hop.startswith("["):
+        address, closed, port = hop[1:].partition("]")
+        return address if closed and (not port or port[1:].isdigit()) else hop
+    address, _, port = hop.partition(":")
+    return address if port.isdigit() else hop

@@ -1,0 +1,300 @@
+"""The data plane's shared state: what all connections have in common, and what the sweeper does with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from enum import StrEnum
+from itertools import count
+from typing import Any, Final, Protocol
+
+from tricklecast.app.core.events import EndReason
+from tricklecast.app.core.invariants import check_channel
+from tricklecast.app.core.limits import Admission, Limit
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.storm_guard import StormGuard
+from tricklecast.app.data_plane.authorization import Authorizer
+from tricklecast.app.data_plane.client_address import Network, TrustedProxies
+from tricklecast.app.data_plane.cors import Cors
+from tricklecast.app.data_plane.latency import Histogram, Latencies
+from tricklecast.app.data_plane.request import Record
+from tricklecast.app.data_plane.routing import Router
+from tricklecast.app.data_plane.scheduling import SlowPeers, Timed, Timeouts, Turns, gone
+from tricklecast.trickle import __version__
+from tricklecast.trickle.records import AccessRecord, Reason
+
+LOGGER: Final = logging.getLogger("tricklecast.data_plane")
+
+RecordSink = Callable[[AccessRecord], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of the data plane. Bytes and seconds.
+
+    Attributes:
+        base_path: the path below which segment routes live, ``""`` for the root.
+        interim_interval_s: how often an idle preconnect is sent ``100 Continue``.
+        reader_lag_bytes, reader_lag_s: how far a reader may fall behind before the server cuts it off.
+        keep_alive_s: how long a connection may be idle between requests.
+        linger_s: how long a connection that was answered early is still read from before it is closed. Closing it with
+            unread data would make the kernel reset it, and the client might lose the response.
+        head_timeout_s: how long a request's head may take from its first byte, and then a body that nobody reads.
+        url_bytes, header_bytes: limits of one request's head.
+        metrics_channels: how many channels the metrics name.
+        storm_guard: whether clients that repeat fruitless requests are answered later.
+        trusted_proxies: addresses of proxies whose ``X-Forwarded-For`` is believed.
+        cors: which origins may read and write.
+    """
+
+    base_path: str = "/trickle"
+    interim_interval_s: float = 10.0
+    reader_lag_bytes: int = 16 << 20
+    reader_lag_s: float = 10.0
+    keep_alive_s: float = 75.0
+    linger_s: float = 1.0
+    head_timeout_s: float = 10.0
+    url_bytes: int = 8 << 10
+    header_bytes: int = 64 << 10
+    metrics_channels: int = 10
+    storm_guard: bool = True
+    trusted_proxies: tuple[Network, ...] = ()
+    cors: Cors = field(default_factory=Cors)
+
+
+class ParkedFor(StrEnum):
+    """What a parked request waits for."""
+
+    GUARD = "guard"
+    """The storm guard's delay."""
+    OVERTAKEN = "overtaken"
+    """The POSTs of the seqs below its own, which it has overtaken."""
+    AUTHORIZATION = "authorization"
+    """The answer of a key server or a webhook."""
+
+
+class Connected(Timed, Protocol):
+    """A connection, to the shared state."""
+
+    surplus: Limit | None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an exchange is running on it, or its response not taken yet."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its client only waits: for a segment, or with a preconnect."""
+
+    def drain(self, after_s: float) -> None:
+        """The server shuts down: answer a client that only waits after this time."""
+
+    def abort(self, reason: Reason = Reason.SHUTDOWN) -> None:
+        """Break it."""
+
+    def close(self) -> None:
+        """Close it when all is written."""
+
+    def expired(self) -> None:
+        """End its exchange: the token has expired."""
+
+    def make_room(self) -> bool:
+        """Give its place beyond a limit to a newer connection; ``False`` if it is being answered."""
+
+
+class DataPlane:
+    """The shared state of all connections.
+
+    Args:
+        registry: the core.
+        options: see :class:`Options`.
+        sink: takes the access record of each exchange when it ended; ``None`` if there is no access log.
+        node: this server's name in the records.
+        rng: the source of jitter.
+        authorizer: decides which request may do what; ``None``: every request may do everything.
+
+    Attributes:
+        turns, timeouts, slow_peers: the schedulers.
+        connections: all that are open. surplus: those beyond a limit, oldest first.
+        handshakes: TLS handshakes that are under way. failed_handshakes: how many have failed.
+        admission: decides about connections, and about requests of each client. proxies: those that are believed.
+        guard: the storm guard, unless it is off. parked: requests that wait before they are answered, by the reason.
+        holds, held_us: how many responses the storm guard has delayed, and for how long (those parked now left out).
+        unheld: how many it would have delayed, had there not been too many already.
+        pipelined: connections that are not read from because too much is pipelined on them.
+        exchanges: ended ones, counted by (op, status, reason). latencies: how long they took.
+        faults: faults of the server that an exchange, or a connection, met.
+        loop_lag: how late the sweeper was, in microseconds: as late as everything else at that moment.
+        bytes_in, bytes_out: body bytes of segment routes.
+        expiring: connections whose exchange ends when its token expires, and when that is.
+        common: ``date`` and ``server`` as header lines.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        options: Options,
+        *,
+        sink: RecordSink | None = None,
+        node: str | None = None,
+        rng: random.Random | None = None,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        self.registry = registry
+        self.options = options
+        self.sink = sink
+        self.node = node
+        self.rng = rng or random.Random()
+        self.authorizer = authorizer
+        self.clock = time.monotonic
+        self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
+        self.router = Router(options.base_path)
+        self.cors = options.cors
+        self.turns = Turns()
+        self.timeouts = Timeouts(
+            rest_s=options.keep_alive_s, owed_s=options.head_timeout_s, interim_s=options.interim_interval_s
+        )
+        self.slow_peers = SlowPeers(
+            lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
+        )
+        self.connection_numbers: Iterator[int] = count(1)
+        self.connections: set[Connected] = set()
+        self.surplus: dict[Connected, None] = {}
+        self.pipelined: set[Connected] = set()
+        self.expiring: dict[Connected, float] = {}
+        self._next_expiry = math.inf
+        self.handshakes: set[asyncio.Task[Any]] = set()
+        self.failed_handshakes = 0
+        self.admission = Admission(registry.limits, registry.capacities.connections)
+        self.proxies = TrustedProxies(options.trusted_proxies)
+        self.guard = StormGuard() if options.storm_guard else None
+        self.parked: dict[ParkedFor, set[object]] = {why: set() for why in ParkedFor}
+        self.holds = 0
+        self.held_us = 0
+        self.unheld = 0
+        self.faults = 0
+        self.exchanges: Counter[tuple[str, int, str]] = Counter()
+        self.latencies = Latencies()
+        self.loop_lag = Histogram()
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._date = 0
+        self.common = b""
+        self._set_date()
+        registry.on_fault = self.core_fault
+
+    def jitter(self, low: int, high: int) -> int:
+        """A whole number of seconds between two bounds, both included."""
+        # randint takes a microsecond, which is much of a refusal.
+        return low + int(self.rng.random() * (high - low + 1))
+
+    def ended(self, record: Record) -> None:
+        """An exchange ended: count it, and log it."""
+        op = record.op or "none"
+        self.exchanges[op, record.status or 0, record.reason or ""] += 1
+        if (wait_us := record.wait_us) is not None:
+            self.latencies.waits[op].add(wait_us)
+        self.bytes_in += record.bytes_in or 0
+        self.bytes_out += record.bytes_out or 0
+        if self.sink is not None:
+            assert isinstance(record, AccessRecord), "where there is a log, records are begun for it"
+            self.sink(record)
+
+    def expire_at(self, connection: Connected, at: float) -> None:
+        """The token of a connection's request expires at this time (seconds since the epoch): end its exchange then."""
+        self.expiring[connection] = at
+        self._next_expiry = min(self._next_expiry, at)
+
+    # Faults of the server itself (docs/explanation/hostile-input.md): each costs one exchange, or one connection.
+
+    def fault(self, what: str, error: BaseException, channel: str | None = None) -> None:
+        """Log a fault with its stack trace, count it, and make sure that the channel it met is still sound.
+
+        Args:
+            what: the place, for the log line: ``while reading a segment``.
+            channel: the name of the channel that was being used, if there was one.
+        """
+        self.faults += 1
+        LOGGER.error("fault of the server %s", what, exc_info=error)
+        if channel is not None:
+            self._end_if_unsound(channel)
+
+    def core_fault(self, party: object, error: Exception) -> None:
+        """A reader or a publisher raised when the core told it of a change; the core has told all others."""
+        failed = getattr(party, "failed", None)
+        if failed is not None:
+            failed(error)
+        else:
+            self.fault("while telling of a change", error)
+
+    def _end_if_unsound(self, name: str) -> None:
+        """End a channel whose invariants do not hold any more, so that its clients see that it is over."""
+        channel = self.registry.channels.get(name)
+        if channel is None:
+            return
+        try:
+            check_channel(channel)
+        except Exception as error:
+            LOGGER.error("channel %r is ended: its state is not sound", name, exc_info=error)
+            try:
+                self.registry.end(name, self.clock(), EndReason.FAULT, force=True)
+            except Exception as error:
+                LOGGER.error("channel %r is dropped: it cannot be ended", name, exc_info=error)
+                self.registry.drop(channel)
+
+    # The sweeper's work.
+
+    def tick(self, now: float) -> None:
+        """Do what is due. The sweeper calls this a few times a second; a fault in one part does not keep the others."""
+        parts: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("core", lambda: self.registry.expire(now)),
+            ("latencies", self.latencies.settle),
+            ("timeouts", lambda: self.timeouts.expire(now)),
+            ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
+            ("expired tokens", self._end_expired),
+            ("closed connections", self._forget_gone),
+            ("storm guard", lambda: None if self.guard is None else self.guard.expire(now)),
+            ("date", self._set_date),
+        )
+        for what, part in parts:
+            try:
+                part()
+            except Exception as error:
+                self.fault(f"in the sweeper ({what})", error)
+
+    def end_all(self) -> None:
+        """Close the connections on which nothing is running, and break the others: the time to finish is over."""
+        for handshake in list(self.handshakes):
+            handshake.cancel()
+        for connection in list(self.connections):
+            if connection.unfinished:
+                connection.abort()
+            else:
+                connection.close()
+
+    def _set_date(self) -> None:
+        second = self.wall_us() // 1_000_000
+        if second != self._date:
+            self._date = second
+            date = formatdate(second, usegmt=True)
+            self.common = f"date: {date}\r\nserver: tricklecast/{__version__}\r\n".encode("ascii")
+
+    def _end_expired(self) -> None:
+        now = self.wall_us() / 1_000_000
+        if now < self._next_expiry:
+            return
+        for connection in [connection for connection, at in self.expiring.items() if at <= now]:
+            del self.expiring[connection]
+            connection.expired()
+        self._next_expiry = min(self.expiring.values(), default=math.inf)
+
+    def _forget_gone(self) -> None:
+        for connection in gone(self.pipelined):
+            connection.peer_gone()

@@ -1,0 +1,477 @@
+"""A request on a segment route, from its head to its response: admit → authorize → resolve → respond.
+
+:func:`begin` takes a request through the stages; a stage returns ``None`` to go on, a :class:`Reply` to answer the
+request, or a :class:`Parked` exchange, with which the request waits and later goes on at a stage that it names.
+
+- **admit**: the limits of connections and of each client.
+- **authorize**: the origin of a web page, the token, the webhook.
+- **resolve**: the core's answer. If that brings the client nothing new, the storm guard may delay the request first;
+  then the core is asked again, so that the client is told of whatever has changed meanwhile.
+- **respond**: a whole reply, a :class:`~app.data_plane.reader.Reader`, or an :class:`~app.data_plane.upload.Upload`.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import partial
+from typing import Final, Protocol, assert_never
+
+from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refusal, Why
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.storm_guard import Answer
+from tricklecast.app.data_plane.authorization import Granted, Refused
+from tricklecast.app.data_plane.client_address import FORWARDED_FOR, MAX_TEXT, guarded_client, has_name
+from tricklecast.app.data_plane.context import Connected, ParkedFor
+from tricklecast.app.data_plane.exchange import Exchange, Line, Parked
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.request import (
+    CONTENT_TYPE,
+    EXPECT_CONTENT,
+    IDEMPOTENCY_KEY,
+    RESET,
+    TRUNCATED,
+    Request,
+    Tally,
+    content_length,
+    expects_continue,
+)
+from tricklecast.app.data_plane.responses import (
+    CONTINUE,
+    ENDS_CONNECTION,
+    Reply,
+    empty_reply,
+    ended_reply,
+    head_reply,
+    limit_reply,
+    missing_reply,
+    next_reply,
+    path_reply,
+    refusal_reply,
+    stored_reply,
+)
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.upload import Upload
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
+
+MAX_GUARDED: Final = 20_000
+"""Requests that the storm guard delays at a time, 1 kB more each than a waiting reader; beyond them requests are
+answered at once. One process answers fewer requests in the second that the longest delay takes, so that a loop cannot
+reach this number."""
+
+MAX_OVERTAKEN: Final = 256
+"""POSTs that wait for those that they have overtaken; beyond them POSTs are refused at once. Each holds a connection
+that is not read from, and what came of its body with its head."""
+
+LOOKS: Final = 6
+"""How often the core is asked again about a POST that has overtaken others, each time after twice as long: soon, and
+cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
+
+_MANY: Final = frozenset({Op.READ, Op.CHANGES, Op.NEXT})
+"""Operations that many clients behind one address do on one channel. A channel has one publisher and one owner."""
+
+_PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
+
+_READ, _CHANGES, _PUBLISH = Op.READ, Op.CHANGES, Op.PUBLISH
+
+
+class Stage(IntEnum):
+    """Where a request goes on."""
+
+    ADMIT = 1
+    AUTHORIZE = 2
+    RESOLVE = 3
+
+
+_ADMIT, _AUTHORIZE, _RESOLVE = Stage
+
+
+class Caller(Line, Connected, Protocol):
+    """A connection, to the stages.
+
+    Attributes:
+        peer: the address at its other end. proxied: whether that is a trusted proxy.
+        surplus: the limit that the connection exceeds; its requests on segment routes are refused.
+        watched: the storm guard may know of this client, and is told when the client gets on.
+        last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
+    """
+
+    peer: str | None
+    proxied: bool
+    watched: bool
+    last_read: tuple[int, int] | None
+
+    def admit(self, ip: str | None) -> Limit | None:
+        """Count an exchange of the client at this address, or name the limit that it would exceed."""
+
+    def deliver(self, request: Request) -> None:
+        """Give what has arrived of a body to the exchange that takes it."""
+
+
+def begin(connection: Caller, request: Request) -> None:
+    """Begin the exchange of a request on a segment route, whose head has arrived; its body may follow."""
+    plane = connection.plane
+    route = request.route
+    assert route is not None, "the request is for a segment route"
+    request.arrived = plane.clock()
+    ip = connection.peer
+    if connection.proxied and ip is not None:
+        ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
+    request.ip = ip
+    if plane.sink is None:
+        request.record = Tally(route.op)
+    else:
+        request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=connection.number)
+    _proceed(connection, request, route, _ADMIT)
+
+
+def _proceed(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
+    """Take a request through the stages, from this one on, until one answers or parks it."""
+    plane = connection.plane
+    try:
+        if stage is _ADMIT and (connection.surplus is not None or plane.admission.clients is not None):
+            outcome = _admit(connection, request, route)
+            if outcome is not None:
+                _respond(connection, request, outcome)
+                return
+        if stage is not _RESOLVE and (plane.authorizer is not None or b"origin" in request.headers):
+            outcome = _authorize(connection, request, route)
+            if outcome is not None:
+                _respond(connection, request, outcome)
+                return
+        op = route.op
+        if route.error:
+            _respond(connection, request, _manage(connection, request, route))
+        elif op is _READ or op is _CHANGES:
+            _respond(connection, request, _read(connection, request, route))
+        elif op is _PUBLISH:
+            _respond(connection, request, _publish(connection, request, route))
+        else:
+            _respond(connection, request, _manage(connection, request, route))
+    except Exception as error:
+        exchange = connection.exchange
+        if exchange is None or exchange.record is not request.record:
+            exchange = connection.exchange = Exchange(connection, request)
+        exchange.failed(error)
+
+
+def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) -> None:
+    """Begin the exchange that a stage has decided on, or answer with its reply."""
+    if isinstance(outcome, Reply):
+        exchange = connection.exchange = Exchange(connection, request)
+        exchange.answer(outcome)
+    elif type(outcome) is Reader:
+        connection.exchange = outcome
+        outcome.begin()
+    else:
+        connection.exchange = outcome
+
+
+def _resume(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
+    """The wait of a parked request is over."""
+    parked = connection.exchange
+    assert isinstance(parked, Parked), "the request was parked"
+    parked.withdraw()
+    _proceed(connection, request, route, stage)
+    if request.chunks or request.complete:
+        connection.deliver(request)
+
+
+def _park(connection: Caller, request: Request, route: Route, why: ParkedFor, stage: Stage) -> Parked:
+    return Parked(connection, request, why, partial(_resume, connection, request, route, stage))
+
+
+# Admit.
+
+
+def _admit(connection: Caller, request: Request, route: Route) -> Reply | Parked | None:
+    """Refuse a request that exceeds a limit of its connection or its client."""
+    plane = connection.plane
+    limit = connection.admit(request.ip)
+    if limit is None:
+        return None
+    if limit not in ENDS_CONNECTION and (parked := _delay(connection, request, route, Answer.REFUSED, 0, _ADMIT)):
+        return parked
+    wait_s = plane.admission.wait_s(limit)
+    return limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s)
+
+
+# Authorize.
+
+
+def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Parked | None:
+    """Refuse a request that its origin, its token or the webhook does not allow."""
+    plane = connection.plane
+    if route.op is None or route.error or request.method == b"OPTIONS":
+        return None  # it is told what is wrong with it, or is a preflight
+    if (refusal := plane.cors.refusal(request.method, request.headers)) is not None:
+        return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or refusal
+    if plane.authorizer is None:
+        return None
+    decision = plane.authorizer.authorize(request)
+    if isinstance(decision, Granted):
+        _grant(connection, request, decision)
+        return None
+    if isinstance(decision, Refused):
+        return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or decision.reply
+    parked = _park(connection, request, route, ParkedFor.AUTHORIZATION, _RESOLVE)
+
+    def decided(decision: Granted | Refused) -> None:
+        if isinstance(decision, Refused):
+            parked.send_away(decision.reply)
+        else:
+            _grant(connection, request, decision)
+            parked.go_on()
+
+    parked.cancel = decision.cancel
+    decision.then(decided)
+    return parked
+
+
+def _grant(connection: Caller, request: Request, granted: Granted) -> None:
+    if granted.subject:
+        request.record.client = granted.subject
+    connection.plane.expire_at(connection, granted.expires_at)
+
+
+# Resolve: reading.
+
+
+def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Ask the core for a segment."""
+    plane = connection.plane
+    record = request.record
+    assert route.seq is not None, "a read names a seq"
+    resolution = plane.registry.resolve(route.channel, route.seq)
+    if isinstance(resolution, Serve | Wait):
+        channel, segment, head = resolution
+        record.rseq = segment.seq
+        told = plane.guard is not None and not request.held and (segment.closed or connection.watched)
+        if told and (parked := _repeats(connection, request, route, channel, segment)):
+            return parked
+        if segment.closed and not segment.size:
+            _place(request, plane.registry, route)
+            return empty_reply(channel, segment)
+        if request.method == b"HEAD":
+            return _head(connection, request, route, resolution)
+        if plane.turns.flows:
+            plane.turns.request_came(channel)
+        return Reader(connection, request, resolution)
+    match resolution:
+        case Ahead(seq):
+            answer, about, reply = Answer.AHEAD, seq, missing_reply(resolution, route.seq, plane.jitter)
+        case Gone(seq):
+            answer, about, reply = Answer.GONE, seq, missing_reply(resolution, route.seq, plane.jitter)
+        case Ended(seq, head):
+            record.rseq = seq
+            answer, about, reply = Answer.ENDED, head, ended_reply(resolution)
+        case Refusal():
+            answer, about, reply = _answer_of(resolution), route.seq, refusal_reply(resolution, route.op, plane.jitter)
+        case _:
+            assert_never(resolution)
+    return _delay(connection, request, route, answer, about) or _placed(request, plane.registry, route, reply)
+
+
+def _repeats(connection: Caller, request: Request, route: Route, channel: Channel, segment: Segment) -> Parked | None:
+    """Tell the storm guard of a segment that is about to be served, where that is not plainly a step forward.
+
+    The guard need not hear of a connection over which one closed segment after another is read. A reader of a segment
+    that is still being written is paced by that.
+    """
+    if segment.closed:
+        life = hash((route.channel, channel.epoch))
+        last = connection.last_read
+        connection.last_read = life, segment.seq
+        if last is None or last[0] != life or last[1] >= segment.seq:
+            answer = Answer.SAME if segment.size else Answer.EMPTY
+            return _delay(connection, request, route, answer, segment.seq)
+    if connection.watched:
+        _progress(connection, request, route)
+    return None
+
+
+def _head(connection: Caller, request: Request, route: Route, found: Serve | Wait) -> Reply | Parked:
+    """Answer a HEAD with what is known now. It never waits, so that nothing paces a client that repeats it."""
+    channel, segment, head = found
+    channel.release(segment)
+    if not segment.closed and (parked := _delay(connection, request, route, Answer.KNOWN, segment.seq)):
+        return parked
+    return _placed(request, connection.plane.registry, route, head_reply(channel, segment, head))
+
+
+# Resolve: publishing.
+
+
+def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Ask the core for the right to write a segment."""
+    plane = connection.plane
+    registry = plane.registry
+    assert route.seq is not None, "a publish names a seq"
+    headers = request.headers
+    reply = _unacceptable(request, route, registry)
+    if reply is not None:
+        return _delay(connection, request, route, Answer.REFUSED, route.seq) or _placed(request, registry, route, reply)
+    upload = Upload(connection, request)
+    key = request.text(IDEMPOTENCY_KEY) if IDEMPOTENCY_KEY in headers else ""
+    reserved = registry.reserve(
+        route.channel,
+        route.seq,
+        upload,
+        plane.clock(),
+        content_type=request.text(CONTENT_TYPE),
+        reset=RESET in headers and bool(request.text(RESET)),
+        key=key or None,
+        attempt=request.attempt() if key else 1,
+    )
+    if isinstance(reserved, Refusal):
+        if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
+            parked = _park(connection, request, route, ParkedFor.OVERTAKEN, _RESOLVE)
+            parked.wait(registry.limits.overtaking_grace_s / (2**LOOKS - 1) * 2**request.looks)
+            request.looks += 1
+            return parked
+        answer, reply = _answer_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
+    elif isinstance(reserved, AlreadyStored):
+        answer, reply = Answer.CLOSED, stored_reply(reserved)
+    else:
+        upload.begin(reserved)
+        if connection.watched:
+            _progress(connection, request, route)
+        if expects_continue(headers) and not request.http10:
+            connection.send(CONTINUE)
+        return upload
+    return _delay(connection, request, route, answer, route.seq) or _placed(request, registry, route, reply)
+
+
+def _unacceptable(request: Request, route: Route, registry: Registry) -> Reply | None:
+    """The response to a POST whose head is already wrong; ``None`` if the core may be asked."""
+    headers = request.headers
+    for name, what in ((CONTENT_TYPE, "Content-Type"), (IDEMPOTENCY_KEY, "Idempotency-Key")):
+        if name in headers and not _is_plain(headers[name]):
+            return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Invalid {what}".encode(), close=True)
+    size = content_length(headers)
+    if size is not None and size > registry.limits.segment_bytes:
+        assert route.seq is not None, "a publish names a seq"
+        fields = ((wire.SEQ, registry.would_write(route.channel, route.seq)),)
+        return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, fields, b"Segment too large", close=True)
+    return None
+
+
+def _is_plain(value: bytes) -> bool:
+    """Whether a header's value can be stored, and sent on to readers."""
+    return len(value) <= MAX_TEXT and _PRINTABLE.fullmatch(value) is not None
+
+
+# Resolve: everything that is done at once and takes no body.
+
+
+def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parked:
+    """Create or end a channel, close a segment, tell the head; or say what is wrong with the path or the method."""
+    plane = connection.plane
+    registry = plane.registry
+    if request.method == b"OPTIONS":
+        return plane.cors.preflight(request.headers)
+    if (reply := path_reply(route)) is not None:
+        answer = Answer.MISSING if reply.status == Status.NOT_FOUND else Answer.REFUSED
+        return _delay(connection, request, route, answer, 0) or reply
+    now = plane.clock()
+    done: Reply | Refusal | Channel | None
+    match route.op:
+        case Op.CREATE:
+            if not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
+                done = Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=b"Invalid Expect-Content")
+            else:
+                done = registry.create(route.channel, request.text(EXPECT_CONTENT), now)
+        case Op.DELETE:
+            done = registry.end(route.channel, now)
+        case Op.CLOSE_SEGMENT:
+            assert route.seq is not None, "closing names a seq"
+            truncate = bool(request.text(TRUNCATED))
+            done = registry.close_segment(route.channel, route.seq, now, truncate=truncate)
+        case _:
+            done = registry.find(route.channel)
+    if isinstance(done, Reply):
+        answer, about, reply = Answer.REFUSED, 0, done
+    elif isinstance(done, Refusal):
+        answer, about, reply = _answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
+    elif done is None:  # something was ended or closed: that is something new
+        return _placed(request, registry, route, Reply(Status.OK, Reason.COMPLETE))
+    elif route.op is Op.CREATE:
+        answer, about, reply = Answer.KNOWN, done.epoch, Reply(Status.OK, Reason.COMPLETE)
+    else:
+        answer, about, reply = Answer.KNOWN, done.next_seq, next_reply(done)
+    return _delay(connection, request, route, answer, about) or _placed(request, registry, route, reply)
+
+
+# The storm guard.
+
+
+def _delay(
+    connection: Caller, request: Request, route: Route, answer: Answer, about: int | None, stage: Stage = _RESOLVE
+) -> Parked | None:
+    """Tell the storm guard of an answer that may bring its client nothing new; park the request if it says so.
+
+    Args:
+        about: the seq, head or epoch that the answer is about.
+        stage: where the request goes on after the delay.
+    """
+    plane = connection.plane
+    guard = plane.guard
+    if guard is None or request.held or plane.registry.shutting_down:
+        return None
+    connection.watched = True
+    client = guarded_client(route.op, request.headers, request.ip)
+    many = route.op in _MANY and not has_name(request.headers)
+    delay_s = guard.hold(client, route.channel, answer, about or 0, plane.clock(), many=many)
+    if not delay_s:
+        return None
+    if len(plane.parked[ParkedFor.GUARD]) >= MAX_GUARDED:
+        plane.unheld += 1
+        return None
+    plane.holds += 1
+    request.held = True
+    parked = _park(connection, request, route, ParkedFor.GUARD, stage)
+    request.shrink(credentials=plane.authorizer is not None)
+    parked.wait(delay_s)
+    return parked
+
+
+def _progress(connection: Caller, request: Request, route: Route) -> None:
+    """Tell the storm guard that a client of which it may know got what it asked for."""
+    guard = connection.plane.guard
+    if guard is not None:
+        guard.progress(guarded_client(route.op, request.headers, request.ip), route.channel)
+    connection.watched = False
+
+
+def _answer_of(refusal: Refusal) -> Answer:
+    """The kind of answer that a refusal is, to the storm guard."""
+    match refusal.why:
+        case Why.NOT_FOUND | Why.ENDED:
+            return Answer.MISSING
+        case Why.AHEAD:
+            return Answer.AHEAD
+        case Why.CLOSED:
+            return Answer.CLOSED
+        case _:
+            return Answer.REFUSED
+
+
+# The record.
+
+
+def _placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
+    _place(request, registry, route)
+    return reply
+
+
+def _place(request: Request, registry: Registry, route: Route) -> None:
+    """Note which life of the channel a request was about, and where its head stood."""
+    channel = registry.channels.get(route.channel)
+    if channel is not None:
+        request.record.epoch = channel.epoch
+        request.record.next_seq = channel.next_seq

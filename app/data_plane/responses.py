@@ -1,0 +1,361 @@
+"""Responses: what each answer of the core means in HTTP, and the bytes of every response head.
+
+The functions here are pure. :class:`Reply` is a whole response that needs nothing but itself; a segment that is relayed
+while it is being written has only its head from here (:func:`segment_head`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Final, NamedTuple, assert_never
+
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.limits import SERVER_WIDE, Limit
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, PHRASES, Status
+
+SEQ_RETRY_S: Final = (1, 2)
+OVERLOAD_RETRY_S: Final = (1, 5)
+"""Shortest and longest ``Retry-After`` in seconds, drawn evenly, so that clients refused together come back apart."""
+
+ENDS_CONNECTION: Final = frozenset({Limit.CONNECTIONS, Limit.CLIENT_CONNECTIONS})
+"""Where connections are what is short, a refused client's connection is closed."""
+
+REASON_OF_STATE: Final = {
+    COMPLETE: Reason.COMPLETE,
+    EMPTY: Reason.EMPTY,
+    TRUNCATED: Reason.TRUNCATED,
+    SKIPPED: Reason.SKIPPED,
+    TERMINATED: Reason.TERMINATED,
+}
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK: Final = b"0\r\n\r\n"
+TEXT: Final = "text/plain; charset=utf-8"
+
+_OK, _COMPLETE = Status.OK, Reason.COMPLETE
+_NO_CONTENT: Final = Status.NO_CONTENT
+_STATUS_LINES: Final = {
+    status: f"HTTP/1.1 {int(status)} {phrase}\r\n".encode("ascii") for status, phrase in PHRASES.items()
+}
+_OK_LINE: Final = _STATUS_LINES[Status.OK]
+_NO_STORE: Final = b"cache-control: no-store\r\n"
+_CLOSE: Final = b"connection: close\r\n"
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
+_ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
+_RETRY_AFTER: Final = f"{wire.RETRY_AFTER}: %d\r\n".encode("ascii")
+_AT_HEAD, _BEHIND = (
+    "".join([f"{name}: %d\r\n" for name in names]).encode("ascii")
+    for names in ((wire.SEQ, wire.SIZE, wire.EPOCH), (wire.SEQ, wire.LATEST, wire.SIZE, wire.EPOCH))
+)
+
+Headers = tuple[tuple[str, str | int], ...]
+
+Jitter = Callable[[int, int], int]
+"""Draws a whole number between two bounds, both included."""
+
+
+class Reply(NamedTuple):
+    """A whole response.
+
+    Attributes:
+        status: the HTTP status.
+        reason: how the exchange ended, for the access log.
+        headers: name and value pairs beside those that every response carries.
+        body: the body; for a HEAD its length is announced and the body is left out.
+        content_type: of the body, or of the channel.
+        close: whether the connection closes after it.
+        eos: whether it says that the channel has ended.
+        retry_after_s: how long the client is told to wait, in seconds.
+    """
+
+    status: int
+    reason: str
+    headers: Headers = ()
+    body: bytes = b""
+    content_type: str = TEXT
+    close: bool = False
+    eos: bool = False
+    retry_after_s: int | None = None
+
+    def encode(self, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
+        """The response on the wire.
+
+        Args:
+            common: ``date`` and ``server``, as header lines.
+            keep_alive: whether the client wants the connection to stay open.
+            cors: the header lines that let a page of another origin read the response; empty where there are none.
+            head_only: leave the body out (HEAD).
+        """
+        status, _, headers, body, content_type, close, eos, retry_after_s = self
+        lines = [_STATUS_LINES[status], common, _NO_STORE, header_lines(headers)]
+        if eos:
+            lines.append(_ENDED)
+        if retry_after_s is not None:
+            lines.append(_RETRY_AFTER % retry_after_s)
+        if status != _NO_CONTENT:
+            if body or not head_only:
+                lines.append(b"content-length: %d\r\n" % len(body))
+            if content_type:
+                lines.append(_content_type(content_type))
+        if close or not keep_alive:
+            lines.append(_CLOSE)
+        lines.append(cors)
+        lines.append(b"\r\n")
+        if not head_only:
+            lines.append(body)
+        return b"".join(lines)
+
+
+@lru_cache(maxsize=256)
+def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
+    """The same as :meth:`Reply.encode`, for replies that are sent again and again until the date changes."""
+    return reply.encode(common, keep_alive=keep_alive, cors=cors, head_only=head_only)
+
+
+def header_lines(headers: Iterable[tuple[str, str | int]]) -> bytes:
+    """Header lines as they go on the wire."""
+    return "".join([f"{name}: {value}\r\n" for name, value in headers]).encode("latin-1")
+
+
+@lru_cache(maxsize=1024)
+def _content_type(content_type: str) -> bytes:
+    return header_lines([("content-type", content_type)])
+
+
+# Reading (docs/reference/protocol.md, section 4).
+
+
+def segment_head(
+    common: bytes,
+    content_type: str,
+    seq: int,
+    latest: int | None,
+    epoch: int,
+    size: int,
+    truncated: str,
+    *,
+    keep_alive: bool,
+    cors: bytes,
+    http10: bool,
+) -> bytes:
+    """The head of a 200 that carries a segment.
+
+    Args:
+        latest: the channel's head when the request came; ``None`` where it equals ``seq``.
+        size: bytes available now.
+        truncated: why the segment is not whole, if that is known already.
+        http10: the client knows no chunks; the end of the connection is the end of the body.
+    """
+    place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
+    lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place]
+    if truncated:
+        lines.append(header_lines([(wire.TRUNCATED, truncated)]))
+    if not http10:
+        lines.append(_CHUNKED)
+    if http10 or not keep_alive:
+        lines.append(_CLOSE)
+    lines.append(cors)
+    lines.append(b"\r\n")
+    return b"".join(lines)
+
+
+def truncated_end(why: str) -> bytes:
+    """The last chunk of a segment that was cut short while it was being read, with the reason in a trailer."""
+    return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
+
+
+def content_type_of(channel: Channel) -> str:
+    """The ``Content-Type`` that readers are told; a channel without one holds plain bytes."""
+    return channel.content_type or DEFAULT_CONTENT_TYPE
+
+
+def truncation_of(segment: Segment) -> str:
+    """Why a segment is not whole, as ``Lp-Trickle-Truncated`` says it; ``""`` if it is whole or still grows."""
+    state = segment.state
+    cut = state is TRUNCATED or state is SKIPPED or (state is TERMINATED and segment.size > 0)
+    return str(state) if cut else ""
+
+
+def missing_reply(missing: Ahead | Gone, asked: int | None, jitter: Jitter) -> Reply:
+    """470: the channel exists and the segment does not.
+
+    Args:
+        asked: the seq as the client asked for it, such as -3.
+    """
+    gone = isinstance(missing, Gone)
+    headers: Headers = (
+        (wire.LATEST, missing.head),
+        (wire.SEQ, missing.seq if asked is None else asked),
+        (wire.EARLIEST, missing.earliest),
+    )
+    if isinstance(missing, Gone):
+        headers = (*headers, (wire.NEXT, missing.following))
+    reason = Reason.GONE if gone else Reason.AHEAD
+    return Reply(Status.SEQ_MISSING, reason, headers, b"Entry not found", retry_after_s=jitter(*SEQ_RETRY_S))
+
+
+def ended_reply(ended: Ended) -> Reply:
+    """200 without a body: the channel has ended, and the seq lies at or past its head."""
+    headers = ((wire.SEQ, ended.seq), (wire.LATEST, ended.head), (wire.EPOCH, ended.epoch))
+    content_type = ended.content_type or DEFAULT_CONTENT_TYPE
+    return Reply(Status.OK, Reason.TERMINATED, headers, content_type=content_type, eos=True)
+
+
+def empty_reply(channel: Channel, segment: Segment) -> Reply:
+    """200 without a body: the segment closed without a byte, which is not the end of the channel.
+
+    A segment that its publisher ended without a byte is whole; one that nobody wrote says why it is not.
+    """
+    headers: Headers = ((wire.SEQ, segment.seq), (wire.LATEST, channel.next_seq), (wire.EPOCH, channel.epoch))
+    if why := truncation_of(segment):
+        headers = (*headers, (wire.TRUNCATED, why))
+    reason = REASON_OF_STATE[segment.state]
+    return Reply(Status.OK, reason, headers, content_type=content_type_of(channel), eos=channel.ended)
+
+
+def head_reply(channel: Channel, segment: Segment, head: int) -> Reply:
+    """The response to a HEAD: what is known now."""
+    headers: list[tuple[str, str | int]] = [(wire.SEQ, segment.seq)]
+    if head != segment.seq:
+        headers.append((wire.LATEST, head))
+    headers += [(wire.SIZE, segment.size), (wire.EPOCH, channel.epoch)]
+    if why := truncation_of(segment):
+        headers.append((wire.TRUNCATED, why))
+    reason = REASON_OF_STATE.get(segment.state, Reason.COMPLETE)
+    return Reply(Status.OK, reason, tuple(headers), content_type=content_type_of(channel))
+
+
+def next_reply(channel: Channel) -> Reply:
+    """The channel's head, as text and as a header."""
+    headers = ((wire.LATEST, channel.next_seq), (wire.EPOCH, channel.epoch))
+    return Reply(Status.OK, Reason.COMPLETE, headers, str(channel.next_seq).encode(), eos=channel.ended)
+
+
+# Publishing (section 3).
+
+
+def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
+    """The response to a publisher whose part of a segment has ended; ``None`` if its connection is gone.
+
+    Every response but that to a complete segment closes the connection: the publisher may still be sending.
+    """
+    headers: Headers = ((wire.SEQ, seq), (wire.SIZE, outcome.size))
+    match outcome.verdict:
+        case Verdict.COMPLETE:
+            return Reply(_OK, _COMPLETE, headers)
+        case Verdict.EMPTY:
+            return Reply(Status.OK, Reason.EMPTY, headers, close=True)
+        case Verdict.CLOSED_BY_OTHER:
+            reason = Reason.TRUNCATED if outcome.size else Reason.SKIPPED
+            return Reply(Status.OK, reason, headers, close=True)
+        case Verdict.TERMINATED:
+            return Reply(Status.OK, Reason.TERMINATED, headers, close=True, eos=True)
+        case Verdict.SUPERSEDED:
+            return Reply(Status.CONFLICT, Reason.SUPERSEDED, headers, b"Another publisher took over", close=True)
+        case Verdict.NOT_THE_SAME:
+            return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Not the body of this key", close=True)
+        case Verdict.TOO_LARGE:
+            return Reply(Status.TOO_LARGE, Reason.TOO_LARGE, headers, b"Segment too large", close=True)
+        case Verdict.OVER_BUDGET:
+            return limit_reply(Limit.TOTAL_BYTES, jitter, close=True)._replace(headers=headers)
+        case Verdict.ABORTED:
+            return None
+        case _:
+            assert_never(outcome.verdict)
+
+
+def stored_reply(stored: AlreadyStored) -> Reply:
+    """The response to a retry of a body that is stored already."""
+    return Reply(Status.OK, Reason.COMPLETE, ((wire.SEQ, stored.seq), (wire.SIZE, stored.size)), close=True)
+
+
+# Refusals (sections 2 and 6).
+
+
+def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
+    """The response to a request that the core refuses. A refused publisher's connection closes, its body unread."""
+    publishing = op is Op.PUBLISH
+    latest = (wire.LATEST, refusal.head)
+    match refusal.why:
+        case Why.LIMIT:  # first, since a flood of these must be cheap
+            assert refusal.limit is not None, "a refusal by a limit names it"
+            return limit_reply(refusal.limit, jitter, close=publishing)
+        case Why.NOT_FOUND if op is Op.DELETE:
+            return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, body=b"Invalid stream")
+        case Why.NOT_FOUND | Why.ENDED:
+            eos = refusal.recently_ended
+            headers: Headers = (latest, (wire.EPOCH, refusal.epoch)) if eos else ()
+            return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, headers, b"Stream not found", close=publishing, eos=eos)
+        case Why.AHEAD:
+            headers = (latest, (wire.SEQ, refusal.seq or 0))
+            return Reply(Status.SEQ_MISSING, Reason.AHEAD, headers, b"Segment is ahead of the channel", close=True)
+        case Why.CLOSED:
+            headers = (latest, (wire.SEQ, refusal.seq or 0))
+            return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Segment is closed", close=True)
+        case Why.NO_SEGMENT:
+            return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, (latest,), b"Nonexistent segment")
+        case Why.RESERVED:
+            body = b"Names that begin with _ belong to the server"
+            return Reply(Status.FORBIDDEN, Reason.FORBIDDEN, body=body, close=publishing)
+        case Why.SHUTDOWN:
+            return shutdown_reply(jitter, refusal.come_back_s)
+        case _:
+            assert_never(refusal.why)
+
+
+def limit_reply(limit: Limit, jitter: Jitter, *, close: bool, wait_s: int = 1) -> Reply:
+    """The response to a client that would exceed a limit.
+
+    Args:
+        wait_s: seconds during which there certainly is no room.
+    """
+    return _limit_reply(limit, close or limit in ENDS_CONNECTION, wait_s - 1 + jitter(*OVERLOAD_RETRY_S))
+
+
+@lru_cache(maxsize=256)
+def _limit_reply(limit: Limit, close: bool, retry_after_s: int) -> Reply:
+    status = Status.UNAVAILABLE if limit in SERVER_WIDE else Status.TOO_MANY_REQUESTS
+    body = f"Limit reached: {limit}".encode()
+    return Reply(status, Reason.limit(limit), body=body, close=close, retry_after_s=retry_after_s)
+
+
+def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
+    """The response to every client that waits, or begins something, while the server shuts down.
+
+    Args:
+        come_back_s: shortest and longest time, in seconds, after which the client is to come back.
+    """
+    body = b"Server is shutting down"
+    retry = jitter(*come_back_s)
+    return Reply(Status.UNAVAILABLE, Reason.SHUTDOWN, body=body, close=True, retry_after_s=retry)
+
+
+def path_reply(route: Route) -> Reply | None:
+    """The response to a wrong path or method; ``None`` if both are right."""
+    if route.not_found:
+        return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"Not found", close=True)
+    if route.error and (route.op or not route.allow):
+        return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=route.error.encode(), close=True)
+    if route.op is None:
+        headers = (("allow", route.allow),)
+        return Reply(Status.METHOD_NOT_ALLOWED, Reason.BAD_REQUEST, headers, b"Method not allowed", close=True)
+    return None
+
+
+FAULT: Final = Reply(Status.SERVER_ERROR, Reason.ERROR, body=b"Internal Server Error", close=True)
+"""The response to a request that met a fault of the server, where nothing of a response was sent yet."""
+
+EXPIRED: Final = Reply(
+    Status.UNAUTHORIZED,
+    Reason.EXPIRED,
+    ((wire.WWW_AUTHENTICATE, 'Bearer realm="tricklecast", error="invalid_token"'),),
+    b"Token expired",
+    close=True,
+)
+"""The response to a request whose token has expired, before or after it began."""

@@ -1,0 +1,393 @@
+"""Turns and deadlines: which connection is served next, and what ends because time has passed.
+
+Two resources are shared by turns, bytes and time, so that no connection takes the event loop for itself:
+
+- **Reading.** A connection is read at most once per turn of the loop, :data:`TURN_BYTES` at most. A connection whose
+  input is expensive to parse (1-byte chunks) gets smaller reads and rests for a multiple of what it cost.
+- **Writing.** Readers that are behind queue for turns of :data:`WRITE_BYTES`; together they get :data:`WRITE_S` of each
+  turn of the loop.
+- **Publishers and their readers.** While readers of a channel whose sockets take data wait for their turn, the server
+  is behind, and the channel's publishers are not read (:class:`Flow`). A reader whose socket is full is itself behind:
+  it is not in the queue, and slows nobody.
+
+Nothing here is a task per reader, a timer per chunk, or a queue longer than the number of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+from time import perf_counter
+from typing import Any, Final, Protocol, TypeVar
+
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
+
+TURN_BYTES: Final = 64 << 10
+"""What one connection may have read in one turn of the event loop."""
+
+LEAST_TURN_BYTES: Final = 2 << 10
+"""The smallest read of a connection whose input is expensive to parse."""
+
+DEAR_S: Final = 0.001
+"""A read that takes longer to parse is dear: the connection's next read is half as large. 64 KiB of 1-byte chunks take
+11 ms, 64 KiB of 8 KiB chunks 0.05 ms."""
+
+REST_FACTOR: Final = 4
+LONGEST_REST_S: Final = 0.05
+"""A connection whose reads are dear rests for this multiple of a read's cost, so that it takes a fifth of the loop."""
+
+WRITE_BYTES: Final = 128 << 10
+WRITE_FRAMES: Final = 512
+"""What a reader that is behind is written in one turn: bytes, or one frame if that is more; and frames, below the 1024
+buffers that one ``writev`` takes (IOV_MAX)."""
+
+WRITE_S: Final = 0.002
+"""How long the readers that are behind are served in one turn of the event loop, before sockets are polled again."""
+
+HOLD_S: Final = 0.02
+"""How long a channel's publishers are held for its readers at a stretch. Then they are read once whatever the readers
+do: a live encoder of 25 Mbit/s gets through while a fast reader catches up through the whole window."""
+
+EXPECTED_TURNS: Final = 3
+"""Turns of the loop for which a channel's publishers wait for the next request of a reader that has just been served a
+segment that is not the newest. On an idle server that is a tenth of a millisecond."""
+
+TURN, COST, CHANNEL, QUEUE, PARKED, DEAF = (1 << bit for bit in range(6))
+"""Why a connection is not read from: it had its turn, or was dear; its channel's readers come first; too much is
+pipelined; the body of a parked request is held back; it is about to close. Each reason is set and cleared by itself."""
+
+_HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
+"""Where the system has no such event (only Linux has), a reset is still seen: poll always reports one."""
+
+T = TypeVar("T")
+
+
+class Peer(Protocol):
+    """A connection, to the schedulers."""
+
+    write_paused: bool
+    pauses: int
+
+    def pause(self, reason: int) -> None:
+        """Do not read from it, for this reason."""
+
+    def resume(self, reason: int) -> None:
+        """Read from it again, if no other reason is left."""
+
+    def unsent(self) -> int:
+        """Bytes that the transport holds because the peer does not take them."""
+
+    def reader(self) -> SlowReader | None:
+        """The reader on it, if there is one that is not done."""
+
+    def cut_off(self, why: Cut) -> None:
+        """Break it, because its peer does not read."""
+
+    def peer_gone(self) -> None:
+        """The peer has closed or reset a connection that is not read from."""
+
+    def fileno(self) -> int:
+        """Its socket; -1 if it is closed."""
+
+
+class SlowReader(Protocol):
+    """A reader that is behind, to the schedulers."""
+
+    channel: Channel
+    segment: Segment
+    queued: bool
+
+    def take_turn(self) -> None:
+        """Write what one turn allows; queue again if there is more and the socket takes it."""
+
+    def lag(self) -> int:
+        """Body bytes published while it was there and not sent yet."""
+
+    def has(self) -> int:
+        """Body bytes that its peer has taken, or that were there when it came."""
+
+    def failed(self, error: Exception) -> None:
+        """A fault of the server met this reader."""
+
+
+class Flow:
+    """What holds the publishers of one channel back.
+
+    Attributes:
+        queued: readers that wait for their turn to be written to.
+        expected: turns of the loop for which the next request of a reader that is behind is still waited for.
+        held: connections that are not read from meanwhile. since: when the first of them was held.
+    """
+
+    __slots__ = ("expected", "held", "queued", "since")
+
+    def __init__(self) -> None:
+        self.queued = self.expected = 0
+        self.held: dict[Peer, None] = {}
+        self.since = 0.0
+
+    def release(self) -> None:
+        """Read from the publishers again."""
+        held, self.held = self.held, {}
+        for peer in held:
+            peer.resume(CHANNEL)
+
+
+class Turns:
+    """Serves connections by turns.
+
+    Attributes:
+        flows: the channels whose publishers are to be held back, as long as there is a reason.
+        number: turns so far.
+    """
+
+    def __init__(self) -> None:
+        self.flows: dict[object, Flow] = {}
+        self.number = 0
+        self._readers: deque[SlowReader] = deque()
+        self._ends: deque[SlowReader] = deque()
+        self._inputs: list[Peer] = []
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        """Readers that wait for their turn."""
+        return len(self._readers)
+
+    def __iter__(self) -> Iterator[SlowReader]:
+        return iter(self._readers)
+
+    # Writing.
+
+    def add_reader(self, reader: SlowReader) -> None:
+        """Let a reader that is behind, and whose socket takes data, have a turn behind those that wait already."""
+        if reader.queued:
+            return
+        reader.queued = True
+        self._readers.append(reader)
+        self._flow(reader.channel).queued += 1
+        self._schedule()
+
+    def add_end(self, reader: SlowReader) -> None:
+        """Let a reader that lacks only the end of its segment have it after everything that is more urgent."""
+        if not reader.queued:
+            reader.queued = True
+            self._ends.append(reader)
+            self._schedule()
+
+    # Reading.
+
+    def had_turn(self, peer: Peer) -> None:
+        """A connection has read its share of this turn: it is read from again in the next one."""
+        peer.pause(TURN)
+        self._inputs.append(peer)
+        self._schedule()
+
+    def was_dear(self, peer: Peer, cost_s: float) -> None:
+        """Handling a connection's input took this long: read from others first."""
+        peer.pause(COST)
+        asyncio.get_running_loop().call_later(min(REST_FACTOR * cost_s, LONGEST_REST_S), peer.resume, COST)
+
+    # Publishers and their readers.
+
+    def expect_request(self, channel: object) -> None:
+        """A reader was just served a closed segment that is not its channel's newest: it will ask for the next one."""
+        self._flow(channel).expected = EXPECTED_TURNS
+        self._schedule()
+
+    def request_came(self, channel: object) -> None:
+        """A reader of this channel has asked: the publishers need not wait for that any more."""
+        flow = self.flows.get(channel)
+        if flow is not None:
+            flow.expected = 0
+
+    def hold(self, peer: Peer, flow: Flow) -> None:
+        """A publisher has published something while readers of its channel wait: do not read from it for now."""
+        if not flow.held:
+            flow.since = perf_counter()
+        if peer not in flow.held:
+            flow.held[peer] = None
+            peer.pause(CHANNEL)
+
+    # Mechanics.
+
+    def _flow(self, channel: object) -> Flow:
+        flow = self.flows.get(channel)
+        if flow is None:
+            flow = self.flows[channel] = Flow()
+        return flow
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        """One turn: write to readers that are behind, then read from those that had their turn."""
+        self._scheduled = False
+        self.number += 1
+        until = perf_counter() + WRITE_S
+        self._serve(self._readers, until, counted=True)
+        self._serve(self._ends, until + WRITE_S, counted=False)
+        if self.flows:
+            self._settle_flows()
+        inputs, self._inputs = self._inputs, []
+        for peer in inputs:
+            peer.resume(TURN)
+        if self._readers or self._ends or self._inputs or self.flows:
+            self._schedule()
+
+    def _serve(self, readers: deque[SlowReader], until: float, *, counted: bool) -> None:
+        """Give each reader of a queue one turn, as far as the time goes."""
+        for _ in range(len(readers)):
+            reader = readers.popleft()
+            reader.queued = False
+            channel = reader.channel
+            try:
+                reader.take_turn()
+            except Exception as error:
+                reader.failed(error)
+            if counted:
+                self.flows[channel].queued -= 1
+            if perf_counter() >= until:
+                return
+
+    def _settle_flows(self) -> None:
+        """Read again from publishers for whose readers nothing is left to do, or that have been held for long."""
+        now = perf_counter()
+        for channel, flow in list(self.flows.items()):
+            if flow.expected:
+                flow.expected -= 1
+            if not (flow.queued or flow.expected):
+                del self.flows[channel]
+                flow.release()
+            elif flow.held and now - flow.since >= HOLD_S:
+                flow.release()
+
+
+class Interval(Protocol):
+    """A publisher that has not begun, to :class:`Timeouts`."""
+
+    def send_interim(self) -> None:
+        """Show the client that the connection lives (``100 Continue``)."""
+
+
+class Timed(Peer, Protocol):
+    """A connection whose state lasts for a limited time."""
+
+    def rested(self) -> None:
+        """It was idle between requests for as long as it may be."""
+
+    def too_slow(self) -> None:
+        """The rest of its request did not arrive in time."""
+
+
+class Timeouts:
+    """States that end when their time is over. Each is a dict in the order of its times, which all last equally long.
+
+    Args:
+        rest_s: how long a connection may be idle between requests.
+        owed_s: how long the rest of a request may take while nothing else goes on there.
+        interim_s: how often an idle preconnect is sent ``100 Continue``.
+    """
+
+    def __init__(self, *, rest_s: float, owed_s: float, interim_s: float) -> None:
+        self.rest_s, self.owed_s, self.interim_s = rest_s, owed_s, interim_s
+        self.resting: dict[Timed, float] = {}
+        self.owing: dict[Timed, float] = {}
+        self.preconnects: dict[Interval, float] = {}
+
+    def expire(self, now: float) -> None:
+        """Do what is due."""
+        for publisher in due(self.preconnects, now):
+            del self.preconnects[publisher]
+            self.preconnects[publisher] = now + self.interim_s
+            publisher.send_interim()
+        for peer in due(self.resting, now):
+            del self.resting[peer]
+            peer.rested()
+        for peer in due(self.owing, now):
+            del self.owing[peer]
+            peer.too_slow()
+
+    def forget(self, peer: Timed) -> None:
+        """A connection is gone."""
+        self.resting.pop(peer, None)
+        self.owing.pop(peer, None)
+
+
+class SlowPeers:
+    """Connections whose peer does not take what it is sent; the sweeper cuts off those that go too far.
+
+    Args:
+        clock: seconds.
+        lag_bytes, lag_s: how far a reader may be behind, and how long a peer may take nothing.
+
+    Attributes:
+        stalled: the connections with unsent bytes, and since when how many.
+        timelines: when the bytes were published that some reader lacks.
+        cut_offs: how many connections were cut off, by the reason.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, lag_bytes: int, lag_s: float) -> None:
+        self._clock = clock
+        self._lag_bytes, self._lag_s = lag_bytes, lag_s
+        self.stalled: dict[Peer, Stall] = {}
+        self.timelines = Timelines(lag_s)
+        self.cut_offs = dict.fromkeys(Cut, 0)
+
+    def stall(self, peer: Peer) -> None:
+        """A connection's transport began to hold bytes."""
+        self.stalled[peer] = Stall(self._clock(), peer.unsent())
+
+    def flowing(self, peer: Peer) -> None:
+        """A connection's transport holds nothing any more, or the connection is gone."""
+        self.stalled.pop(peer, None)
+
+    def expire(self, now: float, queued: Iterable[SlowReader]) -> None:
+        """Cut off peers that stand still, or are too far behind in bytes or seconds.
+
+        Args:
+            queued: readers that are behind though their socket takes data.
+        """
+        segments = {reader.segment: None for reader in queued}
+        segments.update({reader.segment: None for peer in self.stalled if (reader := peer.reader()) is not None})
+        self.timelines.look(segments, now)
+        for peer, stall in list(self.stalled.items()):
+            if (why := self._verdict(peer, stall, now)) is not None:
+                self.cut_offs[why] += 1
+                peer.cut_off(why)
+
+    def lag_s(self, reader: SlowReader) -> float:
+        """For how many seconds a reader has lacked what was published while it was there."""
+        return self.timelines.age_s(reader.segment, reader.has(), self._clock())
+
+    def _verdict(self, peer: Peer, stall: Stall, now: float) -> Cut | None:
+        if stall.stands_still(peer.unsent(), now, self._lag_s):
+            return Cut.STILL
+        reader = peer.reader()
+        if reader is None:
+            return None
+        if reader.lag() > self._lag_bytes:
+            return Cut.BYTES
+        return Cut.AGE if reader.has() < self.timelines.overdue(reader.segment, now) else None
+
+
+def gone(peers: Iterable[Peer]) -> list[Peer]:
+    """The connections whose peer has closed or reset them, which shows only here if they are not read from."""
+    poll = select.poll()
+    by_fd: dict[int, Peer] = {}
+    for peer in peers:
+        if (fd := peer.fileno()) >= 0:
+            by_fd[fd] = peer
+            poll.register(fd, _HALF_CLOSED)
+    return [by_fd[fd] for fd, _ in poll.poll(0)] if by_fd else []
+
+
+def due(times: dict[Any, float], now: float) -> list[Any]:
+    """The keys whose time has come, of a dict in the order of its times."""
+    return list(takewhile(lambda key: times[key] <= now, times))

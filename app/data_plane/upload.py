@@ -1,0 +1,118 @@
+"""A POST of a segment: the body goes into the core through a writer token."""
+
+from __future__ import annotations
+
+from tricklecast.app.core.results import Outcome
+from tricklecast.app.core.segment import Writer
+from tricklecast.app.data_plane.exchange import Exchange, Line
+from tricklecast.app.data_plane.request import Request
+from tricklecast.app.data_plane.responses import CONTINUE, Reply, writer_reply
+
+
+class Upload(Exchange):
+    """The exchange of a publisher that may write a segment.
+
+    Until the first byte of its body arrives it is a preconnect, which is sent ``100 Continue`` now and then.
+
+    Attributes:
+        received: body bytes that have arrived.
+        writer: the token; ``None`` before and after its part.
+    """
+
+    __slots__ = ("received", "writer")
+
+    takes_body = True
+
+    def __init__(self, connection: Line, request: Request) -> None:
+        super().__init__(connection, request)
+        self.received = 0
+        self.writer: Writer | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is a preconnect."""
+        return not self.received and self.ending is None
+
+    @property
+    def channel_name(self) -> str | None:
+        """The channel that it writes to."""
+        return None if self.writer is None else self.writer.channel.name
+
+    def begin(self, writer: Writer) -> None:
+        """The core gave the token."""
+        self.writer = writer
+        record = self.record
+        record.epoch = writer.channel.epoch
+        record.rseq = writer.segment.seq
+        if not self.http10:
+            timeouts = self.plane.timeouts
+            timeouts.preconnects[self] = self.arrived + timeouts.interim_s
+
+    def data(self, chunks: list[bytes]) -> None:
+        """Chunks of the body arrived."""
+        writer = self.writer
+        if writer is None:
+            return
+        self._count(chunks)
+        channel = writer.channel
+        outcome = channel.append(writer, chunks, self.plane.clock())
+        if outcome is not None:
+            self.preempted(outcome)
+        flows = self.plane.turns.flows
+        if flows and (flow := flows.get(channel)) is not None:
+            self.plane.turns.hold(self.connection, flow)
+
+    def body_ended(self, chunks: list[bytes]) -> None:
+        """The body ended, after these last chunks."""
+        writer = self.writer
+        if writer is None:
+            return
+        self._count(chunks)
+        channel = writer.channel
+        self.preempted(channel.finish(writer, chunks, self.plane.clock()))
+        flows = self.plane.turns.flows
+        if flows and (flow := flows.get(channel)) is not None:
+            self.plane.turns.hold(self.connection, flow)
+
+    def preempted(self, outcome: Outcome) -> None:
+        """The writer's part is over, by its own end or by another party: answer at once."""
+        writer = self.writer
+        if writer is None:
+            return
+        reply = writer_reply(outcome, writer.segment.seq, self.plane.jitter)
+        if reply is not None:
+            self._leave(writer)
+            self.answer(reply)
+
+    def send_interim(self) -> None:
+        """Show an idle preconnect that the connection lives."""
+        self.connection.send(CONTINUE)
+
+    def withdraw(self) -> None:
+        """Stop writing: the segment stays open for a while, so that the publisher can resume it."""
+        writer = self.writer
+        if writer is not None:
+            self._leave(writer)
+            writer.channel.abort(writer, self.plane.clock())
+
+    def cut_short(self, reply: Reply) -> None:
+        """End the upload with this response, and its segment, if it has begun, as truncated."""
+        writer = self.writer if self.received else None
+        self.send_away(reply)
+        if writer is not None:
+            registry = self.plane.registry
+            registry.close_segment(writer.channel.name, writer.segment.seq, self.plane.clock(), truncate=True)
+
+    def _count(self, chunks: list[bytes]) -> None:
+        if not self.received:
+            self.plane.timeouts.preconnects.pop(self, None)
+        self.received += sum(map(len, chunks))
+
+    def _leave(self, writer: Writer) -> None:
+        # The token knows this exchange, too: without this, the cycle would keep the segment's bytes in memory after
+        # its eviction until the garbage collector finds it.
+        self.writer = None
+        if not self.received:
+            self.plane.timeouts.preconnects.pop(self, None)
+        self.record.bytes_in = self.received
+        self.record.next_seq = writer.channel.next_seq
