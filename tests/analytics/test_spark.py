@@ -35,7 +35,7 @@ def fake_java(folder: Path, version: str, code: int = 1) -> Path:
 
 def run_storms(log: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own, where no session is active."""
-    code = "import typer; from analytics.command.cli import storms; typer.run(storms)"
+    code = "import typer; from tricklecast.analytics.command.cli import storms; typer.run(storms)"
     return subprocess.run(
         [sys.executable, "-c", code, str(log), *options],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,

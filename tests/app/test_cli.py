@@ -31,14 +31,14 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command as users do."""
-    return python("from app.cli import main; main()", *arguments)
+    return python("from tricklecast.app.cli import main; main()", *arguments)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     """The list of commands is a table: none of them is imported to show it."""
     code = (
-        "import sys\nfrom app.cli import main\n"
+        "import sys\nfrom tricklecast.app.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])"
     )
@@ -182,7 +182,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
     """Ctrl-C in a command ends it without a traceback."""
     (tmp_path / "interrupted.py").write_text("def command() -> None:\n    raise KeyboardInterrupt\n")
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport app.cli as c\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport tricklecast.app.cli as c\n"
         "c.COMMANDS['interrupted'] = c.Mount('interrupted', 'command', '')\nc.main()"
     )
     result = python(code, "interrupted")
@@ -200,7 +200,7 @@ def test_python_m_app_is_the_same_command() -> None:
 def test_an_early_ctrl_c_leaves_no_trace() -> None:
     """While modules are being loaded there is nothing to clean up, and nothing to say."""
     code = (
-        "import sys\nfrom app.__main__ import main\n"
+        "import sys\nfrom tricklecast.__main__ import main\n"
         "class Interrupted:\n"
         "    def find_spec(self, *_):\n"
         "        raise KeyboardInterrupt\n"
