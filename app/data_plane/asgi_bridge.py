@@ -53,15 +53,16 @@ class AsgiExchange(Exchange):
 
     Attributes:
         gone: why its connection is no more; ``None`` while it is there.
+        over: FastAPI has given all of the response.
         untaken: the access record while FastAPI has given all of the response, and the peer has not taken it.
     """
 
-    __slots__ = ("_over", "_protocol", "_taken", "gone", "untaken")
+    __slots__ = ("_protocol", "_taken", "gone", "over", "untaken")
 
     def __init__(self, connection: Carrier, request: Request) -> None:
         super().__init__(connection, request)
         self._taken: asyncio.Event | None = None
-        self._over = False
+        self.over = False
         self.gone: str | None = None
         self.untaken: AccessRecord | None = None
         self._protocol = _Replay(self, connection.endpoint)
@@ -91,7 +92,7 @@ class AsgiExchange(Exchange):
         self._protocol.resume_writing()
         if self._taken is not None:
             self._taken.set()
-        if self._over:
+        if self.over:
             self._conclude()
 
     async def taken(self, record: AccessRecord) -> str | None:
@@ -109,8 +110,8 @@ class AsgiExchange(Exchange):
 
     def given(self) -> None:
         """FastAPI has given all of the response, or has failed in the middle of it."""
-        if self.gone is None and not self._over:
-            self._over = True
+        if self.gone is None and not self.over:
+            self.over = True
             if not self.connection.write_paused:
                 self._conclude()
 
@@ -173,9 +174,10 @@ class _Transport:
             self._exchange.connection.send(data)
 
     def close(self) -> None:
-        """The response is complete, and the last one here; or FastAPI has failed in the middle of it."""
-        self._exchange.keep_alive = False
-        asyncio.get_running_loop().call_soon(self._exchange.given)
+        """The response is the last one here, or FastAPI has failed in the middle of it."""
+        if not self._exchange.over:
+            self._exchange.keep_alive = False
+            asyncio.get_running_loop().call_soon(self._exchange.given)
 
     def is_closing(self) -> bool:
         return self._exchange.gone is not None

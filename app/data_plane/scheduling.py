@@ -27,7 +27,7 @@ from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
 
-TURN_BYTES: Final = 64 << 10
+TURN_BYTES: Final = 256 << 10
 """What one connection may have read in one turn of the event loop."""
 
 LEAST_TURN_BYTES: Final = 2 << 10
@@ -41,7 +41,7 @@ REST_FACTOR: Final = 4
 LONGEST_REST_S: Final = 0.05
 """A connection whose reads are dear rests for this multiple of a read's cost, so that it takes a fifth of the loop."""
 
-WRITE_BYTES: Final = 128 << 10
+WRITE_BYTES: Final = 256 << 10
 WRITE_FRAMES: Final = 512
 """What a reader that is behind is written in one turn: bytes, or one frame if that is more; and frames, below the 1024
 buffers that one ``writev`` takes (IOV_MAX)."""
