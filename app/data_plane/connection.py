@@ -567,14 +567,15 @@ class Connection(asyncio.BufferedProtocol):
         fields = self._headers
         headers = dict(fields)
         version = parser.get_http_version()
-        chunked = b"transfer-encoding" in headers
+        coding = headers.get(b"transfer-encoding")
         # Nothing can be wrong with most heads, and every one of them comes this way.
-        strange = chunked or version != "1.1" or b"host" not in headers or len(headers) != len(fields)
+        strange = coding not in (None, b"chunked") or version != "1.1" or len(headers) != len(fields)
+        strange = strange or b"host" not in headers
         strange = strange or headers[b"host"].translate(None, HOST_TEXT) != b""
         if strange and (wrong := objection(version, fields, headers)) is not None:
             self.reject(wrong.status, wrong.text)
             return
-        self._chunked = chunked
+        self._chunked = coding is not None
         method = parser.get_method()
         if parser.should_upgrade():
             # The parser takes all that follows for another protocol: see _upgraded().

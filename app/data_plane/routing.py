@@ -1,4 +1,4 @@
-"""Which requests are ours, and what they ask for (docs/reference/protocol.md, section 2)."""
+"""Routes: which requests are for the data plane, and what they ask for (docs/reference/protocol.md, section 2)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
 _NEXT: Final = NEXT_ROUTE.encode()
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
-KEPT_ROUTES: Final = 1024
-KEPT_BYTES: Final = 1 << 10
-"""So many routes are remembered, for paths up to this length: names have at most 255 bytes, three times as many where
-they are percent-encoded. All readers of a segment ask for the same one."""
+_NOT_PLAIN: Final = frozenset({b"", CHANGEFEED.encode(), *(name.encode() for name in CONTROL_PLANE)})
+"""First path segments that may be something else than a channel's name."""
 
 
 class Route(NamedTuple):
@@ -56,15 +54,21 @@ class Router:
 
     def __init__(self, base_path: str) -> None:
         self._base = tuple(part.encode("ascii") for part in base_path.split("/") if part)
-        self._known = lru_cache(maxsize=KEPT_ROUTES)(self._find)
+        self._prefix = b"".join([b"/%b" % part for part in self._base]) + b"/"
+        self._skip = len(self._prefix)
 
     def find(self, method: bytes, target: bytes) -> Route | None:
-        """What a request asks for; ``None`` if it is not ours."""
-        path = target.partition(b"?")[0] if b"?" in target else target
-        return (self._known if len(path) <= KEPT_BYTES else self._find)(method, path)
-
-    def _find(self, method: bytes, path: bytes) -> Route | None:
-        parts = self.match(path)
+        """The segment route that a request asks for; ``None`` if it is the control plane's."""
+        # All but a few requests are for /base/channel/digits.
+        if target.startswith(self._prefix):
+            name, _, tail = target[self._skip :].partition(b"/")
+            op = SEGMENT_METHODS.get(method)
+            if tail.isdigit() and len(tail) <= MAX_DIGITS and op is not None and name not in _NOT_PLAIN:
+                try:
+                    return Route(op, _channel(name), int(tail), _SEGMENT_ALLOW)
+                except InvalidChannelName:
+                    pass  # said in words below
+        parts = self.match(target)
         return None if parts is None else parse_route(method, parts)
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
@@ -104,9 +108,7 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         return Route(NEXT_METHODS.get(method), channel, allow="GET, HEAD, OPTIONS")
     op = SEGMENT_METHODS.get(method)
     try:
-        # All but a few requests name a seq, and such a one can be read without a regular expression.
-        plain = tail.isdigit() and len(tail) <= MAX_DIGITS
-        seq = int(tail) if plain else _seq_for(op, tail.decode("latin-1"))
+        seq = _seq_for(op, tail.decode("latin-1"))
     except InvalidInput:
         return Route(op, channel, error="Invalid idx", allow=_SEGMENT_ALLOW)
     if channel == CHANGEFEED and op is Op.READ:
