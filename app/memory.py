@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING
+from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.guard import CLIENTS
 from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
 from tricklecast.app.data_plane.protocol import UNSPLIT
