@@ -208,7 +208,7 @@ class RequestAuthorizer:
                 return granted
             case Status.UNAVAILABLE:
                 return self._undecided(Reason.webhook("failed"), granted)
-        return Refused(responses.refused_by_webhook(status), granted.subject)
+        return Refused(responses.REFUSED_BY_WEBHOOK[status], granted.subject)
 
     def _undecided(self, reason: str, granted: Granted) -> Granted | Refused:
         return granted if self._fail_open else Refused(responses.unavailable(reason), granted.subject)

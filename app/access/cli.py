@@ -69,7 +69,7 @@ def create(
     if not any(claim.values()):
         raise typer.BadParameter("a token must allow something: --publish, --subscribe or --manage")
     try:
-        rights = Rights.parse(claim)
+        Rights.parse(claim)
     except InvalidClaim as error:
         raise typer.BadParameter(str(error)) from None
     try:
@@ -79,7 +79,7 @@ def create(
     if make_key:
         _make_key(key)
     now = int(time.time())
-    claims: dict[str, Any] = {"iat": now, "exp": now + max(1, round(duration_s)), CLAIM: rights.as_claim()}
+    claims: dict[str, Any] = {"iat": now, "exp": now + max(1, round(duration_s)), CLAIM: claim}
     claims |= {name: value for name, value in (("sub", subject), ("aud", audience), ("iss", issuer)) if value}
     typer.echo(_sign(key, claims, kid))
 

@@ -105,7 +105,7 @@ def parse_key_set(data: bytes, source: object) -> Keys:
 
 def _usable(entry: Mapping[str, Any], source: object) -> PyJWK | None:
     """The key, if tokens can be verified with it."""
-    if entry.get("use", "sig") != "sig" or not isinstance(entry.get("kid", ""), str):
+    if entry.get("use", "sig") != "sig" or not isinstance(entry.get("kid"), str | None):
         return None
     if "d" in entry:
         raise _private(source)

@@ -30,6 +30,13 @@ NOT_ALLOWED: Final = _refusal(
     Status.FORBIDDEN, Reason.FORBIDDEN, f'{_CHALLENGE}, error="insufficient_scope"', b"Not allowed"
 )
 
+REFUSED_BY_WEBHOOK: Final = {
+    401: _refusal(Status.UNAUTHORIZED, Reason.webhook("refused"), _CHALLENGE, b"Not allowed"),
+    403: _refusal(Status.FORBIDDEN, Reason.webhook("refused"), "", b"Not allowed"),
+    404: _refusal(Status.NOT_FOUND, Reason.webhook("refused"), "", b"Stream not found"),
+}
+"""The answers to requests that the webhook refused, by the status that it chose."""
+
 
 def invalid_token(why: str) -> Reply:
     """The answer to a token that is not valid: the same one for every reason that a forger could learn from.
@@ -43,17 +50,6 @@ def invalid_token(why: str) -> Reply:
         case "no_keys":  # the token may be valid
             return unavailable(Reason.token(why))
     return EXPIRED._replace(reason=Reason.token(why), body=b"Token invalid")
-
-
-def refused_by_webhook(status: int) -> Reply:
-    """The answer to a request that the webhook refused, with the status that the webhook chose."""
-    reason = Reason.webhook("refused")
-    match status:
-        case Status.UNAUTHORIZED:
-            return _refusal(Status.UNAUTHORIZED, reason, _CHALLENGE, b"Not allowed")
-        case Status.NOT_FOUND:
-            return _refusal(Status.NOT_FOUND, reason, "", b"Stream not found")
-    return _refusal(Status.FORBIDDEN, reason, "", b"Not allowed")
 
 
 def unavailable(reason: str) -> Reply:

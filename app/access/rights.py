@@ -117,10 +117,6 @@ class Rights:
                 return True
         return False
 
-    def as_claim(self) -> dict[str, list[str]]:
-        """The claim that :meth:`parse` reads as these rights."""
-        return {str(right): list(getattr(self, right)) for right in Right}
-
 
 EVERYTHING: Final = Rights((ANY,), (ANY,), (ANY,))
 

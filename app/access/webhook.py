@@ -34,7 +34,9 @@ MAX_CACHED: Final = 10_000
 MAX_CACHE_S: Final = 3600.0
 """The longest that an answer is used, whatever it says: a right that the operator withdraws must end some time."""
 
-_REFUSALS: Final = frozenset({401, 403, 404})
+_DECISIONS: Final = dict.fromkeys(range(200, 300), 200) | {status: status for status in (401, 403, 404)}
+"""What the service's statuses mean; any other one is no answer."""
+
 _MAX_AGE = re.compile(r'(?:^|[\s,])max-age="?(\d{1,9})"?(?:$|[\s,])', re.ASCII | re.IGNORECASE)
 _UNCACHED = re.compile(r"(?:^|[\s,])no-(?:store|cache)(?:$|[\s,=])", re.ASCII | re.IGNORECASE)
 
@@ -165,13 +167,15 @@ class Webhook:
     async def _send(self, client: httpx.AsyncClient, question: _Question) -> Answer:
         left_s = question.deadline - self._clock()
         status, cache_control, problem = FAILED, "", f"no answer within {self._timeout_s:g} s"
+        headers = {}
+        if self._secret is not None:
+            headers[wire.SIGNATURE] = sign(self._secret, int(self._wall()), question.body)
         try:
             if left_s <= 0:
                 raise TimeoutError  # the questions before it took too long
             async with asyncio.timeout(left_s):
-                headers = self._signature(question.body)
                 async with client.stream("POST", self._url, content=question.body, headers=headers) as response:
-                    status, problem = _decision(response.status_code), f"status {response.status_code}"
+                    status, problem = _DECISIONS.get(response.status_code, FAILED), f"status {response.status_code}"
                     cache_control = ",".join(response.headers.get_list("Cache-Control"))
                     await _skip_body(response)
         except TimeoutError:
@@ -185,11 +189,6 @@ class Webhook:
             return Answer(FAILED, 0.0)
         self._warned = False
         return Answer(status, max_age_s(cache_control, self._cache_s))
-
-    def _signature(self, body: bytes) -> dict[str, str]:
-        if self._secret is None:
-            return {}
-        return {wire.SIGNATURE: sign(self._secret, int(self._wall()), body)}
 
     def _warn(self, problem: str) -> None:
         """Log the first failure of a series; the access log has all of them."""
@@ -232,9 +231,3 @@ def max_age_s(cache_control: str, default_s: float) -> float:
         return 0.0
     found = _MAX_AGE.search(cache_control)
     return min(float(found[1]), MAX_CACHE_S) if found else default_s
-
-
-def _decision(status: int) -> int:
-    if 200 <= status < 300:
-        return 200
-    return status if status in _REFUSALS else FAILED

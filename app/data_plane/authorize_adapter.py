@@ -72,6 +72,8 @@ class AuthorizeAdapter:
         """Whether a request may begin now. If not, it was refused, or waits and will be begun by ``begin``."""
         if route.op is None or route.error:
             return True  # the answer says what is wrong with the request
+        # The token of the running request counts, not that of an earlier one on the connection.
+        self._expires_at.pop(connection, None)
         return self._decide(_Attempt(connection, request, route, record, begin))
 
     def left(self, connection: Connection) -> None:
@@ -127,11 +129,8 @@ class AuthorizeAdapter:
 
     def _note(self, attempt: _Attempt, decision: Granted | Refused) -> None:
         attempt.record.client = decision.subject or attempt.record.client
-        if isinstance(decision, Granted):
-            # The token of the running request counts, not that of an earlier one on the connection.
-            self._expires_at.pop(attempt.connection, None)
-            if decision.expires_at < math.inf:
-                self._expires_at[attempt.connection] = decision.expires_at
+        if isinstance(decision, Granted) and decision.expires_at < math.inf:
+            self._expires_at[attempt.connection] = decision.expires_at
 
 
 def _expire(exchange: Exchange) -> None:

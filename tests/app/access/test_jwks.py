@@ -111,7 +111,8 @@ def test_an_unusable_pem_file(data: Any, text: str, tmp_path: Path) -> None:
 def test_unusable_keys_do_not_spoil_a_set(caplog: pytest.LogCaptureFixture) -> None:
     """The server ignores keys for encryption, secrets, other types and algorithms, and broken ones."""
     good = public_jwk("RS256", kid="good", use="sig", alg="RS256")
-    assert names(parse_key_set(key_set(*SPOILT, good), "the set")) == ["good"]
+    nameless = public_jwk("ES256", kid=None)
+    assert names(parse_key_set(key_set(*SPOILT, good, nameless), "the set")) == ["good", None]
     assert caplog.records == []
 
 
