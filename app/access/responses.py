@@ -10,8 +10,7 @@ import random
 from typing import Final
 
 from tricklecast.app.data_plane.answers import OVERLOAD_RETRY_S
-from tricklecast.app.data_plane.authorization import EXPIRED
-from tricklecast.app.data_plane.replies import Reply
+from tricklecast.app.data_plane.replies import EXPIRED, Reply
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import Status

@@ -7,27 +7,13 @@ request, and when a permission expires it ends what still runs under it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import NamedTuple, Protocol
 
 from tricklecast.app.data_plane.replies import Reply
 from tricklecast.app.data_plane.request import Request
-from tricklecast.trickle import wire
-from tricklecast.trickle.records import Reason
-from tricklecast.trickle.wire import Status
-
-EXPIRED: Final = Reply(
-    Status.UNAUTHORIZED,
-    Reason.EXPIRED,
-    ((wire.WWW_AUTHENTICATE, 'Bearer realm="tricklecast", error="invalid_token"'),),
-    b"Token expired",
-    close=True,
-)
-"""The answer to a client whose token has expired, before the exchange or during it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The client may make the request.
 
     Attributes:
@@ -39,8 +25,7 @@ class Granted:
     expires_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The client may not make the request.
 
     Attributes:

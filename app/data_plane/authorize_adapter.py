@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tricklecast.app.core.guard import Answer
-from tricklecast.app.data_plane.authorization import EXPIRED, Authorizer, Granted, Pending, Refused
+from tricklecast.app.data_plane.authorization import Authorizer, Granted, Pending, Refused
 from tricklecast.app.data_plane.exchange import Exchange
 from tricklecast.app.data_plane.guarded import held_back
 from tricklecast.app.data_plane.publish import Publish
+from tricklecast.app.data_plane.replies import EXPIRED
 from tricklecast.app.data_plane.tally import Record
 from tricklecast.app.data_plane.waiting import Waiting
 from tricklecast.trickle.records import Reason
