@@ -43,8 +43,10 @@ COMMANDS: Final = {
         "tricklecast.subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."
     ),
     "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels."),
-    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token."),
-    "token inspect": Mount("tricklecast.app.access.cli", "inspect", "Show what an access token says."),
+    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", ("tokens", "jwt")),
+    "token inspect": Mount(
+        "tricklecast.app.access.cli", "inspect", "Show what an access token says.", ("tokens", "jwt")
+    ),
     "storms": Mount("tricklecast.analytics.command.cli", "storms", "Find retry storms in access logs."),
     "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
     "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING
+from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.guard import CLIENTS
 from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
 from tricklecast.app.data_plane.protocol import UNSPLIT
@@ -38,8 +38,8 @@ ADDRESS_BYTES: Final = 512
 """An address that is told apart."""
 
 TOKEN_BYTES: Final = 2 << 10
-"""A token that was checked, with the longest subject and a pattern or two; 17 kB with as many patterns as there may be,
-which are up to whoever signs tokens."""
+"""A remembered token, with the longest subject and a pattern or two; 17 kB with as many patterns as a token may have,
+which is up to the operator who signs it."""
 
 DECISION_BYTES: Final = 512
 QUESTION_BYTES: Final = 3 << 10

@@ -16,7 +16,7 @@ import uvloop
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.allocator import Trimmer, keep_large_blocks_apart
 from tricklecast.app.changefeed import Changefeed
@@ -26,6 +26,7 @@ from tricklecast.app.control_plane.limits import LimitRequests
 from tricklecast.app.control_plane.records import RecordRequests
 from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.authorize_adapter import AuthorizeAdapter
 from tricklecast.app.data_plane.control import ControlProtocol
 from tricklecast.app.data_plane.patience import Patience
 from tricklecast.app.data_plane.plane import DataPlane
@@ -111,7 +112,8 @@ async def _serve(
 
     registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, listener=on_fact)
     access = Access(settings, node)
-    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node, access=access.gate)
+    gate = AuthorizeAdapter(access.authorizer) if access.authorizer is not None else None
+    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node, access=gate)
     if log is not None:
         await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
@@ -254,7 +256,7 @@ def control_plane(plane: DataPlane, log: AccessLog | None, access: Access) -> Fa
     api.include_router(channels_router(plane))
     api.include_router(health_router(plane.registry))
     api.include_router(metrics_router(plane, log, access))
-    access.guard(api, plane.jitter)
+    access.protect(api)
     api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import PHRASES, Status
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -150,3 +151,12 @@ PREFLIGHT: Final = Reply(
         ("access-control-max-age", "86400"),
     ),
 )
+
+EXPIRED: Final = Reply(
+    Status.UNAUTHORIZED,
+    Reason.EXPIRED,
+    ((wire.WWW_AUTHENTICATE, 'Bearer realm="tricklecast", error="invalid_token"'),),
+    b"Token expired",
+    close=True,
+)
+"""The answer to a client whose token has expired, before the exchange or during it."""

@@ -1,4 +1,4 @@
-"""What access control counts, as metrics; without it they are there, and empty."""
+"""The metrics of access control; without access control they are there, and empty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.metrics.families import counters, gauge
 
 
@@ -15,19 +15,19 @@ class AccessCollector(Collector):
     """Tokens, keys and the webhook.
 
     Args:
-        access: decides who may do what; ``None``: nobody does.
+        access: ``None`` if the server has no access control.
     """
 
     def __init__(self, access: Access | None) -> None:
-        self._judge = access.judge if access is not None else None
+        self._tokens = access.tokens if access is not None else None
         self._webhook = access.webhook if access is not None else None
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as of now."""
-        judge, webhook = self._judge, self._webhook
-        tokens: Mapping[str, float] = judge.outcomes if judge is not None else {}
+        verifier, webhook = self._tokens, self._webhook
+        tokens: Mapping[str, float] = verifier.outcomes if verifier is not None else {}
         yield counters("tokens", "Tokens that came with requests, by what was found.", "outcome", tokens)
-        keys = judge.key_server if judge is not None else None
+        keys = verifier.remote if verifier is not None else None
         fetches = {} if keys is None else {"done": keys.fetches - keys.failures, "failed": keys.failures}
         yield counters("key_fetches", "Fetches of the keys that tokens are checked with.", "outcome", fetches)
         answers = {str(status): n for status, n in webhook.outcomes.items()} if webhook is not None else {}

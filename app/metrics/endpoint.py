@@ -7,7 +7,7 @@ from functools import partial
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.control_plane.page import Page
 from tricklecast.app.data_plane.plane import DataPlane

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.app.access.service import service
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import local_server
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.metrics.access import AccessCollector
 from tricklecast.app.settings import load
 

@@ -1,4 +1,7 @@
-"""Which channels somebody may publish to, subscribe to and manage: the claim ``trickle`` of a token."""
+"""Rights: the channels that the holder of a token may publish to, subscribe to and manage.
+
+A token carries them in its claim ``trickle``. This module needs no package that verifies tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from tricklecast.trickle.records import Op
 CLAIM: Final = "trickle"
 
 MAX_PATTERNS: Final = 256
-"""Of one right: they are tried one after the other, for every request."""
+"""Of one right: the server tries them one after the other, for every request."""
+
+MAX_TOKEN_BYTES: Final = 8 << 10
+"""The longest token that the server hashes or passes on. Most proxies allow no longer header."""
 
 ANY: Final = "*"
 
 
 class Right(StrEnum):
-    """What can be allowed."""
+    """What a token can allow."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -29,7 +35,7 @@ class Right(StrEnum):
 RIGHTS_OF_OP: Final[Mapping[Op, tuple[Right, ...]]] = {
     Op.READ: (Right.SUBSCRIBE,),
     Op.CHANGES: (Right.SUBSCRIBE,),
-    # A publisher asks for its position before it begins.
+    # A publisher asks for its position before it publishes.
     Op.NEXT: (Right.SUBSCRIBE, Right.PUBLISH),
     Op.PUBLISH: (Right.PUBLISH,),
     Op.CLOSE_SEGMENT: (Right.PUBLISH,),
@@ -37,19 +43,37 @@ RIGHTS_OF_OP: Final[Mapping[Op, tuple[Right, ...]]] = {
     # A publisher ends its channel by deleting it (docs/reference/protocol.md, section 5).
     Op.DELETE: (Right.PUBLISH, Right.MANAGE),
 }
-"""Any one of these rights is enough."""
+"""The rights of which one is enough for a request."""
 
 
 class InvalidClaim(ValueError):
-    """The claim is not of the documented form."""
+    """The claim ``trickle`` does not have the documented form."""
+
+
+class InvalidToken(Exception):
+    """A token that allows nothing.
+
+    Attributes:
+        why: one word for the access log: ``malformed signature key audience issuer early claim expired``, or
+            ``no_keys`` while the key server has not sent any. The client learns of ``expired`` only.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    @property
+    def unknown_key(self) -> bool:
+        """Whether the token may be valid by a key that the server does not have yet."""
+        return self.why in ("key", "no_keys")
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Names of channels, in which ``*`` stands for any characters, also for none.
+    """Patterns of channel names for each right; ``*`` stands for any number of characters, also for none.
 
     Attributes:
-        publish, subscribe, manage: what may be done with the channels that match.
+        publish, subscribe, manage: the patterns of the channels for which the right is given.
     """
 
     publish: tuple[str, ...] = ()
@@ -58,10 +82,10 @@ class Rights:
 
     @classmethod
     def parse(cls, claim: object) -> Rights:
-        """Read the claim: an object with a list of names for each right; one that is missing is not given.
+        """Read the claim: an object with a list of patterns for each right. A missing list is empty.
 
         Raises:
-            InvalidClaim: it is anything else, in whatever detail: a typing error must not give or take rights.
+            InvalidClaim: the claim deviates from this anywhere: a typing error must neither give nor take rights.
         """
         if not isinstance(claim, dict):
             raise InvalidClaim(f"the claim {CLAIM!r} is no object")
@@ -73,7 +97,7 @@ class Rights:
     def has(self, right: Right, channel: str) -> bool:
         """Whether this right is given for this channel.
 
-        The server's own channels tell about all others: for them it takes the right for every channel.
+        The server's own channels (``_changes``) tell about all others: they need the pattern ``*`` itself.
         """
         patterns: tuple[str, ...] = getattr(self, right)
         if ANY in patterns:
@@ -86,23 +110,34 @@ class Rights:
         return False
 
     def allow(self, op: Op, channel: str) -> bool:
-        """Whether this request may be made."""
-        # A loop, since a generator takes as long as all the rest of it, for every request.
+        """Whether these rights suffice for a request."""
+        # Not any(): its generator would double the time that this takes for every request.
         for right in RIGHTS_OF_OP[op]:  # noqa: SIM110
             if self.has(right, channel):
                 return True
         return False
 
-    def as_claim(self) -> dict[str, list[str]]:
-        """The claim that says this."""
-        return {str(right): list(getattr(self, right)) for right in Right}
-
 
 EVERYTHING: Final = Rights((ANY,), (ANY,), (ANY,))
 
 
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a valid token says.
+
+    Attributes:
+        subject: the client's name; ``None`` if the token has none.
+        rights: what it allows.
+        expires_at: when it expires, leeway included, in seconds since the epoch.
+    """
+
+    subject: str | None
+    rights: Rights
+    expires_at: float
+
+
 def matches(pattern: str, name: str) -> bool:
-    """Whether a name is what a pattern says. In one pass, without going back: a pattern cannot make it slow."""
+    """Whether a name matches a pattern. One pass without backtracking: no pattern makes it slow."""
     first, *others = pattern.split(ANY)
     if not others:
         return name == first

@@ -1,4 +1,4 @@
-"""How services outside are asked: nothing is taken from their answers but the answers."""
+"""The HTTP client for the operator's services: the key server and the webhook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tricklecast.app.access.settings import LOOPBACK
 from tricklecast.trickle import __version__
 
 
-def outside_client(
+def service_client(
     url: str,
     headers: dict[str, str],
     transport: httpx.AsyncBaseTransport | None,
@@ -19,17 +19,17 @@ def outside_client(
     timeout_s: float,
     connections: int | None = None,
 ) -> httpx.AsyncClient:
-    """A client for one service.
+    """Make a client for one service.
 
-    It keeps no cookies: there is no end to them, and they are sent back as they are. What is on this machine it asks
-    without a proxy, whatever the environment says (``HTTP_PROXY``): the question, and the token in it, must not leave
-    the machine, and the answer must not come from elsewhere.
+    The client keeps no cookies: a service could set any number of them, and httpx would send them back unchecked. It
+    asks a service on this machine without a proxy, even if ``HTTP_PROXY`` is set: the question, which may hold a
+    token, must not leave the machine, and the answer must not come from another one.
 
     Args:
-        url: that will be asked. headers: of each request, besides the user agent.
+        url: of the service. headers: of each request, beside the user agent.
         transport: for tests.
-        timeout_s: for each step of a request.
-        connections: open at a time; ``None``: as many as it takes.
+        timeout_s: for each step of a request, in seconds.
+        connections: how many may be open at a time; ``None``: any number.
     """
     return httpx.AsyncClient(
         headers={"User-Agent": f"tricklecast/{__version__}", **headers},
@@ -42,10 +42,10 @@ def outside_client(
 
 
 def problem_of(error: Exception) -> str:
-    """One line about why there is no answer.
+    """Say in one line why a service gave no answer.
 
-    Whatever an answer provokes is its sender's fault, and means that there is none: it must not end the task that asks,
-    and the whole server with it.
+    Callers use it for every exception, foreseen or not: an answer that breaks httpx is the service's fault, and must
+    not end the task that asked, and the server with it.
     """
     text = str(error)
     return text if text and isinstance(error, httpx.HTTPError) else f"{type(error).__name__}: {text}".rstrip(": ")
