@@ -18,8 +18,8 @@ from tricklecast.publisher.status import Status
 from tricklecast.publisher.steps import Step
 from tricklecast.publisher.worker import IsStopped, Source, stepping
 from tricklecast.trickle import wire
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import Bearer
 
 if TYPE_CHECKING:
     from tricklecast.publisher.media.relay import MediaOptions

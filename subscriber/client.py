@@ -27,9 +27,8 @@ from tricklecast.subscriber.start import AnyStart, Start
 from tricklecast.subscriber.statistics import Counters, Statistics
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.subscriber.verdicts import Advance, End, OnLag, Stop
-from tricklecast.trickle.errors import InvalidURL, TrickleError
+from tricklecast.trickle.errors import InvalidURL, Position, TrickleError
 from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.position import Position
 
 
 class Subscriber(SingleUse[Segment]):

@@ -27,8 +27,7 @@ from tricklecast.subscriber.segment import OnBroken, Segment
 from tricklecast.subscriber.single_use import SingleUse
 from tricklecast.subscriber.start import AnyStart
 from tricklecast.subscriber.verdicts import OnLag
-from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, SegmentTooLarge
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """Longest document by default, in bytes: far more than a control message has, and little enough to be held."""

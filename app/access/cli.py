@@ -48,7 +48,7 @@ def create(
     tricklecast token create --key secret --make-key --publish 'cam-*' --subscribe '*'
     """
     from tricklecast.app.access.signing import sign_token
-    from tricklecast.trickle.amounts import parse_duration
+    from tricklecast.trickle.terminal import parse_duration
 
     claim = {"publish": publish or [], "subscribe": subscribe or [], "manage": manage or []}
     if not any(claim.values()):

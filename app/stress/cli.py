@@ -16,9 +16,9 @@ from tricklecast.app.stress.plan import STARTS, Plan, base_url, parse_sizes, seg
 from tricklecast.app.stress.report import as_document, console, print_report, progress
 from tricklecast.app.stress.runner import Run, StressFailed
 from tricklecast.trickle import wire
-from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput
 from tricklecast.trickle.load import CONTENT_TYPE, Load
+from tricklecast.trickle.terminal import parse_duration, parse_size
 
 EXIT_FAULTS = 1
 

@@ -12,7 +12,7 @@ from tricklecast.app.stress.faults import MEANING, Fault
 from tricklecast.app.stress.histogram import Quantiles
 from tricklecast.app.stress.ledger import Traffic
 from tricklecast.app.stress.runner import Run
-from tricklecast.trickle.words import count, size
+from tricklecast.trickle.terminal import count, size
 
 if TYPE_CHECKING:
     from rich.console import Console

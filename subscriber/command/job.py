@@ -35,9 +35,8 @@ from tricklecast.subscriber.sinks import SinkClosed, descriptor_sink
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.subscriber.verdicts import OnLag
 from tricklecast.trickle.backoff import Backoff
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.errors import BrokenByPeer, TrickleError
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
+from tricklecast.trickle.terminal import Bearer
 from tricklecast.trickle.wire import Status
 
 WATCH_S: Final = 0.25

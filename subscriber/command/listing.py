@@ -14,10 +14,9 @@ from rich.text import Text
 
 from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
 from tricklecast.subscriber.verdicts import first_line
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from tricklecast.trickle.paths import parse_server_url
-from tricklecast.trickle.words import size
+from tricklecast.trickle.terminal import Bearer, size
 
 ROUTE: Final = "/api/v1/channels"
 TIMEOUT_S: Final = 10.0

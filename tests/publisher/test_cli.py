@@ -25,7 +25,7 @@ from tests.support.server import RunningServer, serve
 from tricklecast.app.running import runnable
 from tricklecast.publisher import cli
 from tricklecast.trickle.errors import TrickleError
-from tricklecast.trickle.producer_time import read_temi
+from tricklecast.trickle.media.clock import read_temi
 
 WITHIN_S = 60
 
