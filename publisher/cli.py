@@ -11,7 +11,7 @@ import typer
 from tricklecast.publisher import cli_options as options
 from tricklecast.publisher.core import parse_start
 from tricklecast.publisher.raw import parse_by
-from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.terminal import (
     CaFile,
     Token,
@@ -79,7 +79,7 @@ async def publish(
     my-program | tricklecast publish $URL - --raw --by line
     """
     values = dict(locals())
-    ChannelURL.parse(url)
+    channel_url(url)
     from tricklecast.publisher.job import Job, Media
 
     if raw:
@@ -102,7 +102,7 @@ async def publish(
         media = _media(container, realtime, min_segment, segment, encoding, reconnect, reconnect_for, loop)
         what = Media(source, _pairs(input_option or []), media)
         if media.plays != 1 and not what.repeats:
-            raise typer.BadParameter(f"only a file can be played again, and {source} is none", param_hint="--loop")
+            raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
     job = Job(
         url=url,
         what=what,

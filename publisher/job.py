@@ -99,8 +99,15 @@ class Media:
         return self.options.realtime
 
     @property
+    def name(self) -> str:
+        """The input's name in messages."""
+        from tricklecast.publisher.media.inputs import Input
+
+        return Input.parse(self.source).name
+
+    @property
     def repeats(self) -> bool:
-        """Whether it can be played again."""
+        """Whether the input can be played again."""
         from tricklecast.publisher.media.inputs import Input, Kind
 
         return Input.parse(self.source).kind is Kind.FILE
@@ -146,7 +153,7 @@ class Job:
         Raises:
             TrickleError: it could not be read, or not be published.
         """
-        status = Status(self.url)
+        status = Status(wire.redacted(self.url))
         publisher = self._publisher()
         feed: Feed | None = None
         how = "broken off"

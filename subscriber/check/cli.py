@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tricklecast.subscriber.start import Start
-from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.terminal import (
     CaFile,
     Token,
@@ -70,7 +70,7 @@ async def check(
 
     Exit code: 0 fine, 1 not fine, 2 wrong usage.
     """
-    ChannelURL.parse(url)
+    channel_url(url)
     checked("--start", Start.parse, start)
     from tricklecast.subscriber.check.findings import Limits, Verdict
     from tricklecast.subscriber.check.judge import judge
