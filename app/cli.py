@@ -116,7 +116,7 @@ def load(name: str) -> Any:
 
 def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
     package = (error.name or "").partition(".")[0]
-    if mount.extra is None or package in ("app", "publisher", "subscriber", "analytics", "trickle"):
+    if mount.extra is None or package == "tricklecast":
         return error
     return TrickleError(f'{name} needs {package}: pip install "tricklecast[{mount.extra[0]}]"')
 

@@ -208,7 +208,7 @@ def _finish(process: subprocess.Popen[str], what: str) -> str:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "app", *arguments]
+    return [sys.executable, "-m", "tricklecast", *arguments]
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class Contender:
 
 def tricklecast(name: str = "tricklecast", root: Path = ROOT, settings: tuple[str, ...] = ()) -> Contender:
     """The server of a checkout, with further options of ``serve``."""
-    return Contender(name, "app", ("serve", "--port", "0", *settings), root)
+    return Contender(name, "tricklecast", ("serve", "--port", "0", *settings), root)
 
 
 FLOOR = Contender("floor", "benchmarks.references.floor", dialect=Dialect.BARE)

@@ -196,7 +196,7 @@ def _server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 def _started(arguments: Sequence[str], output: Any, errors: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A process of the command line; it does not outlive the block."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    command = [sys.executable, "-m", "app", *arguments]
+    command = [sys.executable, "-m", "tricklecast", *arguments]
     process = subprocess.Popen(command, stdout=output, stderr=errors, cwd=ROOT, env=environment)
     try:
         yield process

@@ -56,7 +56,7 @@ def run(storms: int, rate: float, background: float) -> None:
         log, out, err = (Path(folder, name) for name in ("access.jsonl", "out", "err"))
         log.touch()
         with out.open("wb") as told, err.open("wb") as said:
-            command = [sys.executable, "-m", "app", "storms", "watch", str(log), "--json"]
+            command = [sys.executable, "-m", "tricklecast", "storms", "watch", str(log), "--json"]
             process = subprocess.Popen(command, stdout=told, stderr=said)
             began = time.monotonic()
             try:

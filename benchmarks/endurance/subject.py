@@ -68,7 +68,7 @@ class Subject:
             BenchmarkError: it does not start.
         """
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-        command = [sys.executable, "-m", "app", "serve", "--port", str(self.port), *self._settings]
+        command = [sys.executable, "-m", "tricklecast", "serve", "--port", str(self.port), *self._settings]
         process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, cwd=ROOT, env=environment)
         if self._core is not None:
             os.sched_setaffinity(process.pid, {self._core})

@@ -153,7 +153,7 @@ SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getO
 def start(run: Run) -> Iterator[Verdict]:
     """The command on a million lines of Parquet, from nothing, beside a Spark session that does nothing."""
     path = make(Shape(min(1_000_000, max(run.lines))), run.folder, kinds=("parquet",))["parquet"]
-    command = [sys.executable, "-m", "app", "storms", str(path), "--json", os.devnull, "--fail-on", "never"]
+    command = [sys.executable, "-m", "tricklecast", "storms", str(path), "--json", os.devnull, "--fail-on", "never"]
     session, whole = [], []
     for number in range(run.rounds):
         with run.console.status(f"start: round {number + 1} of {run.rounds}"):

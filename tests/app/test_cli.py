@@ -192,7 +192,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
 
 def test_python_m_app_is_the_same_command() -> None:
     """`python -m tricklecast` runs it, too."""
-    command = [sys.executable, "-m", "app", "--version"]
+    command = [sys.executable, "-m", "tricklecast", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert result.stdout == f"tricklecast {__version__}\n"
 

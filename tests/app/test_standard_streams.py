@@ -35,7 +35,7 @@ def server() -> Iterator[LocalServer]:
 
 def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a line of shell in which ``$T`` is the command with its arguments."""
-    command = shlex.join([sys.executable, "-m", "app", *arguments])
+    command = shlex.join([sys.executable, "-m", "tricklecast", *arguments])
     script = line.replace("$T", command)
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
@@ -95,7 +95,7 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
     log = tmp_path / "access.jsonl"
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--access-log", str(log)]
+    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(log)]
     with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
         os.close(writing)
         eventually(lambda: log.exists() and Event.SERVER_READY in log.read_text())
@@ -107,7 +107,7 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
 
 def test_the_access_log_on_standard_output() -> None:
     """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1"]
+    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

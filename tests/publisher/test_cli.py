@@ -32,7 +32,7 @@ WITHIN_S = 60
 
 def publish(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    command = [sys.executable, "-m", "app", "publish", *map(str, arguments)]
+    command = [sys.executable, "-m", "tricklecast", "publish", *map(str, arguments)]
     done = subprocess.run(command, input=stdin or b"", capture_output=True, timeout=WITHIN_S, check=False)
     return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -40,7 +40,7 @@ def publish(*arguments: object, stdin: bytes | None = None) -> subprocess.Comple
 @contextmanager
 def publishing(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """Run the command with an open standard input."""
-    command = [sys.executable, "-m", "app", "publish", *map(str, arguments)]
+    command = [sys.executable, "-m", "tricklecast", "publish", *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
@@ -145,7 +145,7 @@ def test_media_comes_through_a_pipe(server: RunningServer, tmp_path: Path) -> No
 def test_media_redirected_from_a_file_can_be_sought_in(server: RunningServer, tmp_path: Path) -> None:
     """An MP4 whose index is at its end can be read from ``< file``."""
     clip = make_clip(tmp_path / "clip.mp4")
-    command = [sys.executable, "-m", "app", "publish", f"{server.base}/redirected", "-", "--no-realtime"]
+    command = [sys.executable, "-m", "tricklecast", "publish", f"{server.base}/redirected", "-", "--no-realtime"]
     with clip.open("rb") as file:
         done = subprocess.run(command, stdin=file, capture_output=True, timeout=WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -302,7 +302,7 @@ def test_an_error_is_one_line_on_standard_error(server: RunningServer, tmp_path:
 @pytest.mark.parametrize("arguments", [[], ["--raw"]])
 def test_without_a_standard_input_nothing_is_read_from_it(server: RunningServer, arguments: list[str]) -> None:
     """Services may be started without one."""
-    command = [sys.executable, "-m", "app", "publish", f"{server.base}/bad", "-", *arguments]
+    command = [sys.executable, "-m", "tricklecast", "publish", f"{server.base}/bad", "-", *arguments]
     closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
     done = subprocess.run(closed, capture_output=True, timeout=WITHIN_S, check=False)
     assert (done.returncode, done.stderr) == (1, b"tricklecast: cannot read standard input: it is closed\n")

@@ -264,7 +264,7 @@ def test_a_server_that_restarts_is_found_again() -> None:
 @contextmanager
 def tricklecast(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command in a process of its own, which does not outlive the block."""
-    command = [sys.executable, "-m", "app", *arguments]
+    command = [sys.executable, "-m", "tricklecast", *arguments]
     # Unbuffered, since communicate() would not see what was buffered by a read before it.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
         try:

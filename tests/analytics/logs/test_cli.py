@@ -40,7 +40,7 @@ def test_tail(tmp_path: Path) -> None:
 def test_tail_of_what_is_not_there(tmp_path: Path) -> None:
     """A file that cannot be read is one line, and exit code 3."""
     for name in (tmp_path / "missing.jsonl", tmp_path):
-        result = subprocess.run([sys.executable, "-m", "app", "logs", "tail", name], capture_output=True, text=True)
+        result = subprocess.run([sys.executable, "-m", "tricklecast", "logs", "tail", name], capture_output=True, text=True)
         assert result.returncode == 3
         assert result.stderr.startswith("tricklecast: cannot read")
         assert result.stderr.count("\n") == 1
@@ -50,7 +50,7 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
     """New lines are shown as they come; Ctrl-C ends it without a word."""
     path = write_lines(tmp_path / "a.jsonl", LINES[:1])
     output = tmp_path / "output"
-    command = [sys.executable, "-m", "app", "logs", "tail", "-f", str(path)]
+    command = [sys.executable, "-m", "tricklecast", "logs", "tail", "-f", str(path)]
     with output.open("wb") as stdout:
         tail = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE)
     try:
@@ -85,7 +85,7 @@ def test_compact(spark: object, tmp_path: Path) -> None:
 def test_compact_into_what_is_no_folder(spark: object, tmp_path: Path) -> None:
     """Where nothing can be written, that is said before any work is done."""
     path = str(write_lines(tmp_path / "a.jsonl", LINES))
-    command = [sys.executable, "-m", "app", "logs", "compact", path, "--out", path]
+    command = [sys.executable, "-m", "tricklecast", "logs", "compact", path, "--out", path]
     result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"JAVA_HOME": "/nowhere"})
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("tricklecast: cannot write to")

@@ -23,7 +23,7 @@ WITHIN_S = 180.0
 @contextmanager
 def watching(logs: Path, state: Path, hook: Hook, said: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The command, in a process of its own, until it is killed or the context is left."""
-    command = [sys.executable, "-m", "app", "storms", "watch", str(logs), "--state", str(state)]
+    command = [sys.executable, "-m", "tricklecast", "storms", "watch", str(logs), "--state", str(state)]
     options = ["--json", "--webhook", hook.url, "--fail-on", "critical"]
     with said.open("wb") as out, (said.with_suffix(".err")).open("wb") as err:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=err, start_new_session=True)

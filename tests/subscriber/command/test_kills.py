@@ -59,7 +59,7 @@ def live(server: LocalServer, name: str, segments: list[bytes], mime: str = "vid
 def subscribing(server: LocalServer, channel: Channel, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command, from segment 0, with its events on standard output."""
     url = f"http://127.0.0.1:{server.port}{channel.path}"
-    command = [sys.executable, "-m", "app", "subscribe", url, "--start", "0", "--json", *arguments]
+    command = [sys.executable, "-m", "tricklecast", "subscribe", url, "--start", "0", "--json", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
