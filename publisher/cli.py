@@ -174,11 +174,11 @@ def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None
         return None
     if values.get("preset", PRESETS[0]) not in PRESETS:
         raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
-    checked = {
+    parsed = {
         name: checked(f"--{name.replace('_', '-')}", parsers.get(name, lambda value: value), value)
         for name, value in values.items()
     }
-    return TranscodeOptions(**checked)
+    return TranscodeOptions(**parsed)
 
 
 def _plays(loop: str) -> int | None:

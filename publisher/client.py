@@ -69,7 +69,7 @@ class _State(Enum):
 
 
 class Publisher:
-    """Publishes the segments of one channel.
+    """Publishes the segments of one channel, under asyncio or trio.
 
     The request for the next segment is opened ahead, as soon as the current one has its first byte, so that a
     segment begins without a round trip. All requests run inside the ``async with`` block. Segments may overlap and be

@@ -32,7 +32,7 @@ from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 
 
 class Subscriber(SingleUse[Segment]):
-    """Reads a channel, segment by segment, under asyncio.
+    """Reads a channel, segment by segment, under asyncio or trio.
 
     ::
 
@@ -43,7 +43,8 @@ class Subscriber(SingleUse[Segment]):
     The loop ends when the channel does. Everything else that ends it raises a type of ``trickle.errors``, whose
     ``resume`` is the ``start`` with which another subscriber goes on without loss. A loop that is left early, by
     ``break``, an exception or a cancellation, closes its connections a moment later; with ``async with Subscriber(…)
-    as subscriber:`` around it they are closed where the block ends, and the loop can be left and taken up again.
+    as subscriber:`` around it they are closed where the block ends, and the loop can be left and taken up again. Under
+    trio, use the block: trio warns of an async generator that is dropped.
 
     No segment is missed in silence: those before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
     It makes at most *segments + reconnects + waited / 20 s + 2 · (1 + seeks)* requests, and pays for reconnects out of

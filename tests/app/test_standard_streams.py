@@ -107,7 +107,18 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
 
 def test_the_access_log_on_standard_output() -> None:
     """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
-    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tricklecast",
+        "serve",
+        "--port",
+        "0",
+        "--access-log",
+        "-",
+        "--shutdown-drain-s",
+        "0.1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

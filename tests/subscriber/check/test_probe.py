@@ -277,7 +277,18 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @contextmanager
 def checking(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which ends with the block."""
-    command = [sys.executable, "-m", "tricklecast", "check", url, "--start", "0", "--for", f"{WITHIN_S:.0f}s", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "tricklecast",
+        "check",
+        url,
+        "--start",
+        "0",
+        "--for",
+        f"{WITHIN_S:.0f}s",
+        *arguments,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
