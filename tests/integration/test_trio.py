@@ -28,7 +28,8 @@ def test_a_channel_from_a_publisher_to_a_subscriber(server: RunningServer) -> No
     async def subscribe() -> None:
         async with Subscriber(url, start=0, wait_for_channel_s=WITHIN_S) as subscriber:
             async for segment in subscriber:
-                received += [await segment.read()]
+                data = await segment.read()
+                received.append(data)
 
     async def main() -> None:
         with trio.fail_after(WITHIN_S):
