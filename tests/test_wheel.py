@@ -82,7 +82,7 @@ class Project:
         """Run Python in the project's folder, which is on Python's path."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
         environment["PYTHONPATH"] = "."
-        command = [self.python, *arguments]
+        command: list[str | Path] = [self.python, *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S
         )

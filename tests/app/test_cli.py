@@ -200,7 +200,7 @@ def test_python_m_app_is_the_same_command() -> None:
 def test_an_early_ctrl_c_leaves_no_trace() -> None:
     """While modules are being loaded there is nothing to clean up, and nothing to say."""
     code = (
-        "import sys\nfrom app.__main__ import main\n"
+        "import sys\nfrom tricklecast.__main__ import main\n"
         "class Interrupted:\n"
         "    def find_spec(self, *_):\n"
         "        raise KeyboardInterrupt\n"

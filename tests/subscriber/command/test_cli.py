@@ -42,7 +42,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--keep", "20 parsecs"], 2, "not a size"),
-        (["subscribe", NOWHERE, "--keep", "0"], 2, "at least one segment"),
+        (["subscribe", NOWHERE, "--keep", "0"], 2, "a whole number at least 1"),
         (["subscribe", NOWHERE, "-o", "out.ts", "--keep", "5"], 2, "only a folder can be kept small"),
         (["subscribe", NOWHERE, "-o", ""], 2, "an empty name"),
         (["subscribe", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates from /dev/null"),
