@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import InvalidChannelName, InvalidURL, TrickleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +147,15 @@ def root(
 
 
 def main() -> None:
-    """Run the command line: errors of ours are one line on standard error, and exit code 1."""
+    """Run the command line. A :exc:`TrickleError` is one line on standard error, and an exit code.
+
+    The exit code is the error's own, 2 (wrong usage) for a URL that cannot be used, and otherwise 1.
+    """
     try:
         cli()
+    except (InvalidURL, InvalidChannelName) as error:
+        sys.stderr.write(f"tricklecast: {error}\n")
+        sys.exit(2)
     except TrickleError as error:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(getattr(error, "exit_code", 1))

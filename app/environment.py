@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from typing import Final
 
 from tricklecast.app.settings import Settings
-from tricklecast.trickle.bearer import VARIABLE
+from tricklecast.trickle.terminal import TOKEN_VARIABLE
 
 PREFIX: Final = Settings.model_config["env_prefix"]
-KNOWN: Final = frozenset({name.upper() for name in Settings.model_fields} | {VARIABLE.removeprefix(PREFIX)})
+KNOWN: Final = frozenset({name.upper() for name in Settings.model_fields} | {TOKEN_VARIABLE.removeprefix(PREFIX)})
 """A server's settings, and what its clients on the same machine take; without the prefix."""
 
 ALIKE: Final = 0.75

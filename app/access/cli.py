@@ -19,7 +19,7 @@ from tricklecast.app.access.jwks import algorithm_of, read_public_key, read_secr
 from tricklecast.app.access.rights import CLAIM, InvalidClaim, InvalidToken, Rights
 from tricklecast.app.access.secrets import InvalidKey, read_file, read_secret
 from tricklecast.app.access.tokens import TokenVerifier
-from tricklecast.trickle.amounts import parse_duration
+from tricklecast.trickle.terminal import parse_duration
 from tricklecast.trickle.errors import InvalidInput
 
 Channels = list[str] | None

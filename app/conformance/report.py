@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tricklecast.app.conformance.case import Case
 from tricklecast.app.conformance.profiles import PROFILES
 from tricklecast.app.conformance.runner import Outcome, Result
+from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +78,7 @@ def write_json(path: Path, url: str, profile: str, results: Sequence[Result]) ->
     counts = Counter(result.outcome for result in results)
     document = {
         "version": 1,
-        "url": url,
+        "url": redacted(url),
         "profile": profile,
         "passed": counts[Outcome.PASS],
         "failed": counts[Outcome.FAIL],

@@ -16,9 +16,9 @@ from tricklecast.app.stress.plan import STARTS, Plan, base_url, parse_sizes, seg
 from tricklecast.app.stress.report import as_document, console, print_report, progress
 from tricklecast.app.stress.runner import Run, StressFailed
 from tricklecast.trickle import wire
-from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput
 from tricklecast.trickle.load import CONTENT_TYPE, Load
+from tricklecast.trickle.terminal import parse_duration, parse_size
 
 EXIT_FAULTS = 1
 
@@ -109,7 +109,7 @@ async def _reach(plan: Plan) -> None:
     """
     import httpx  # here, since --help is to be quick
 
-    url = f"{plan.base}/{plan.channel('probe')}"
+    url, shown = f"{plan.base}/{plan.channel('probe')}", wire.redacted(plan.base)
     verify = ssl.create_default_context(cafile=plan.ca_file) if plan.ca_file else True
     try:
         async with httpx.AsyncClient(verify=verify, timeout=CONNECT_S) as client:
@@ -117,10 +117,10 @@ async def _reach(plan: Plan) -> None:
             if answer.is_success:
                 await client.delete(url)
     except httpx.HTTPError as error:
-        raise ConnectionLost(detail=f"{plan.base} cannot be reached: {error or type(error).__name__}") from None
+        raise ConnectionLost(detail=f"{shown} cannot be reached: {error or type(error).__name__}") from None
     if not answer.is_success:
         raise StressFailed(
-            f"{plan.base} creates no channels: HTTP {answer.status_code}. Is that a trickle server, and its base path?"
+            f"{shown} creates no channels: HTTP {answer.status_code}. Is that a trickle server, and its base path?"
         )
 
 

@@ -9,11 +9,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.amounts import parse_size
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.load import MARKER_BYTES, Load
 from tricklecast.trickle.paths import ChannelURL, normalize_base_path, parse_server_url
 from tricklecast.trickle.stress import Orders, Seat
+from tricklecast.trickle.terminal import parse_size
 
 STARTS: Final = ("0", "next", "current", "earliest")
 """Subscribers are there before the first segment, so all of these mean the same, by different requests."""

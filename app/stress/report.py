@@ -12,7 +12,8 @@ from tricklecast.app.stress.faults import MEANING, Fault
 from tricklecast.app.stress.histogram import Quantiles
 from tricklecast.app.stress.ledger import Traffic
 from tricklecast.app.stress.runner import Run
-from tricklecast.trickle.words import count, size
+from tricklecast.trickle.terminal import count, size
+from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +67,7 @@ def as_document(run: Run) -> dict[str, Any]:
     void = bottlenecks({worker.name: worker.health for worker in run.workers})
     return {
         "version": VERSION,
-        "url": plan.base,
+        "url": redacted(plan.base),
         "publishers": plan.load.channels,
         "subscribers": plan.subscribers,
         "processes": plan.processes,

@@ -64,7 +64,7 @@ def test_media_needs_somewhere_to_go() -> None:
 
 def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
     """What a library or a child prints there goes nowhere, and not to a peer."""
-    fill = "from tricklecast.app.standard_streams import fill_standard_streams as fill; fill()"
+    fill = "from app.standard_streams import fill_standard_streams as fill; fill()"
     check = "import os, sys; print(os.path.sameopenfile(1, os.open(os.devnull, os.O_RDWR)), file=sys.stderr)"
     command = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
     done = subprocess.run(["bash", "-c", f"{command} <&- >&-"], capture_output=True, text=True, check=True)
@@ -107,7 +107,18 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
 
 def test_the_access_log_on_standard_output() -> None:
     """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
-    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tricklecast",
+        "serve",
+        "--port",
+        "0",
+        "--access-log",
+        "-",
+        "--shutdown-drain-s",
+        "0.1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
