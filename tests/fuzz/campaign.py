@@ -821,7 +821,7 @@ def campaign(sessions: int, seed: int) -> int:
     done, findings = 0, 0
     while done < sessions:
         outcome = batch(seed, min(BATCH, sessions - done))
-        done += min(BATCH, sessions - done)
+        done += outcome.sessions  # fewer than planned where the server ended
         findings += outcome.findings.total()
         print(
             f"seed {seed}: {outcome.sessions} sessions, slowest /healthz {outcome.slowest_probe_s:.2f} s,"
