@@ -1,4 +1,4 @@
-"""What a delivered chunk, a small segment and a waiting reader cost, beside a floor, nchan and plain FastAPI.
+"""What a delivered chunk, a small segment and a waiting reader cost, beside a floor, nchan, Go and plain FastAPI.
 
 Run it as ``python benchmarks/fanout.py``; README.md in this folder describes the method.
 """
@@ -21,12 +21,13 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from benchmarks.references import nchan
+from benchmarks.references import go_livepeer, nchan
 from benchmarks.report import Series, print_series, verdicts
 from benchmarks.scenarios import SCENARIOS, Idle, Scenario, quick, to_json
 from benchmarks.servers import (
     FASTAPI,
     FLOOR,
+    GO,
     NCHAN,
     BenchmarkError,
     Contender,
@@ -58,8 +59,10 @@ class Plan:
 def run(plan: Plan, console: Console) -> list[Series]:
     """Run everything: in each round every server once, so that a disturbance meets all of them.
 
+    A reference server that cannot keep up with a scenario is noted and has no figures in that round.
+
     Raises:
-        BenchmarkError: a run did not work.
+        BenchmarkError: a run of tricklecast did not work.
     """
     found = []
     for name, scenario in plan.scenarios.items():
@@ -68,7 +71,14 @@ def run(plan: Plan, console: Console) -> list[Series]:
         for number in range(1, rounds + 1):
             for contender in filter(lambda contender: contender.takes_part(scenario), plan.contenders):
                 with console.status(f"{name}: {contender.name}, round {number} of {rounds}"):
-                    series.add(contender.name, measure(contender, scenario, plan.cores))
+                    try:
+                        sample = measure(contender, scenario, plan.cores)
+                    except BenchmarkError as error:
+                        if contender.module == tricklecast().module:
+                            raise
+                        console.print(f"! {name}: {contender.name} failed in round {number}: {error}", markup=False)
+                        sample = {}
+                    series.add(contender.name, sample)
         print_series(console, series)
         found.append(series)
     return found
@@ -97,8 +107,8 @@ def plan_from(arguments: argparse.Namespace) -> Plan:
         chosen = {name: quick(scenario) for name, scenario in chosen.items()}
     others = [other.partition("=") for other in arguments.beside]
     checkouts = [tricklecast(label, Path(root).resolve()) for label, _, root in others]
-    others_in_c = () if nchan.missing() else (NCHAN,)
-    contenders = (FLOOR, *others_in_c, tricklecast(), *checkouts, FASTAPI)
+    peers = [peer for peer, reason in ((NCHAN, nchan.missing()), (GO, go_livepeer.missing())) if reason is None]
+    contenders = (FLOOR, *peers, tricklecast(), *checkouts, FASTAPI)
     return Plan(chosen, contenders, 1 if arguments.quick else arguments.rounds, Cores.choose())
 
 
@@ -133,8 +143,9 @@ def main() -> int:
     cores = plan.cores
     pinned = "nothing is pinned" if cores.server is None else f"server on core {cores.server}, load on {cores.load}"
     console.print(f"{plan.rounds} round(s); {pinned}; load average {os.getloadavg()[0]:.1f} at the start")
-    if why := nchan.missing():
-        console.print(f"nchan is left out: {why}")
+    for peer, reason in ((NCHAN, nchan.missing()), (GO, go_livepeer.missing())):
+        if reason is not None:
+            console.print(f"{peer.name} is left out: {reason}", markup=False)
     begun = time.monotonic()
     try:
         found = run(plan, console)

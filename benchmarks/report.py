@@ -21,7 +21,7 @@ BUSY = 0.9
 
 @dataclass(slots=True)
 class Series:
-    """All samples of one scenario: for each server one per round."""
+    """All samples of one scenario: for each server one per round, an empty one where the run failed."""
 
     name: str
     scenario: Scenario
@@ -47,8 +47,8 @@ class Series:
     def ratios(self, server: str, beside: str, figure: str | None = None) -> list[float]:
         """Ratio of a figure (the cost), round by round: the two runs of a round lie next to each other in time."""
         name = figure or COST[type(self.scenario)]
-        pairs = zip(self.values(server, name), self.values(beside, name), strict=False)
-        return [a / b for a, b in pairs if b > 0]
+        pairs = zip(self.samples.get(server, []), self.samples.get(beside, []), strict=False)
+        return [a[name] / b[name] for a, b in pairs if name in a and b.get(name, 0) > 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,12 @@ def print_series(console: Console, series: Series) -> None:
         ("delivered", lambda server: f"{min(series.values(server, 'share')):.2%}"),
         ("x floor", lambda server: spread(series.ratios(server, "floor"))),
         ("x nchan", lambda server: spread(series.ratios(server, "nchan"))),
+        ("x go", lambda server: spread(series.ratios(server, "go"))),
         ("x fastapi", lambda server: spread(series.ratios(server, "fastapi"))),
     ]
     for title, _ in columns:
         table.add_column(title, justify="right", no_wrap=True)
-    for server in series.samples:
+    for server in filter(series.cost, series.samples):
         table.add_row(server, *[cell(server) for _, cell in columns])
     console.print(table)
     for text in warnings(series):

@@ -143,13 +143,19 @@ class Expectation:
 
 
 EXPECTATIONS = (
-    Expectation("fan-out", "floor", 1.7),
+    Expectation("fan-out", "floor", 1.3),
     Expectation("fan-out", "fastapi", 0.5),
     Expectation("fan-out", "nchan", 1.3),
     Expectation("fan-out", "nchan", 1.0, "p99_ms"),
+    Expectation("fan-out", "go", 1.0, "p99_ms"),
     Expectation("stream", "nchan", 1.3),
     Expectation("stream", "nchan", 1.0, "p99_ms"),
+    Expectation("stream", "go", 1.0, "p99_ms"),
     Expectation("bulk", "floor", 1.3),
+    Expectation("bulk", "go", 1.2),
+    Expectation("bulk", "go", 1.0, "p99_ms"),
+    Expectation("small", "go", 0.7),
+    Expectation("small", "go", 1.0, "p99_ms"),
     Expectation("small", "fastapi", 0.1),
-    Expectation("idle", None, 4.0),
+    Expectation("idle", None, 2.5),
 )

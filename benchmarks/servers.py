@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,8 +54,8 @@ class Contender:
         """Whether it can run a scenario."""
         return self.scenarios is None or isinstance(scenario, self.scenarios)
 
-    def command(self, scenario: Scenario) -> list[str]:
-        """How it is started for a scenario."""
+    def command(self, scenario: Scenario | None) -> list[str]:
+        """The command that starts the server for a scenario; ``None``: one that needs no options of its own."""
         mode: tuple[str, ...] = ()
         if self.dialect is Dialect.BARE and isinstance(scenario, Exchanges):
             mode = ("--mode", "exchange", "--body-size", str(scenario.chunk_bytes))
@@ -69,6 +69,7 @@ def tricklecast(name: str = "tricklecast", root: Path = ROOT, settings: tuple[st
 
 FLOOR = Contender("floor", "benchmarks.references.floor", dialect=Dialect.BARE)
 NCHAN = Contender("nchan", "benchmarks.references.nchan", dialect=Dialect.NCHAN, scenarios=(Stream, Idle), worker=True)
+GO = Contender("go", "benchmarks.references.go_livepeer")
 FASTAPI = Contender("fastapi", "benchmarks.references.fastapi_streaming")
 
 
@@ -85,6 +86,10 @@ class Cores:
         available = sorted(os.sched_getaffinity(0))
         return cls(available[0], available[1]) if len(available) > 1 else cls(None, None)
 
+    def others(self) -> set[int]:
+        """All cores but the server's, for a load of several processes."""
+        return os.sched_getaffinity(0) - {self.server}
+
 
 def raise_file_limit() -> None:
     """Allow this process, and those that it starts, as many open files as are needed."""
@@ -100,13 +105,21 @@ def measure(contender: Contender, scenario: Scenario, cores: Cores) -> dict[str,
     Raises:
         BenchmarkError: one of the two did not work.
     """
-    with _running(contender, scenario, cores.server) as (pid, port):
+    with running(contender, cores.server, scenario) as (pid, port):
         job = {"pid": pid, "port": port, "dialect": contender.dialect, "scenario": to_json(scenario)}
         return _load(job, cores.load)
 
 
 @contextmanager
-def _running(contender: Contender, scenario: Scenario, core: int | None) -> Iterator[tuple[int, int]]:
+def running(contender: Contender, core: int | None, scenario: Scenario | None = None) -> Iterator[tuple[int, int]]:
+    """Run a server while the block lasts; gives the id of the process that does the work, and its port.
+
+    Args:
+        contender: the server. core: that it is bound to; ``None``: any. scenario: that it is started for.
+
+    Raises:
+        BenchmarkError: the server does not start.
+    """
     command = contender.command(scenario)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
     with tempfile.TemporaryDirectory(prefix="tricklecast-benchmark-") as folder:
@@ -118,7 +131,7 @@ def _running(contender: Contender, scenario: Scenario, core: int | None) -> Iter
             cwd=contender.root,
             env={**environment, "TMPDIR": folder},
             start_new_session=True,
-            preexec_fn=_bind(core),
+            preexec_fn=bind({core} if core is not None else os.sched_getaffinity(0)),
         )
         assert process.stdout is not None
         try:
@@ -156,7 +169,7 @@ def _load(job: dict[str, Any], core: int | None) -> dict[str, float]:
             text=True,
             cwd=ROOT,
             timeout=RUN_S,
-            preexec_fn=_bind(core),
+            preexec_fn=bind({core} if core is not None else os.sched_getaffinity(0)),
         )
     except subprocess.TimeoutExpired:
         raise BenchmarkError(f"no result after {RUN_S:.0f} s") from None
@@ -166,5 +179,6 @@ def _load(job: dict[str, Any], core: int | None) -> dict[str, float]:
     return result
 
 
-def _bind(core: int | None) -> Any:
-    return None if core is None else lambda: os.sched_setaffinity(0, {core})
+def bind(cores: set[int]) -> Callable[[], None]:
+    """What a new process calls to stay on these cores."""
+    return lambda: os.sched_setaffinity(0, cores)

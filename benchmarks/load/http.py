@@ -36,9 +36,10 @@ class Connection:
 
     Attributes:
         on_head, on_end: called when a response's head has arrived, and when its end has.
-        on_close: called when the server has closed the connection; without it that is an error.
+        on_close: called when the server has closed the connection. A client without it regards a closed connection
+            as an error, and a segment that ends in the middle of a chunk, too.
         busy: whether a response is still to come, or to end.
-        status: of the latest response.
+        status, head: of the latest response.
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class Connection:
         "_state",
         "_unsent",
         "busy",
+        "head",
         "on_close",
         "on_end",
         "on_head",
@@ -81,6 +83,7 @@ class Connection:
         self._position = 0
         self._stamp = b""
         self.status = 0
+        self.head = b""
         self.busy = False
         self.on_head: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
@@ -92,8 +95,8 @@ class Connection:
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: benchmark/1\r\nAccept: */*\r\n{fields}\r\n"
         self.send(head.encode() + body)
 
-    def send(self, data: bytes) -> None:
-        """Send, or keep what the socket does not take now."""
+    def send(self, data: bytes | bytearray) -> None:
+        """Send, or keep what the socket does not take now; the caller may change ``data`` afterwards."""
         if self._unsent:
             self._unsent += data
             return
@@ -101,14 +104,23 @@ class Connection:
             sent = self._socket.send(data)
         except BlockingIOError:
             sent = 0
+        except ConnectionError:
+            if self.on_close is None:
+                raise
+            return  # The closed connection will be reported by the loop.
         if sent < len(data):
-            self._unsent = data[sent:]
+            self._unsent = bytes(data[sent:])
             self._loop.want_write(self._socket, True)
 
     @property
     def blocked(self) -> bool:
         """Whether the server does not take more now."""
         return bool(self._unsent)
+
+    @property
+    def receiving(self) -> bool:
+        """Whether a response has begun and not ended."""
+        return self._state is not _State.HEAD
 
     def close(self) -> None:
         """Close the connection."""
@@ -127,6 +139,10 @@ class Connection:
                 received = self._socket.recv_into(_VIEW[kept:])
             except BlockingIOError:
                 return
+            except ConnectionError:
+                if self.on_close is None:
+                    raise
+                received = 0
             if not received:
                 if self.on_close is None:
                     raise ConnectionError(f"the server closed a connection (last status {self.status})")
@@ -173,6 +189,7 @@ class Connection:
 
     def _head(self, head: bytes) -> None:
         self.status = int(head[9:12])
+        self.head = head
         if self.status < 200:
             return
         length = _CONTENT_LENGTH.search(head)
@@ -208,7 +225,9 @@ class Connection:
         self._state = _State.HEAD
         self.busy = False
         if self._position:
-            raise ConnectionError("a segment ended in the middle of a chunk")
+            if self.on_close is None:
+                raise ConnectionError("a segment ended in the middle of a chunk")
+            self._position, self._stamp = 0, b""
         if self.on_end is not None:
             self.on_end()
 
@@ -224,6 +243,24 @@ class _State(Enum):
 def stamped(filler: bytes) -> bytes:
     """A chunk that says when it was published: now."""
     return STAMP.pack(time.monotonic_ns()) + filler
+
+
+class StampedChunk:
+    """A published chunk as it goes on the wire, in one buffer, so that publishing it copies nothing.
+
+    Args:
+        size: bytes of the chunk, its stamp included.
+    """
+
+    def __init__(self, size: int) -> None:
+        head = b"%x\r\n" % size
+        self._at = len(head)
+        self._wire = bytearray(head + bytes(size) + b"\r\n")
+
+    def stamped(self, stamp_ns: int) -> bytearray:
+        """The bytes to send for a chunk that was due at this time (``time.monotonic_ns``)."""
+        STAMP.pack_into(self._wire, self._at, stamp_ns)
+        return self._wire
 
 
 def http_chunk(chunk: bytes) -> bytes:

@@ -98,8 +98,8 @@ class Meter:
         cpu = last.server_cpu - first.server_cpu
         return Result(
             cpu_us=cpu / max(delivered, 1) / 1e3,
-            p50_ms=_quantile(latencies, 0.50) / 1e6,
-            p99_ms=_quantile(latencies, 0.99) / 1e6,
+            p50_ms=quantile(latencies, 0.50) / 1e6,
+            p99_ms=quantile(latencies, 0.99) / 1e6,
             share=self.delivered / max(expected, 1),
             rate=delivered / wall * 1e9,
             server_busy=cpu / wall,
@@ -110,5 +110,6 @@ class Meter:
         return Reading(time.monotonic_ns(), time.clock_gettime_ns(self._clock), time.process_time_ns(), self.delivered)
 
 
-def _quantile(ordered: list[int], q: float) -> float:
+def quantile(ordered: list[int], q: float) -> float:
+    """A quantile of values in ascending order; not a number where there are none."""
     return float(ordered[min(int(len(ordered) * q), len(ordered) - 1)]) if ordered else float("nan")

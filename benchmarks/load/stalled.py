@@ -23,19 +23,19 @@ class Stalled:
     """
 
     def __init__(self, port: int, path: str, count: int) -> None:
-        request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: stalled/1\r\n\r\n".encode()
-        self._sockets = [_connect(port, request) for _ in range(count)]
+        self._sockets = [connect_slow(port, path) for _ in range(count)]
 
     def connected(self) -> int:
         """How many the server has not cut off."""
         return sum(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED for sock in self._sockets)
 
 
-def _connect(port: int, request: bytes) -> socket.socket:
+def connect_slow(port: int, path: str) -> socket.socket:
+    """Connect a reader with small buffers, and send its GET."""
     sock = socket.socket()
     # Before connecting: later it no longer bounds the window that the server is told of.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES)
     sock.connect(("127.0.0.1", port))
-    sock.sendall(request)
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: slow/1\r\n\r\n".encode())
     return sock

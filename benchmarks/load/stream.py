@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from benchmarks.load.http import STAMP, Connection, http_chunk, stamped
+from benchmarks.load.http import STAMP, Connection, StampedChunk, stamped
 from benchmarks.load.loop import Loop, address
 from benchmarks.load.meter import Meter, Result, rss_bytes
 from benchmarks.load.stalled import Stalled
@@ -115,13 +115,19 @@ class AnyPublisher(Protocol):
 
 
 class Publisher:
-    """Publishes segments on connections that take turns, each segment announced one ahead."""
+    """Publishes segments on two connections that take turns, each segment announced one ahead.
 
-    def __init__(self, loop: Loop, scenario: Stream, *, segmented: bool) -> None:
+    Args:
+        path: of the channel. chunk_bytes: of each chunk.
+        chunks_per_segment: after so many a new segment begins; 0 for one segment without an end, on one connection.
+    """
+
+    def __init__(self, loop: Loop, path: str, chunk_bytes: int, chunks_per_segment: int) -> None:
         self.published = 0
-        self._chunks = scenario.chunks_per_segment if segmented else 0
-        self._filler = bytes(scenario.chunk_bytes - STAMP.size)
-        self._connections = [Connection(loop, 0) for _ in range(1 + segmented)]
+        self._path = path
+        self._chunks = chunks_per_segment
+        self._chunk = StampedChunk(chunk_bytes)
+        self._connections = [Connection(loop, 0) for _ in range(2 if chunks_per_segment else 1)]
         self._seq = 0
         self._announced = -1
         for connection in self._connections:
@@ -132,7 +138,7 @@ class Publisher:
         """Send the head of the next segment's POST; the connection whose turn it is has just been answered."""
         self._announced += 1
         fields = "Content-Type: video/mp2t\r\nTransfer-Encoding: chunked\r\n"
-        self._connection(self._announced).request("POST", f"{CHANNEL}/{self._announced}", fields)
+        self._connection(self._announced).request("POST", f"{self._path}/{self._announced}", fields)
 
     def _connection(self, seq: int) -> Connection:
         return self._connections[seq % len(self._connections)]
@@ -146,12 +152,16 @@ class Publisher:
         """Whether the next chunk can be sent at once."""
         return not self._connection(self._seq).blocked and self._announced >= self._seq + self._at_end
 
-    def publish(self) -> None:
-        """Send a chunk. A segment ends when the next one begins, as it does where a picture group ends."""
+    def publish(self, stamp_ns: int | None = None) -> None:
+        """Send a chunk. A segment ends when the next one begins, as it does where a picture group ends.
+
+        Args:
+            stamp_ns: when the chunk was due (``time.monotonic_ns``); ``None``: now.
+        """
         if self._at_end:
             self._connection(self._seq).send(b"0\r\n\r\n")
             self._seq += 1
-        self._connection(self._seq).send(http_chunk(stamped(self._filler)))
+        self._connection(self._seq).send(self._chunk.stamped(stamp_ns or time.monotonic_ns()))
         self.published += 1
 
 
@@ -235,7 +245,8 @@ def run(loop: Loop, scenario: Stream, pid: int, dialect: Dialect) -> StreamResul
 def _publisher(loop: Loop, scenario: Stream, dialect: Dialect) -> AnyPublisher:
     if dialect is Dialect.NCHAN:
         return RequestPublisher(loop, scenario)
-    return Publisher(loop, scenario, segmented=dialect is Dialect.TRICKLE)
+    chunks_per_segment = scenario.chunks_per_segment if dialect is Dialect.TRICKLE else 0
+    return Publisher(loop, CHANNEL, scenario.chunk_bytes, chunks_per_segment)
 
 
 def turn_until(loop: Loop, until: float) -> None:
