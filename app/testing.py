@@ -128,7 +128,7 @@ class TestServer:
         with self._output.open("w") as output:
             # -P: a folder named "app" where the tests are run must not be taken for ours.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "app", "serve", *options],
+                [sys.executable, "-P", "-m", "tricklecast", "serve", *options],
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
