@@ -54,7 +54,9 @@ COMMANDS: Final = {
         "tricklecast.analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."
     ),
     "stress": Mount("tricklecast.app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
-    "conformance": Mount("tricklecast.app.conformance.cli", "conformance", "Check a server against the wire protocol."),
+    "conformance": Mount(
+        "tricklecast.app.tools.conformance.cli", "conformance", "Check a server against the wire protocol."
+    ),
     "demo": Mount("tricklecast.app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
 

@@ -6,9 +6,8 @@ import socket
 
 import pytest
 
-from tricklecast.app.conformance.connection import Connection, Late, Transcript, Upload, encode_chunk
-from tricklecast.app.conformance.stream import Cut
-from tricklecast.app.conformance.verdicts import Failure
+from tricklecast.app.tools.conformance.connection import Connection, Late, Transcript, Upload, encode_chunk
+from tricklecast.app.tools.conformance.http1 import Cut, Failure
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

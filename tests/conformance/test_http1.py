@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.app.conformance.http1 import Framing, Response, ResponseParser
-from tricklecast.app.conformance.stream import ByteReader, Cut, Malformed
-from tricklecast.app.conformance.verdicts import Failure, shorten
+from tricklecast.app.tools.conformance.http1 import (
+    ByteReader,
+    Cut,
+    Failure,
+    Framing,
+    Malformed,
+    Response,
+    ResponseParser,
+    shorten,
+)
 
 
 def _parser(data: bytes, step: int = 1 << 16) -> ResponseParser:

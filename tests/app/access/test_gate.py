@@ -13,9 +13,8 @@ import pytest
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.http1 import Response
-from tricklecast.app.conformance.target import Target
-from tricklecast.app.conformance.verdicts import Failure
+from tricklecast.app.tools.conformance.http1 import Failure, Response
+from tricklecast.app.tools.conformance.target import Target
 
 
 @pytest.fixture(scope="module")

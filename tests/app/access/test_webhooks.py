@@ -20,7 +20,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
 from tricklecast.app.access.secrets import Secret
 from tricklecast.app.access.webhooks import MAX_CACHE_S, MAX_WAITING, Webhook, max_age_s, sign
-from tricklecast.app.conformance.target import Target
+from tricklecast.app.tools.conformance.target import Target
 
 CONTROL = "the token of the control plane"
 

@@ -1,11 +1,12 @@
-"""One raw connection: bytes out as the case wants them, responses in through the strict parser.
+"""One raw connection: it sends bytes exactly as a case wants them, and reads responses with the strict parser.
 
-Deadlines are generous and only ever end a case that has failed. That something does *not* come is shown by order,
-not by speed: :meth:`Connection.silent` can only find a fault, never invent one, however slow the machine.
+Deadlines are generous: they only end a case that has failed. A case proves that something does *not* come by order,
+not by speed. :meth:`Connection.silent` may miss a fault on a slow machine, and never invents one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import struct
@@ -15,15 +16,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.app.conformance.http1 import Head, Response, ResponseParser
-from tricklecast.app.conformance.stream import ByteReader
-from tricklecast.app.conformance.verdicts import Failure, Skip, shorten
+from tricklecast.app.tools.conformance.http1 import (
+    ByteReader,
+    Failure,
+    Head,
+    Response,
+    ResponseParser,
+    Skip,
+    check,
+    equal,
+    shorten,
+)
 
 AT_ONCE_S: Final = 10.0
-"""How long "at once" may take: long enough for a busy machine, shorter than a wait that never ends."""
+"""Deadline for an answer that must come at once: long enough for a busy machine, shorter than an endless wait."""
 
 QUIET_S: Final = 0.25
-"""How long to watch for bytes that must not come."""
+"""How long a case watches for bytes that must not come."""
 
 _TRANSCRIPT_LINES: Final = 40
 _RECEIVE_BYTES: Final = 1 << 16
@@ -32,16 +41,16 @@ Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 class Late(Failure):
-    """Nothing came within the deadline."""
+    """The server sent nothing within the deadline."""
 
     def __init__(self, within_s: float) -> None:
         super().__init__(f"an answer within {within_s:g} s", "nothing")
 
 
 class Transcript:
-    """What went over a case's connections, shortened, for the report of a failure.
+    """The bytes on a case's connections, shortened, for the report of a failure.
 
-    Floods are counted instead of repeated, so that the beginning stays in sight.
+    A line that repeats is counted instead of shown again, so that a flood does not push the beginning out.
     """
 
     def __init__(self) -> None:
@@ -49,7 +58,7 @@ class Transcript:
         self._entries: deque[_Entry] = deque(maxlen=_TRANSCRIPT_LINES)
 
     def add(self, connection: int, direction: str, data: bytes | str) -> None:
-        """Note bytes that were sent (``>``) or received (``<``), or something that happened (``!``)."""
+        """Note bytes that the case sent (``>``) or received (``<``), or an event (``!``)."""
         text = f"#{connection} {direction} {data if isinstance(data, str) else shorten(data)}"
         if self._entries and self._entries[-1].text == text:
             self._entries[-1].count += 1
@@ -79,9 +88,9 @@ class Connection:
     Args:
         sock: connected.
         host: value of the ``Host`` header.
-        number: how the transcript calls this connection.
-        transcript: where sent and received bytes are noted.
-        at_once_s: how long "at once" may take, where nothing else is said.
+        number: the name of this connection in the transcript.
+        transcript: records sent and received bytes.
+        at_once_s: deadline for an answer that must come at once, in seconds. It is the default of all ``within_s``.
     """
 
     def __init__(
@@ -96,12 +105,12 @@ class Connection:
         self._within_s = at_once_s
         self._reader = ByteReader(self._receive)
         self._parser = ResponseParser(self._reader)
-        self._methods: list[str] = []
+        self._methods: deque[str] = deque()
 
     # Sending
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are.
+        """Send raw bytes.
 
         Raises:
             Failure: the server has closed the connection, or does not read.
@@ -111,12 +120,12 @@ class Connection:
         try:
             self._sock.sendall(data)
         except TimeoutError:
-            raise Failure("the server to read what is sent", f"nothing read for {self._at_once_s:g} s") from None
+            raise Failure("the server to read the request", f"nothing read for {self._at_once_s:g} s") from None
         except OSError as error:
             raise Failure("the server to keep the connection open", str(error)) from None
 
     def try_send(self, data: bytes) -> bool:
-        """Send bytes that the server may rightly refuse to read; whether they could be sent."""
+        """Send bytes that the server may refuse to read; returns whether it took them."""
         try:
             self.send(data)
         except Failure:
@@ -124,19 +133,19 @@ class Connection:
         return True
 
     def request(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> None:
-        """Send a request; with a body it is counted, without one nothing is said about a body."""
+        """Send a request. A body gets a Content-Length; ``None`` sends no header about a body."""
         length = [] if body is None else [("Content-Length", str(len(body)))]
         self.send(self.render(method, path, [*_pairs(headers), *length]) + (body or b""))
         self.expects(method)
 
     def render(self, method: str, path: str, headers: Headers = (), version: str = "1.1") -> bytes:
-        """The bytes of a request's head; ``Host`` is added."""
+        """The bytes of a request's head, with ``Host``."""
         lines = [f"{method} {path} HTTP/{version}", f"Host: {self._host}"]
         lines += [f"{name}: {value}" for name, value in _pairs(headers)]
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
 
     def expects(self, method: str) -> None:
-        """Say which method the next response answers, after sending a request as raw bytes."""
+        """Tell the parser the method of a request that was sent as raw bytes; the default is GET."""
         self._methods.append(method)
 
     # Receiving
@@ -157,42 +166,58 @@ class Connection:
         return self._parser.next_head()
 
     def chunk(self, within_s: float | None = None) -> bytes | None:
-        """The next piece of the body, one HTTP chunk where it is chunked; ``None`` after the end."""
+        """The next piece of the body, one HTTP chunk if it is chunked; ``None`` after the end of the body."""
         self._start(within_s)
         return self._parser.chunk()
 
     def body(self, count: int, within_s: float | None = None) -> bytes:
-        """So many bytes of the body, or all up to its end, in as many pieces as they come."""
+        """The next ``count`` bytes of the body, or fewer at its end, in any number of pieces."""
         data = b""
         while len(data) < count and (piece := self.chunk(within_s)) is not None:
             data += piece
         return data
 
     def rest(self, within_s: float | None = None) -> bytes:
-        """All of the body that was not read yet."""
+        """The body from here to its end."""
         self._start(within_s)
         return self._parser.rest()
 
-    def silent(self, watch_s: float = QUIET_S) -> None:
-        """Check that nothing has come.
+    # Expectations
 
-        A server that keeps the rule never fails this, however slow anything is; one that breaks it is caught if it
-        does so within the time.
+    def expect(self, *statuses: int, **headers: str | int | None) -> Response:
+        """Read the next response and expect these statuses and headers; see :meth:`Response.expect`."""
+        return self.response().expect(*statuses, **headers)
+
+    def last(self, *statuses: int, **headers: str | int | None) -> Response:
+        """Expect a response that announces the end of the connection, and then that end."""
+        response = self.expect(*statuses, **headers)
+        check("close" in response.tokens("Connection"), "Connection: close", response)
+        self.closed()
+        return response
+
+    def gets(self, data: bytes) -> None:
+        """Expect these bytes next in the body."""
+        equal("the bytes", self.body(len(data)), data)
+
+    def ends(self, data: bytes, within_s: float | None = None) -> None:
+        """Expect these bytes as the rest of the body."""
+        equal("the rest", self.rest(within_s), data)
+
+    def silent(self, watch_s: float = QUIET_S) -> None:
+        """Expect that nothing has come.
 
         Raises:
-            Failure: something came, or the connection was closed.
+            Failure: something came, or the server closed the connection.
         """
-        if not self._reader.buffered:
-            self._start(watch_s)
-            try:
-                data = self._receive()
-            except Late:
-                return
+        if self._reader.buffered:
+            raise Failure("nothing yet", shorten(self._reader.buffered))
+        self._start(watch_s)
+        with contextlib.suppress(Late):
+            data = self._receive()
             raise Failure("nothing yet", shorten(data) if data else "the end of the connection")
-        raise Failure("nothing yet", shorten(self._reader.buffered))
 
     def closed(self, within_s: float | None = None) -> None:
-        """Check that the server closes the connection without sending anything more.
+        """Expect that the server closes the connection and sends nothing more.
 
         Raises:
             Failure: more came, or the connection stayed open.
@@ -208,10 +233,10 @@ class Connection:
     # Ending
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent, and keep reading.
+        """Close the sending side, and keep reading.
 
         Raises:
-            Skip: over TLS, which Python cannot half-close.
+            Skip: the connection uses TLS, which Python cannot half-close.
         """
         if isinstance(self._sock, ssl.SSLSocket):
             raise Skip("a TLS connection cannot be half-closed from here")
@@ -219,24 +244,30 @@ class Connection:
         self._sock.shutdown(socket.SHUT_WR)
 
     def abort(self) -> None:
-        """Break the connection off with a reset, as a crashing client does."""
+        """Reset the connection, as a crashing client does."""
         self._transcript.add(self._number, "!", "aborted here")
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
 
     def close(self) -> None:
-        """Close the connection; closing twice is fine."""
+        """Close the connection. A second call does nothing."""
         self._sock.close()
 
+    def interrupt(self) -> None:
+        """End a read or write that another thread is waiting in."""
+        with contextlib.suppress(OSError):
+            # Not the method of an SSL socket, which must not be called beside a read.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
     def _next_method(self) -> str:
-        return self._methods.pop(0) if self._methods else "GET"
+        return self._methods.popleft() if self._methods else "GET"
 
     def _start(self, within_s: float | None) -> None:
         self._within_s = self._at_once_s if within_s is None else within_s
         self._deadline = time.monotonic() + self._within_s
 
     def _receive(self) -> bytes:
-        # A socket whose timeout is zero would not wait at all, nor look.
+        # A timeout of zero would make the socket non-blocking.
         self._sock.settimeout(max(0.001, self._deadline - time.monotonic()))
         try:
             data = self._sock.recv(_RECEIVE_BYTES)
@@ -250,17 +281,17 @@ class Connection:
 
 
 class Upload:
-    """A POST with a chunked body that the case writes piece by piece.
+    """A POST with a chunked body that a case writes piece by piece.
 
     Args:
-        connection: where the request's head was sent.
+        connection: on which the request's head was sent.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def chunk(self, data: bytes) -> Upload:
-        """Send one chunk in one piece."""
+        """Send one HTTP chunk in one piece."""
         self.connection.send(encode_chunk(data))
         return self
 
@@ -270,11 +301,19 @@ class Upload:
         return self
 
     def answer(self, within_s: float | None = None) -> Response:
-        """The server's answer, which may come before the body ended."""
+        """The server's answer, which may come before the body ends."""
         return self.connection.response(within_s)
 
+    def stored(self, **headers: str | int | None) -> Response:
+        """Send the final chunk, and expect a 200 with these headers."""
+        return self.end().answer().expect(200, **headers)
+
+    def last(self, *statuses: int, **headers: str | int | None) -> Response:
+        """Expect an answer that announces the end of the connection, and then that end."""
+        return self.connection.last(*statuses, **headers)
+
     def abort(self) -> None:
-        """Break off."""
+        """Reset the connection."""
         self.connection.abort()
 
 

@@ -1,8 +1,8 @@
-"""What a case may need the server to be configured as.
+"""Server configurations that cases need.
 
-Most rules hold in every configuration. Some can only be seen with another one (no autocreate, a small segment
-limit, graces that are short enough to wait for or long enough not to end by accident). Each such configuration is a
-profile with a name and the flags of ``tricklecast serve`` that make it.
+Most rules show in every configuration. Others show in a special one only, for example without autocreate, with a small
+segment limit, or with graces that are short enough to wait for. A profile is a configuration with a name and the flags
+of ``tricklecast serve`` that make it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The server's settings as far as a case's deadlines depend on them; the defaults are the server's.
+    """The server's settings that cases depend on. The defaults are those of ``tricklecast serve``.
 
     Attributes:
         channel_drain_s: how long an ended channel stays readable, in seconds.
@@ -22,10 +22,10 @@ class Settings:
         skip_grace_s: how long an overtaken preconnect may take to begin, in seconds.
         interim_interval_s: time between two ``100 Continue`` on an idle preconnect, in seconds.
         idle_timeout_s: how long a channel may stay without any byte, in seconds.
-        max_segment_bytes: the largest segment.
-        window_segments: how many segments are kept.
-        max_channels: how many channels there may be.
-        max_readers: how many readers there may be.
+        max_segment_bytes: size limit of a segment, in bytes.
+        window_segments: number of segments that a channel keeps.
+        max_channels: limit of channels.
+        max_readers: limit of readers.
     """
 
     channel_drain_s: float = 10.0
@@ -44,13 +44,13 @@ class Profile:
     """A configuration with a name.
 
     Attributes:
-        name: as ``--profile`` takes it.
-        what: one line about it.
-        options: settings of the server that differ from its defaults.
+        name: the value of ``--profile``.
+        summary: one line.
+        options: the server's settings that differ from its defaults.
     """
 
     name: str
-    what: str
+    summary: str
     options: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
     @property
@@ -59,25 +59,22 @@ class Profile:
         flags: list[str] = []
         for name, value in self.options.items():
             option = name.replace("_", "-")
-            flags += (
-                [f"--{option}" if value else f"--no-{option}"]
-                if isinstance(value, bool)
-                else [
-                    f"--{option}",
-                    str(value),
-                ]
-            )
+            if isinstance(value, bool):
+                flags.append(f"--{option}" if value else f"--no-{option}")
+            else:
+                flags += [f"--{option}", str(value)]
         return tuple(flags)
 
     @property
     def settings(self) -> Settings:
-        """The settings that cases look at."""
+        """The settings that cases depend on."""
         known = {name: value for name, value in self.options.items() if name in Settings.__dataclass_fields__}
         return replace(Settings(), **known)  # type: ignore[arg-type]
 
 
 _LONG_S: Final = 600
 _SHORT: Final = {"channel_drain_s": 1, "publisher_grace_s": 1, "skip_grace_s": 0.5, "interim_interval_s": 0.25}
+_LONG: Final = {"channel_drain_s": _LONG_S, "publisher_grace_s": _LONG_S, "skip_grace_s": _LONG_S}
 
 PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile
@@ -85,15 +82,11 @@ PROFILES: Final[dict[str, Profile]] = {
         Profile("default", "the server's defaults"),
         Profile("root", "base path /", {"base_path": "/"}),
         Profile("quick", "graces that are short enough to wait for", _SHORT),
-        Profile(
-            "patient",
-            "graces that do not end by accident",
-            {"channel_drain_s": _LONG_S, "publisher_grace_s": _LONG_S, "skip_grace_s": _LONG_S},
-        ),
-        Profile("no-autocreate", "channels are not created by publishing", {"autocreate": False}),
-        Profile("no-drain", "an ended channel is forgotten at once", {"channel_drain_s": 0}),
+        Profile("patient", "graces that do not end by accident", _LONG),
+        Profile("no-autocreate", "publishing creates no channels", {"autocreate": False}),
+        Profile("no-drain", "the server forgets an ended channel at once", {"channel_drain_s": 0}),
         Profile("small-segments", "segments of at most 64 KiB", {"max_segment_bytes": 65_536}),
-        Profile("small-window", "four segments are kept", {"window_segments": 4}),
+        Profile("small-window", "a channel keeps four segments", {"window_segments": 4}),
         Profile("idle", "channels expire after two seconds without a byte", {"idle_timeout_s": 2}),
         Profile("few-channels", "at most eight channels", {"max_channels": 8, "channel_drain_s": 0}),
         Profile("ten-readers", "at most ten readers", {"max_readers": 10}),
@@ -102,10 +95,10 @@ PROFILES: Final[dict[str, Profile]] = {
 }
 
 ANY: Final = ("default", "root")
-"""Holds in every ordinary configuration."""
+"""For a rule that shows in every ordinary configuration."""
 
-QUICK: Final = ("quick", "default", "root")
-"""Waits for a grace to end: best where it is short."""
+QUICK: Final = ("quick", *ANY)
+"""For a case that waits until a grace ends: best with short graces."""
 
-PATIENT: Final = ("patient", "default", "root")
-"""Must be done before a grace ends: best where it is long."""
+PATIENT: Final = ("patient", *ANY)
+"""For a case that must be over before a grace ends: best with long graces."""
