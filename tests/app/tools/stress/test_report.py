@@ -1,4 +1,4 @@
-"""What people are told about a run."""
+"""The report of a run, for people and for programs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tricklecast.app.stress.bottleneck import bottlenecks
-from tricklecast.app.stress.faults import Fault
-from tricklecast.app.stress.plan import Plan
-from tricklecast.app.stress.report import as_document, print_report, progress, progress_line
-from tricklecast.app.stress.runner import Run, Worker
-from tricklecast.trickle.load import Load
-from tricklecast.trickle.stress import Health, Left, Orders, Received, Sent
+from tricklecast.app.tools.stress.ledger import Fault
+from tricklecast.app.tools.stress.load import Load
+from tricklecast.app.tools.stress.messages import Health, Left, Orders, Received, Sent
+from tricklecast.app.tools.stress.report import as_document, print_report, progress, progress_line
+from tricklecast.app.tools.stress.runner import Plan, Run, Worker, bottlenecks
 
 LOAD = Load(seed=1, channels=1, segments=2, every_s=0.5, smallest=20, largest=20, chunk_bytes=20)
 MS = 1_000_000
@@ -23,7 +21,7 @@ MS = 1_000_000
 def result(health: Health) -> Run:
     """A run in which the second segment was lost."""
     run = Run(Plan("http://host/trickle", "x", LOAD, subscribers=1))
-    run.publishers.append(Worker("publishing process 1", "module", Orders((), LOAD)))
+    run.publishers.append(Worker("publishing process 1", "publish", Orders((), LOAD)))
     run.publishers[0].health = health
     for ordinal in (0, 1):
         run.ledger.add(Sent(0, ordinal, ordinal, 20, f"#{ordinal}", 0, 0, 0))
@@ -42,19 +40,19 @@ def told(run: Run) -> str:
 
 
 def test_a_report_names_faults_and_figures() -> None:
-    """Both sides' sums, requests and retries, latencies, and each fault with its meaning and a place."""
+    """The report shows both sides' sums, requests, latencies, and each fault with its meaning and a place."""
     said = told(result(Health(0.2, 3.0, 0.0, 100)))
     assert said.startswith("1 publisher, with 1 subscriber on http://host/trickle, 2.0 s")
     assert "published   2 of 2 segments, 40 B, 20 B/s" in said
     assert "received    1 of 2 segments, 20 B, 10 B/s, 5 requests, 1 retries" in said
     assert "first byte  p50 4.0" in said
-    assert "missing: 1 — stored by the server and not delivered; the subscriber reported a gap" in said
+    assert "missing: 1 — the server stored it and did not deliver it; the subscriber reported a gap" in said
     assert "segment 1, subscriber 0 of stress-x-0" in said
     assert "BOTTLENECK" not in said
 
 
 def test_a_report_of_nothing_has_no_latencies() -> None:
-    """Nor a place for a segment that never got a seq; a line of zeros would look like the quickest server there is."""
+    """A run without segments prints no zeros, which would look like a quick server."""
     load = replace(LOAD, channels=2)
     run = Run(Plan("http://host/trickle", "x", load, subscribers=2))
     run.ledger.add(Sent(0, 0, -1, 0, "", 0, 0, 0, "no such channel"))
@@ -66,7 +64,7 @@ def test_a_report_of_nothing_has_no_latencies() -> None:
 
 
 def test_a_report_says_when_the_tool_was_the_bottleneck() -> None:
-    """With the reason, and what to do."""
+    """The report names the reason and the remedy."""
     said = told(result(Health(0.95, 3.0, 0.0, 100)))
     assert "THE TOOL WAS THE BOTTLENECK" in said
     assert "publishing process 1 used 95% of a core (more than 80%)" in said
@@ -84,12 +82,12 @@ def test_a_report_says_when_the_tool_was_the_bottleneck() -> None:
     ],
 )
 def test_what_counts_as_a_bottleneck(health: Health | None, reasons: int) -> None:
-    """Too much of a core, a late event loop, a publisher that wakes too late; each is a reason of its own."""
-    assert len(bottlenecks({"a": health})) == reasons
+    """Too much of a core, a late event loop and a publisher that wakes too late are three reasons."""
+    assert len(list(bottlenecks({"a": health}))) == reasons
 
 
 def test_the_document_has_every_kind_of_fault() -> None:
-    """Programs find a 0 for what did not happen."""
+    """The document has a 0 for each kind of fault that did not happen."""
     document = as_document(result(Health(0.2, 3.0, 0.0, 100)))
     assert document["version"] == 1
     assert document["faults"] == {fault.name.lower(): int(fault is Fault.MISSING) for fault in Fault}
@@ -99,7 +97,7 @@ def test_the_document_has_every_kind_of_fault() -> None:
 
 
 def test_progress_is_shown_on_a_terminal_only() -> None:
-    """A line that says how far it is; nothing in a file."""
+    """A terminal shows a line with the progress, a file nothing."""
     run = result(Health(0.2, 3.0, 0.0, 100))
     assert progress_line(run) == "starting: 2 of 2 segments published, 1 of 2 received, 1 fault"
     for terminal in (False, True):

@@ -1,4 +1,4 @@
-"""What a stress test publishes: reproducible sizes, bytes and times."""
+"""The load: reproducible sizes, bytes and times."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import zlib
 
 import pytest
 
-from tricklecast.trickle.load import MARKER_BYTES, Load, Marker
+from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, Marker
 
 LOAD = Load(seed=7, channels=4, segments=10, every_s=0.5, smallest=100, largest=3_000_000, chunk_bytes=65_536)
 
 
 def test_payload_follows_from_the_seed() -> None:
-    """The same seed gives the same bytes, another seed, channel or ordinal others."""
+    """The same seed gives the same bytes; another seed, channel or ordinal gives others."""
     block = LOAD.block()
     whole = b"".join(LOAD.chunks(block, 1, 2))
     assert b"".join(LOAD.chunks(LOAD.block(), 1, 2)) == whole
@@ -23,7 +23,7 @@ def test_payload_follows_from_the_seed() -> None:
 
 
 def test_segments_have_the_size_that_was_drawn() -> None:
-    """Chunks are as large as ordered but for the last one, and add up; sizes stay in their range and vary."""
+    """Chunks have the given size but for the last one, and add up; sizes stay in their range and vary."""
     block = LOAD.block()
     sizes = [LOAD.size(0, ordinal) for ordinal in range(20)]
     assert all(100 <= size <= 3_000_000 for size in sizes)
@@ -45,7 +45,7 @@ def test_a_marker_may_span_chunks() -> None:
 
 @pytest.mark.parametrize("spoil", [0, 5, 12, MARKER_BYTES - 1])
 def test_a_spoiled_marker_is_none(spoil: int) -> None:
-    """A flipped bit anywhere in it, or a missing byte: no marker, rather than a wrong one."""
+    """A marker with a flipped bit or a missing byte is read as no marker, and not as a wrong one."""
     packed = Marker(3, 70_000).pack()
     assert Marker.read(packed + b"payload") == Marker(3, 70_000)
     assert Marker.read(packed[:spoil] + bytes([packed[spoil] ^ 1]) + packed[spoil + 1 :]) is None

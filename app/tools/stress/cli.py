@@ -1,29 +1,35 @@
-"""``tricklecast stress``: publishers and subscribers at once, and a proof of what they exchanged."""
+"""``tricklecast stress``: publishes and subscribes at once, and compares both sides."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 from secrets import randbelow, token_hex
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.app.stress.plan import STARTS, Plan, base_url, parse_sizes, segments_in
-from tricklecast.app.stress.report import as_document, console, print_report, progress
-from tricklecast.app.stress.runner import Run, StressFailed
+from tricklecast.app.tools import console
+from tricklecast.app.tools.stress.load import CONTENT_TYPE, MARKER_BYTES, Load
+from tricklecast.app.tools.stress.report import as_document, print_report, progress
+from tricklecast.app.tools.stress.runner import Plan, Run, StressFailed
 from tricklecast.trickle import wire
 from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput
-from tricklecast.trickle.load import CONTENT_TYPE, Load
+from tricklecast.trickle.paths import normalize_base_path, parse_server_url
 
-EXIT_FAULTS = 1
+EXIT_FAULTS: Final = 1
 
-CONNECT_S = 10.0
+CONNECT_S: Final = 10.0
 """How long the server may take for each step of its first answer."""
+
+STARTS: Final = ("0", "next", "current", "earliest")
+"""Subscribers connect before the first segment is published, so all of these mean segment 0, by different requests."""
 
 T = TypeVar("T")
 
@@ -36,14 +42,16 @@ async def stress(
     publishers: Annotated[int, typer.Option("--publishers", "-p", min=1, help="Publishers, each with a channel.")] = 4,
     subscribers: Annotated[int, typer.Option("--subscribers", "-s", min=1, help="Subscribers of each channel.")] = 4,
     for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to publish: 30s, 2m.")] = "30s",
-    segment_every: Annotated[str, typer.Option(metavar="TIME", help="A channel's segments begin so often.")] = "500ms",
+    segment_every: Annotated[
+        str, typer.Option(metavar="TIME", help="Time between the segments of a channel.")
+    ] = "500ms",
     segment_bytes: Annotated[
         str, typer.Option(metavar="SIZE", help="Size of a segment, or a range that it is drawn from.")
     ] = "1KiB-128KiB",
     chunk_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Size of a chunk.")] = "8KiB",
     start: Annotated[str, typer.Option(help=f"How subscribers ask for segment 0: {', '.join(STARTS)}.")] = "0",
     seed: Annotated[
-        int | None, typer.Option(min=0, help="What sizes and bytes are drawn from.", show_default="another each time")
+        int | None, typer.Option(min=0, help="Sizes and bytes follow from it.", show_default="another each time")
     ] = None,
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that publish, and as many that subscribe.")
@@ -55,9 +63,9 @@ async def stress(
 ) -> None:
     """Publish and subscribe at once, and compare every byte.
 
-    Each publisher has a channel of its own (stress-…), which is ended when the run is over, or at Ctrl-C. Reports
-    segments that are missing, doubled, reordered or different, latencies, and whether this tool was the bottleneck.
-    Exit code: 0 no fault, 1 faults, 2 wrong usage.
+    Each publisher has a channel of its own (stress-…). The command ends the channels when the run is over, and at
+    Ctrl-C. It reports segments that are missing, doubled, reordered or different, latencies, and whether the command
+    itself was the bottleneck. Exit code: 0 no fault, 1 faults, 2 wrong usage, 130 after Ctrl-C.
     """
     every_s = _checked(parse_duration, segment_every, "--segment-every")
     smallest, largest = _checked(parse_sizes, segment_bytes, "--segment-bytes")
@@ -101,13 +109,13 @@ def _show(run: Run, *, as_json: bool) -> None:
 
 
 async def _reach(plan: Plan) -> None:
-    """Have the server create a channel and end it: whatever else answers there is found out in one line.
+    """Create a channel and end it, so that a wrong URL costs one line and not a table of faults.
 
     Raises:
-        ConnectionLost: nobody answers.
-        StressFailed: it is no trickle server, or lets nobody publish.
+        ConnectionLost: no server answers.
+        StressFailed: it is no trickle server, or it refuses the channel.
     """
-    import httpx  # here, since --help is to be quick
+    import httpx  # --help must not wait for it
 
     url = f"{plan.base}/{plan.channel('probe')}"
     verify = ssl.create_default_context(cafile=plan.ca_file) if plan.ca_file else True
@@ -122,6 +130,35 @@ async def _reach(plan: Plan) -> None:
         raise StressFailed(
             f"{plan.base} creates no channels: HTTP {answer.status_code}. Is that a trickle server, and its base path?"
         )
+
+
+def parse_sizes(text: str) -> tuple[int, int]:
+    """Read one size or a range of sizes: ``64KiB``, ``1KiB-128KiB``.
+
+    Raises:
+        InvalidInput: it is neither, or the range is empty.
+    """
+    low, _, high = text.partition("-")
+    smallest, largest = parse_size(low), parse_size(high or low)
+    if smallest > largest:
+        raise InvalidInput(f"{text!r} is an empty range")
+    if smallest < MARKER_BYTES:
+        raise InvalidInput(f"a segment has at least {MARKER_BYTES} bytes, which name its place")
+    return smallest, largest
+
+
+def base_url(url: str) -> str:
+    """The URL below which channels live. A URL without a path means the usual base path.
+
+    Raises:
+        InvalidURL: it is not the URL of a server.
+    """
+    return parse_server_url(url) + normalize_base_path(urlsplit(url).path or wire.DEFAULT_BASE_PATH)
+
+
+def segments_in(for_s: float, every_s: float) -> int:
+    """The number of segments that begin within ``for_s`` seconds: at least one."""
+    return max(1, math.ceil(for_s / every_s - 1e-9))
 
 
 def _checked(parse: Callable[[str], T], text: str, option: str) -> T:

@@ -1,4 +1,4 @@
-"""A small trickle server that keeps whole segments, and spoils those that a test wants spoiled."""
+"""A small trickle server that keeps whole segments, and delivers some of them as a test says."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BodyOf = Callable[[int], Awaitable[bytes]]
 
 @dataclass
 class Answer:
-    """How a segment is delivered.
+    """The delivery of a segment.
 
     Attributes:
         body: its bytes.
-        trailer: what ``Lp-Trickle-Truncated`` says after it; empty for none.
-        cut: the connection is cut instead of ending the body.
-        moved_to: the head that a 470 names instead of all this.
+        trailer: the value of ``Lp-Trickle-Truncated`` after it; empty for none.
+        cut: the server cuts the connection instead of ending the body.
+        moved_to: the server answers a 470 with this head instead.
     """
 
     body: bytes = b""
@@ -30,7 +30,7 @@ class Answer:
 
 
 Spoil = Callable[[int, BodyOf], Awaitable[Answer]]
-"""Makes the answer to a GET of a seq of one channel, out of what was published."""
+"""Makes the answer to a GET of a seq from the published segments of one channel."""
 
 
 @dataclass
@@ -48,17 +48,17 @@ class _Channel:
             self.changed.notify_all()
 
     async def body_of(self, seq: int) -> bytes:
-        """The segment, when it is there; empty beyond the end."""
+        """Wait for the segment; empty beyond the end of the channel."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.ended or seq in self.stored)
         return self.stored.get(seq, b"")
 
 
 class FaultyServer:
-    """Speaks as much of the protocol as the clients need, without epochs or trickling.
+    """Speaks the part of the protocol that the clients need, without epochs or trickling.
 
     Args:
-        spoil: what is wrong with each channel, by the number at the end of its name; the rest is delivered as it is.
+        spoil: makes the answers of a channel, by the number at the end of its name. Other channels are sound.
     """
 
     def __init__(self, spoil: dict[int, Spoil]) -> None:

@@ -1,4 +1,4 @@
-"""Whole runs: against a real server nothing is wrong, and against faulty ones everything that is wrong is named."""
+"""Plans, and whole runs: a real server has no faults, and all faults of a faulty one are named."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ import anyio
 import pytest
 import typer
 
-from tests.app.stress.faulty import Answer, BodyOf, Spoil, faulty_server
+from tests.app.tools.stress.faulty import Answer, BodyOf, Spoil, faulty_server
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
-from tricklecast.app.stress.cli import stress
-from tricklecast.app.stress.faults import Fault
-from tricklecast.app.stress.plan import Plan
-from tricklecast.app.stress.report import as_document
-from tricklecast.app.stress.runner import Run, StressFailed
-from tricklecast.trickle.load import Load
+from tricklecast.app.tools.stress.cli import stress
+from tricklecast.app.tools.stress.ledger import Fault
+from tricklecast.app.tools.stress.load import Load
+from tricklecast.app.tools.stress.report import as_document
+from tricklecast.app.tools.stress.runner import Plan, Run, StressFailed
 from tricklecast.trickle.records import Op
 
 T = TypeVar("T")
@@ -48,7 +47,7 @@ def url_of(server: LocalServer) -> str:
 
 
 def left_open(server: LocalServer) -> set[str | None]:
-    """The channels of stress runs that nobody has ended."""
+    """The channels of stress runs that were not ended."""
     of_stress = [record for record in list(server.records) if (record.channel or "").startswith("stress-")]
     ended = {record.channel for record in of_stress if record.op == Op.DELETE and record.status == 200}
     return {record.channel for record in of_stress if record.op == Op.PUBLISH} - ended
@@ -57,6 +56,24 @@ def left_open(server: LocalServer) -> set[str | None]:
 def codes(result: Run) -> list[int | None]:
     """The exit codes of all processes."""
     return [None if worker.process is None else worker.process.returncode for worker in result.workers]
+
+
+def test_each_client_is_in_one_process() -> None:
+    """Each channel has one publisher and all of its subscribers, spread evenly over the processes."""
+    plan = Plan("http://host/trickle", "x", replace(LOAD, channels=3), subscribers=5, processes=2)
+    publishing = [client for orders in plan.publishers() for client in orders.clients]
+    assert sorted(client.channel for client in publishing) == [0, 1, 2]
+    assert {client.url for client in publishing} == {f"http://host/trickle/stress-x-{number}" for number in range(3)}
+    reading = [[(client.channel, client.number) for client in orders.clients] for orders in plan.readers()]
+    assert sorted(client for clients in reading for client in clients) == [
+        (channel, number) for channel in range(3) for number in range(5)
+    ]
+    assert [len(clients) for clients in reading] == [8, 7]
+
+
+def test_no_process_is_idle() -> None:
+    """A plan with more processes than clients starts one process for each client."""
+    assert len(Plan("http://host", "x", LOAD, subscribers=1, processes=9).publishers()) == LOAD.channels
 
 
 def test_a_sound_server_has_no_faults(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +164,7 @@ WRONG: dict[str, tuple[Spoil, dict[Fault, int]]] = {
 
 
 def test_what_is_wrong_is_named() -> None:
-    """Each channel has another fault; each is counted under its name, with channel and segment, and nothing else."""
+    """Each channel has another fault; the ledger counts each under its name, and finds nothing else."""
 
     async def main() -> Run:
         async with faulty_server({number: spoil for number, (spoil, _) in enumerate(WRONG.values())}) as base:
@@ -182,10 +199,10 @@ def test_faults_are_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_tool_that_cannot_keep_up_says_so() -> None:
-    """With an event loop that is blocked, the latencies are declared void, with the reason and no fault."""
+    """A worker with a blocked event loop makes the latencies void, with the reason, and is no fault."""
     with local_server() as server:
         load = replace(LOAD, channels=1, segments=4, largest=100)
-        result = Run(Plan(url_of(server), "x", load, subscribers=1, publishing="tests.app.stress.blocked"))
+        result = Run(Plan(url_of(server), "x", load, subscribers=1, worker="tests.app.tools.stress.blocked"))
         run(result.carry_out())
     document = as_document(result)
     assert document["ok"]
@@ -194,16 +211,16 @@ def test_a_tool_that_cannot_keep_up_says_so() -> None:
 
 
 def test_a_worker_that_breaks_ends_the_run() -> None:
-    """No result is made up when a process is lost: the run fails, and its other processes are gone."""
+    """When a process exits early the run fails without a result, and its other processes end."""
     with local_server() as server:
-        result = Run(Plan(url_of(server), "x", LOAD, subscribers=1, publishing="tests.app.stress.broken"))
+        result = Run(Plan(url_of(server), "x", LOAD, subscribers=1, worker="tests.app.tools.stress.broken"))
         with pytest.raises(StressFailed, match="publishing process 1 broke"):
             run(result.carry_out())
     assert codes(result) == [3, 0]
 
 
 def test_cancelled_it_leaves_nothing() -> None:
-    """However early a run is cancelled, its processes are gone and its channels ended; what came is still compared."""
+    """A cancelled run ends its processes and channels, however early, and still compares the segments so far."""
     with local_server() as server:
 
         async def main(when: Callable[[Run], object]) -> Run:
@@ -236,7 +253,7 @@ def test_ctrl_c_shows_what_came_so_far() -> None:
         command = [
             sys.executable,
             "-m",
-            "app",
+            "tricklecast",
             "stress",
             url_of(server),
             "-p",
