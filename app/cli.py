@@ -59,7 +59,7 @@ COMMANDS: Final = {
     "conformance": Mount(
         "tricklecast.app.tools.conformance.cli", "conformance", "Check a server against the wire protocol."
     ),
-    "demo": Mount("tricklecast.app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
+    "demo": Mount("tricklecast.app.tools.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
 
 

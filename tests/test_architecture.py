@@ -23,6 +23,9 @@ LAZY_MOUNT = "app/cli.py"
 FOR_USERS_TESTS = ("publisher/testing.py", "subscriber/testing.py")
 """They offer the server to the tests of users' programs (ADR 4): the one import from client packages to `app`."""
 
+TOOLS = "app/tools"
+"""The demo, the stress test and the conformance suite: they may import every package, and no module imports them."""
+
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("core",),
     "storage": ("core", "storage"),
@@ -42,7 +45,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     # Decides for both planes, and answers in their words.
     "access": ("access", "core", "data_plane", "control_plane.refuse", "control_plane.scope"),
-    "conformance": ("conformance",),
 }
 """Inside the server: which parts of `app` a part may import. What is not listed is wiring and may import all."""
 
@@ -139,12 +141,31 @@ def test_contracts_have_no_clock_and_no_input(path: Path) -> None:
 @pytest.mark.parametrize("path", _modules(*PACKAGES[1:]), ids=_ids(_modules(*PACKAGES[1:])))
 def test_packages_meet_only_in_the_contracts(path: Path) -> None:
     """Server, clients and analytics import the contracts and never each other: each can be used alone."""
+    if path.is_relative_to(ROOT / TOOLS):
+        return
     own = path.relative_to(ROOT).parts[0]
     others = set(PACKAGES) - {own, "trickle"}
     imports = {name for name in _imports(path) if _within(name, *(f"tricklecast.{other}" for other in others))}
     if path.relative_to(ROOT).as_posix() in FOR_USERS_TESTS:
         imports -= {name for name in imports if _within(name, "tricklecast.app.testing")} | {"tricklecast.app"}
     assert imports == set()
+
+
+def test_no_module_imports_the_tools() -> None:
+    """The tools stand above all packages; the command line names them as text."""
+    others = [path for path in _modules(*PACKAGES) if not path.is_relative_to(ROOT / TOOLS)]
+    assert [_dotted(path) for path in others if any(_within(n, "tricklecast.app.tools") for n in _imports(path))] == []
+
+
+def test_the_conformance_suite_shares_no_code_with_the_server() -> None:
+    """The suite judges any server by its bytes: of ours it imports only the contracts and its own modules."""
+    wrong = [
+        f"{_dotted(path)} -> {name}"
+        for path in _modules(f"{TOOLS}/conformance")
+        for name in _imports(path)
+        if _within(name, "tricklecast") and not _within(name, "tricklecast.trickle", "tricklecast.app.tools")
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("path", _modules("publisher", "subscriber"), ids=_ids(_modules("publisher", "subscriber")))
