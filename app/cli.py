@@ -55,9 +55,13 @@ COMMANDS: Final = {
     "simulate": Mount(
         "tricklecast.analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."
     ),
-    "stress": Mount("tricklecast.app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
-    "conformance": Mount("tricklecast.app.conformance.cli", "conformance", "Check a server against the wire protocol."),
-    "demo": Mount("tricklecast.app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
+    "stress": Mount(
+        "tricklecast.app.tools.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."
+    ),
+    "conformance": Mount(
+        "tricklecast.app.tools.conformance.cli", "conformance", "Check a server against the wire protocol."
+    ),
+    "demo": Mount("tricklecast.app.tools.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
 
 

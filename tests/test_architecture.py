@@ -35,6 +35,9 @@ FOR_USERS_TESTS = ("publisher/testing.py", "subscriber/testing.py")
 NO_CYCLES = ("trickle",)
 """Packages, or parts of them (`app/core`), among whose modules there is no import cycle."""
 
+TOOLS = "app/tools"
+"""The demo, the stress test and the conformance suite: they may import every package, and no module imports them."""
+
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": ("core",),
     "storage": ("core", "storage"),
@@ -54,7 +57,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     # It decides for both planes, and answers in their words.
     "access": ("access", "core", "data_plane", "control_plane.refuse", "control_plane.scope"),
-    "conformance": ("conformance",),
 }
 """The parts of `app` that a part of `app` may import. Parts that are not listed are wiring and may import all."""
 
@@ -243,6 +245,8 @@ def test_packages_meet_only_in_the_contracts() -> None:
     """Server, clients and analytics import `trickle` and never each other: each can be used alone."""
 
     def others(path: Path) -> set[str]:
+        if path.is_relative_to(ROOT / TOOLS):
+            return set()
         own = path.relative_to(ROOT).parts[0]
         foreign = [f"tricklecast.{other}" for other in PACKAGES if other not in (own, "trickle")]
         names = {name for name in _imports(path) if _within(name, *foreign)}
@@ -260,6 +264,24 @@ def test_clients_do_not_load_the_server_for_tests() -> None:
     testing = ("tricklecast.publisher.testing", "tricklecast.subscriber.testing")
     modules = _modules("publisher", "subscriber")
     assert _offenders((path, [name for name in _imports(path) if _within(name, *testing)]) for path in modules) == []
+
+
+def test_no_module_imports_the_tools() -> None:
+    """The tools stand above all packages; the command line names them as text."""
+    others = [path for path in _modules(*PACKAGES) if not path.is_relative_to(ROOT / TOOLS)]
+    found = ((path, [name for name in _imports(path) if _within(name, "tricklecast.app.tools")]) for path in others)
+    assert _offenders(found) == []
+
+
+def test_the_conformance_suite_shares_no_code_with_the_server() -> None:
+    """The suite judges any server by its bytes: of ours it imports only the contracts and its own modules."""
+
+    def wrong(path: Path) -> Iterator[str]:
+        for name in _imports(path):
+            if _within(name, "tricklecast") and not _within(name, "tricklecast.trickle", "tricklecast.app.tools"):
+                yield name
+
+    assert _offenders((path, wrong(path)) for path in _modules(f"{TOOLS}/conformance")) == []
 
 
 def test_other_packages_commands_are_mounted_lazily() -> None:

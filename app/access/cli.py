@@ -19,8 +19,8 @@ from tricklecast.app.access.jwks import algorithm_of, read_public_key, read_secr
 from tricklecast.app.access.rights import CLAIM, InvalidClaim, InvalidToken, Rights
 from tricklecast.app.access.secrets import InvalidKey, read_file, read_secret
 from tricklecast.app.access.tokens import TokenVerifier
-from tricklecast.trickle.terminal import parse_duration
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import parse_duration
 
 Channels = list[str] | None
 

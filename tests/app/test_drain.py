@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.http1 import Response
-from tricklecast.app.conformance.stream import Cut
-from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.tools.conformance.http1 import Cut, Response
+from tricklecast.app.tools.conformance.target import Address, Target
 
 Way = dict[str, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.fakes import scripted
-from tricklecast.app.conformance.cases import CASES
-from tricklecast.app.conformance.runner import Outcome, Result, Runner
+from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.runner import Outcome, Result, Runner
 
 # Cases that wait for a grace to end would only make this slow.
 _ORDINARY = [case for case in CASES if case.profiles[0] == "default"]

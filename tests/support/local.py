@@ -20,7 +20,6 @@ import uvloop
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.conformance.target import Address, Target
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.authorize_adapter import AuthorizeAdapter
 from tricklecast.app.data_plane.plane import DataPlane
@@ -28,6 +27,7 @@ from tricklecast.app.server import Server, control_config, uvicorn_config
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import tune
 from tricklecast.app.sweeper import sweep
+from tricklecast.app.tools.conformance.target import Address, Target
 from tricklecast.trickle.records import AccessRecord
 
 T = TypeVar("T")

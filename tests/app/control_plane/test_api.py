@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.http1 import Response
-from tricklecast.app.conformance.target import Target
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.window import Eviction
+from tricklecast.app.tools.conformance.http1 import Response
+from tricklecast.app.tools.conformance.target import Target
 from tricklecast.trickle import __version__
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.local import LocalServer, local_server
-from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.tools.conformance.target import Address, Target
 
 
 @pytest.fixture(scope="module")

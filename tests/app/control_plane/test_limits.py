@@ -9,7 +9,7 @@ import pytest
 from tests.support.limits import check_refused, limited
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.tools.conformance.target import Address, Target
 
 LIST = "/api/v1/channels"
 NEVER_REFUSED = ("/healthz", "/readyz", "/metrics")

@@ -14,9 +14,9 @@ import pytest
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.conformance.target import Target
 from tricklecast.app.data_plane.door import MAX_SURPLUS
 from tricklecast.app.tls_listener import _why
+from tricklecast.app.tools.conformance.target import Target
 
 Certificate = tuple[Path, Path]
 
