@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import orjson
 
-from tricklecast.app.announcing import ANNOUNCEMENT
+from tricklecast.app.serve_cli import ANNOUNCEMENT
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import FIELD_NAMES, AccessRecord, Kind
 
@@ -126,9 +126,9 @@ class TestServer:
         log = self._folder / f"access{self._starts:04d}.jsonl"
         options = _options({**self._settings, "port": port, "access_log": log})
         with self._output.open("w") as output:
-            # -P: a folder named "app" where the tests are run must not be taken for ours.
+            # -P: Python must not import a folder called "tricklecast" in the test's working directory.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "app", "serve", *options],
+                [sys.executable, "-P", "-m", "tricklecast", "serve", *options],
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
@@ -217,6 +217,6 @@ def _options(settings: dict[str, Any]) -> list[str]:
 def _environment() -> dict[str, str]:
     """This process's environment without the server's settings, and with the place this module was found at."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    places = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    places = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return environment

@@ -35,13 +35,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "control_plane",
         "settings",
         "data_plane.answers",
+        "data_plane.cors",
         "data_plane.delegating",
         "data_plane.identity",
         "data_plane.plane",
         "data_plane.replies",
     ),
     # Decides for both planes, and answers in their words.
-    "access": ("access", "core", "data_plane", "control_plane.refuse", "control_plane.scope"),
+    "access": ("access", "core", "data_plane", "control_plane.middleware"),
     "conformance": ("conformance",),
 }
 """Inside the server: which parts of `app` a part may import. What is not listed is wiring and may import all."""

@@ -13,8 +13,7 @@ from tricklecast.app.access.credentials import from_headers
 from tricklecast.app.access.grants import Grant, Rejected
 from tricklecast.app.access.judge import NO_KEYS, UNKNOWN_KEY, Judge
 from tricklecast.app.access.rules import ANY, EVERYTHING, Right, Rights
-from tricklecast.app.control_plane.refuse import refuse
-from tricklecast.app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD, everything
+from tricklecast.app.control_plane.middleware import HEALTH, MAY_MANAGE, METRICS, RECORD, everything, refuse
 from tricklecast.trickle.records import AccessRecord, Reason
 
 if TYPE_CHECKING:

@@ -1,23 +1,29 @@
-"""The `tricklecast` command: quick, lazy, and one line for each error."""
+"""The command line: how commands are found, loaded and run."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import inspect
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import tricklecast.app.cli
-from tricklecast.app.cli import COMMANDS, Mount, load, main
+from tricklecast.app.cli import COMMANDS, Mount, load, main, run, runnable
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 
-HEAVY = ("fastapi", "uvicorn", "uvloop", "httptools", "av", "pyspark", "httpx", "publisher", "subscriber", "analytics")
+HEAVY = ("asyncio", "fastapi", "uvicorn", "uvloop", "httptools", "av", "pyspark", "httpx",
+         "tricklecast.publisher", "tricklecast.subscriber", "tricklecast.analytics")  # fmt: skip
 
 TIMEOUT_S = 60
 
@@ -31,14 +37,14 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command as users do."""
-    return python("from app.cli import main; main()", *arguments)
+    return python("from tricklecast.app.cli import main; main()", *arguments)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     """The list of commands is a table: none of them is imported to show it."""
     code = (
-        "import sys\nfrom app.cli import main\n"
+        "import sys\nfrom tricklecast.app.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
         f"print('LOADED', [name for name in {HEAVY!r} if name in sys.modules])"
     )
@@ -182,7 +188,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
     """Ctrl-C in a command ends it without a traceback."""
     (tmp_path / "interrupted.py").write_text("def command() -> None:\n    raise KeyboardInterrupt\n")
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport app.cli as c\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport tricklecast.app.cli as c\n"
         "c.COMMANDS['interrupted'] = c.Mount('interrupted', 'command', '')\nc.main()"
     )
     result = python(code, "interrupted")
@@ -192,7 +198,7 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
 
 def test_python_m_app_is_the_same_command() -> None:
     """`python -m tricklecast` runs it, too."""
-    command = [sys.executable, "-m", "app", "--version"]
+    command = [sys.executable, "-m", "tricklecast", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert result.stdout == f"tricklecast {__version__}\n"
 
@@ -200,7 +206,7 @@ def test_python_m_app_is_the_same_command() -> None:
 def test_an_early_ctrl_c_leaves_no_trace() -> None:
     """While modules are being loaded there is nothing to clean up, and nothing to say."""
     code = (
-        "import sys\nfrom app.__main__ import main\n"
+        "import sys\nfrom tricklecast.__main__ import main\n"
         "class Interrupted:\n"
         "    def find_spec(self, *_):\n"
         "        raise KeyboardInterrupt\n"
@@ -209,3 +215,72 @@ def test_an_early_ctrl_c_leaves_no_trace() -> None:
     )
     done = python(code, "--version")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_result_comes_through() -> None:
+    """What the coroutine returns is returned."""
+
+    async def main() -> int:
+        await anyio.lowlevel.checkpoint()
+        return 7
+
+    assert run(main()) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_in_order(number: signal.Signals) -> None:
+    """The coroutine may clean up, waiting included; the exit code is the shells'."""
+    cleaned: list[str] = []
+
+    async def main() -> None:
+        os.kill(os.getpid(), number)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.lowlevel.checkpoint()
+                cleaned.append("up")
+
+    with pytest.raises(typer.Exit) as left:
+        run(main())
+    assert left.value.exit_code == 128 + number
+    assert cleaned == ["up"]
+
+
+def test_what_was_started_to_outlive_the_terminal_does() -> None:
+    """Where SIGHUP is ignored, as under `nohup`, it stays so."""
+
+    async def main() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await anyio.lowlevel.checkpoint()
+        return 7
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(main()) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_cancellation_of_its_own_is_an_error() -> None:
+    """Without a signal, a cancellation that comes out is a fault, and is not hidden behind an exit code."""
+
+    async def main() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        run(main())
+
+
+def test_the_signature_stays() -> None:
+    """Options are read off the wrapped function; one that is no coroutine is left as it is."""
+
+    async def command(count: int = 3) -> int:
+        await anyio.lowlevel.checkpoint()
+        return count
+
+    def plain() -> None: ...
+
+    assert inspect.signature(runnable(command)) == inspect.signature(command)
+    assert runnable(command)(count=5) == 5
+    assert runnable(plain) is plain

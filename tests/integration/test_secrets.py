@@ -39,7 +39,7 @@ def test_nothing_that_is_written_holds_a_secret(tmp_path: Path) -> None:
         hook.says(500)
         given = arguments(tmp_path, hook.url)
         shown = subprocess.run(
-            [sys.executable, "-m", "app", "serve", "--show-config", *given], capture_output=True, check=True,
+            [sys.executable, "-m", "tricklecast", "serve", "--show-config", *given], capture_output=True, check=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")},
         )  # fmt: skip
         with serve("--port", "0", *given, access_log=log, stderr=stderr) as server, server.client() as target:

@@ -30,7 +30,7 @@ def run(*arguments: str, variable: str | None = None, given: bytes = b"") -> sub
     if variable is not None:
         environment["TRICKLECAST_TOKEN"] = variable
     return subprocess.run(
-        [sys.executable, "-m", "app", *arguments],
+        [sys.executable, "-m", "tricklecast", *arguments],
         input=given, capture_output=True, timeout=TIMEOUT_S, check=False, env=environment,
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def serve(
         scheme: `https` if the arguments switch TLS on.
         stderr: a file that gets the server's standard error instead of the test run's.
     """
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", *QUICK_END, *arguments]
+    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", *QUICK_END, *arguments]
     if access_log is not None:
         command += ["--access-log", str(access_log)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}

@@ -22,7 +22,7 @@ from tricklecast.app.core.lag import PACE_BYTES, Cut
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.exchange import Unsent
-from tricklecast.app.sockets import UNSENT_BYTES
+from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.trickle.records import AccessRecord
 
 LAG_S = 1000.0

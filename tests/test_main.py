@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.announcing import ANNOUNCEMENT
 from tricklecast.app.cli import COMMANDS
+from tricklecast.app.serve_cli import ANNOUNCEMENT
 from tricklecast.trickle.records import Event, Op
 
 TIMEOUT_S = 120
@@ -35,7 +35,7 @@ def server() -> Iterator[LocalServer]:
 
 def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a line of shell in which ``$T`` is the command with its arguments."""
-    command = shlex.join([sys.executable, "-m", "app", *arguments])
+    command = shlex.join([sys.executable, "-m", "tricklecast", *arguments])
     script = line.replace("$T", command)
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
@@ -64,7 +64,7 @@ def test_media_needs_somewhere_to_go() -> None:
 
 def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
     """What a library or a child prints there goes nowhere, and not to a peer."""
-    fill = "from app.standard_streams import fill_standard_streams as fill; fill()"
+    fill = "from tricklecast.__main__ import fill_standard_streams as fill; fill()"
     check = "import os, sys; print(os.path.sameopenfile(1, os.open(os.devnull, os.O_RDWR)), file=sys.stderr)"
     command = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
     done = subprocess.run(["bash", "-c", f"{command} <&- >&-"], capture_output=True, text=True, check=True)
@@ -95,7 +95,7 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
     log = tmp_path / "access.jsonl"
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--access-log", str(log)]
+    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(log)]
     with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
         os.close(writing)
         eventually(lambda: log.exists() and Event.SERVER_READY in log.read_text())
@@ -107,7 +107,18 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
 
 def test_the_access_log_on_standard_output() -> None:
     """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1"]
+    command = [
+        sys.executable,
+        "-m",
+        "tricklecast",
+        "serve",
+        "--port",
+        "0",
+        "--access-log",
+        "-",
+        "--shutdown-drain-s",
+        "0.1",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
