@@ -85,52 +85,66 @@ def head_of_a_missing_channel_is_404(target: Target) -> None:
     expect.status(channel.get("next"), 404)
 
 
-def _preflight(target: Target, method: str) -> Response:
+def _preflight(target: Target, method: str, path: str) -> Response:
     wanted = ", ".join(("Expect-Content", "Content-Type", wire.RESET, "Authorization", wire.IDEMPOTENCY_KEY))
     headers = {
         "Origin": _ORIGIN,
         "Access-Control-Request-Method": method,
         "Access-Control-Request-Headers": wanted.lower(),
     }
-    return expect.status(target.ask("OPTIONS", target.channel().at(0), headers), 200, 204)
+    return target.ask("OPTIONS", path, headers)
 
 
 @BROWSERS.case()
-def preflight_allows_the_origin(target: Target) -> None:
-    """OPTIONS answers a CORS preflight that allows any page."""
-    expect.true(
-        _preflight(target, "POST").get("Access-Control-Allow-Origin") in ("*", _ORIGIN),
-        f"Access-Control-Allow-Origin: * or {_ORIGIN}",
-        _preflight(target, "POST"),
-    )
-
-
-@BROWSERS.case()
-def preflight_allows_the_methods(target: Target) -> None:
-    """A CORS preflight allows GET, POST and DELETE."""
-    for method in ("GET", "POST", "DELETE"):
-        response = _preflight(target, method)
-        allowed = response.tokens("Access-Control-Allow-Methods")
-        # The three methods that CORS calls simple need no permission.
-        expect.true(method.lower() in allowed or method in ("GET", "POST"), f"{method} to be allowed", response)
-
-
-@BROWSERS.case()
-def preflight_allows_the_request_headers(target: Target) -> None:
-    """A CORS preflight allows each request header of the protocol, and Authorization by name."""
-    response = _preflight(target, "POST")
+def preflight_allows_reading(target: Target) -> None:
+    """A CORS preflight for a GET allows any page, and each request header of the protocol by name."""
+    response = expect.status(_preflight(target, "GET", target.channel().at(0)), 200, 204)
+    origin = response.get("Access-Control-Allow-Origin")
+    expect.true(origin in ("*", _ORIGIN), f"Access-Control-Allow-Origin: * or {_ORIGIN}", response)
     allowed = response.tokens("Access-Control-Allow-Headers")
     needed = {"expect-content", "content-type", "lp-trickle-reset", "authorization", "idempotency-key"}
     expect.true(needed <= allowed, f"Access-Control-Allow-Headers with {', '.join(sorted(needed))}", response)
 
 
 @BROWSERS.case()
-def preflight_creates_nothing(target: Target) -> None:
-    """A CORS preflight leaves the channel as it was: missing."""
+def preflight_does_not_allow_writing(target: Target) -> None:
+    """A CORS preflight for a POST or DELETE of a page of another origin gives no permission, and creates nothing."""
     channel = target.channel()
-    headers = {"Origin": _ORIGIN, "Access-Control-Request-Method": "POST"}
-    expect.status(target.ask("OPTIONS", channel.at(0), headers), 200, 204)
+    for method in ("POST", "DELETE"):
+        for path in (channel.at(0), channel.path):
+            response = _preflight(target, method, path)
+            expect.no_header(response, "Access-Control-Allow-Origin")
+            permitted = response.tokens("Access-Control-Allow-Methods")
+            expect.true(method.lower() not in permitted, f"{method} not to be allowed", response)
     expect.status(channel.get("next"), 404)
+
+
+@BROWSERS.case()
+def pages_of_other_origins_do_not_write(target: Target) -> None:
+    """A POST or DELETE of a page of another origin is 403 and changes nothing; a simple POST needs no preflight."""
+    channel = target.channel()
+    channel.publish(0, b"kept")
+    page = {"Origin": _ORIGIN, "Content-Type": "text/plain"}
+    for method, path in (
+        ("POST", channel.at(1)),
+        ("POST", channel.path),
+        ("DELETE", channel.at(0)),
+        ("DELETE", channel.path),
+    ):
+        expect.refusal(target.ask(method, path, page, b""), 403)
+    expect.segment(channel.get(0), 0, b"kept")
+    expect.true(channel.next_seq() == 1, "the head where it was", channel.next_seq())
+
+
+@BROWSERS.case()
+def pages_of_the_same_origin_write(target: Target) -> None:
+    """A page whose origin is the server's own may publish and end a channel."""
+    channel = target.channel()
+    address = target.address
+    scheme = "https" if address.tls is not None else "http"
+    page = {"Origin": f"{scheme}://{address.authority}"}
+    expect.status(target.ask("POST", channel.at(0), page, b"own"), 200)
+    expect.status(target.ask("DELETE", channel.path, page), 200)
 
 
 def _readable(response: Response) -> None:
