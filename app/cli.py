@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
+import inspect
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,15 +18,17 @@ from typer.core import TyperCommand, TyperGroup
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import InvalidChannelName, InvalidURL, TrickleError
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Where a sub-command lives.
+    """A sub-command that is not loaded yet.
 
     Attributes:
-        module, function: its function, which may be a coroutine, and whose docstring is its help.
-        summary: its line in the list of commands, known without loading it.
-        extra: the optional dependency that it needs, and that dependency's import name.
+        module, function: the command's function; it may be a coroutine function, and its docstring is the help.
+        summary: the command's line in the list of commands.
+        extra: the optional dependency that the command needs, and that dependency's import name.
     """
 
     module: str
@@ -66,13 +71,13 @@ COMMANDS: Final = {
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are listed from a table, and loaded when they are called.
+    """A group that lists its commands from :data:`COMMANDS`, and loads one when it is called.
 
-    A command's name may have two words: ``storms watch`` is called where the second word says so, and ``storms`` where
-    it says anything else.
+    A command's name may have two words: with the second word ``watch``, ``storms`` is the command ``storms watch``;
+    with any other, or none, it is the command ``storms``.
 
     Attributes:
-        words: what the names of its commands begin with in the table: nothing, or a first word and a space.
+        words: prefix of its commands' names in the table: empty, or a first word and a space.
     """
 
     words = ""
@@ -94,7 +99,7 @@ class LazyGroup(TyperGroup):
 
 
 def _first_word(word: str) -> LazyGroup:
-    """The commands whose names begin with this word; it does nothing by itself."""
+    """A group of the commands whose names begin with this word; alone it prints its help."""
     group = LazyGroup(name=word, no_args_is_help=True, rich_markup_mode=None)
     group.words = f"{word} "
     return group
@@ -106,8 +111,6 @@ def load(name: str) -> Any:
     Raises:
         TrickleError: a package that it needs is not installed.
     """
-    from tricklecast.app.running import runnable  # brings asyncio along, which takes longer than `--help`
-
     mount = COMMANDS[name]
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
@@ -127,11 +130,60 @@ def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
     return TrickleError(f'{name} needs {package}: pip install "tricklecast[{mount.extra[0]}]"')
 
 
+def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A coroutine function as a plain function with the same parameters; a plain function as it is."""
+    if not inspect.iscoroutinefunction(function):
+        return function
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        return run(function(*args, **kwargs))
+
+    return command
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command that is a coroutine.
+
+    The first SIGINT, SIGTERM or SIGHUP cancels it, and a second one cancels its clean-up. A closing terminal sends
+    SIGHUP; a command that was started with ``nohup`` ignores it.
+
+    The event loop takes the signals. ``asyncio.run`` would cancel between any two bytecodes, possibly in the middle of
+    a change to a future.
+
+    Raises:
+        typer.Exit: a signal has interrupted it; the code is 128 plus the signal's number, as in shells.
+    """
+    import asyncio  # takes longer to load than `--help` takes
+
+    caught: list[int] = []
+
+    async def interruptible() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            caught.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        return await main
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        raise typer.Exit(128 + caught[0]) from None
+
+
 cli = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
-    # Plain help: importing rich takes longer than all the rest.
+    # Importing rich, for coloured help, would take longer than all the rest.
     rich_markup_mode=None,
     help="Segmented HTTP pub/sub for live media: publish numbered segments, and read them while they are written.",
 )
@@ -164,12 +216,12 @@ def main() -> None:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(getattr(error, "exit_code", 1))
     except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell. Keep the interpreter from trying again at exit.
+        # The reader of our output has gone. Without this the interpreter would flush once more at exit.
         sys.stdout = None
         sys.exit(141)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.stdout = None  # where a report did not fit, perhaps: as above
+        sys.stdout = None  # as above, if it was standard output that did not fit
         sys.stderr.write(f"tricklecast: {error.strerror}\n")
         sys.exit(1)

@@ -50,13 +50,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "control_plane",
         "settings",
         "data_plane.answers",
+        "data_plane.cors",
         "data_plane.delegating",
         "data_plane.identity",
         "data_plane.plane",
         "data_plane.replies",
     ),
     # It decides for both planes, and answers in their words.
-    "access": ("access", "core", "data_plane", "control_plane.refuse", "control_plane.scope"),
+    "access": ("access", "core", "data_plane", "control_plane.middleware"),
 }
 """The parts of `app` that a part of `app` may import. Parts that are not listed are wiring and may import all."""
 

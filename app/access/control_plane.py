@@ -12,8 +12,7 @@ from tricklecast.app.access import responses
 from tricklecast.app.access.authorizer import bearer_token
 from tricklecast.app.access.rights import ANY, EVERYTHING, Claims, InvalidToken, Right, Rights
 from tricklecast.app.access.secrets import is_secret
-from tricklecast.app.control_plane.refuse import refuse
-from tricklecast.app.control_plane.scope import HEALTH, MAY_MANAGE, METRICS, RECORD, everything
+from tricklecast.app.control_plane.middleware import HEALTH, MAY_MANAGE, METRICS, RECORD, everything, refuse
 from tricklecast.app.data_plane.replies import Reply
 from tricklecast.trickle.records import AccessRecord
 

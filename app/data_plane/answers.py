@@ -21,6 +21,11 @@ SEQ_RETRY_S: Final = (1, 2)
 OVERLOAD_RETRY_S: Final = (1, 5)
 """Shortest and longest ``Retry-After``: drawn evenly, so that clients refused together come back apart."""
 
+ORIGIN_REFUSED: Final = Reply(
+    Status.FORBIDDEN, Reason.FORBIDDEN, body=b"Pages of this origin may not write (cors_write_origins)", close=True
+)
+"""The answer to a write that a page of another origin has sent (:mod:`tricklecast.app.data_plane.cors`)."""
+
 ENDS_CONNECTION: Final = frozenset({Limit.CONNECTIONS, Limit.CLIENT_CONNECTIONS})
 """Where connections are short, who is refused does not keep one."""
 
@@ -208,6 +213,11 @@ def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
     body = b"Server is shutting down"
     retry = jitter(*come_back_s)
     return Reply(Status.UNAVAILABLE, Reason.SHUTDOWN, body=body, close=True, retry_after_s=retry)
+
+
+def options_reply(route: Route) -> Reply:
+    """The answer to an OPTIONS, which may be a CORS preflight."""
+    return Reply(Status.NO_CONTENT, Reason.COMPLETE, (("allow", route.allow),))
 
 
 def path_reply(route: Route) -> Reply | None:

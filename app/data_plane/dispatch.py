@@ -11,9 +11,11 @@ from tricklecast.app.core.resolution import AlreadyStored, Ended, Refusal, Serve
 from tricklecast.app.core.writer import Writer
 from tricklecast.app.data_plane.answers import (
     ENDS_CONNECTION,
+    ORIGIN_REFUSED,
     head_reply,
     limit_reply,
     next_reply,
+    options_reply,
     path_reply,
     read_reply,
     refusal_reply,
@@ -27,7 +29,7 @@ from tricklecast.app.data_plane.identity import FORWARDED_FOR, MAX_TEXT
 from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING, Overtaking
 from tricklecast.app.data_plane.publish import Publish
 from tricklecast.app.data_plane.reader import Reader
-from tricklecast.app.data_plane.replies import CONTINUE, PREFLIGHT, Reply
+from tricklecast.app.data_plane.replies import CONTINUE, Reply
 from tricklecast.app.data_plane.request import CONTENT_TYPE, EXPECT_CONTENT, IDEMPOTENCY_KEY, RESET, TRUNCATED, Request
 from tricklecast.app.data_plane.routes import Route
 from tricklecast.app.data_plane.tally import Record, Tally
@@ -50,6 +52,7 @@ def begin(connection: Connection, request: Request) -> None:
     if connection.proxied and ip is not None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     request.ip = ip
+    request.cors = plane.cors.decide(request.method, request.headers, connection.scheme or "http")
     if plane.sink is None:
         record: Record = Tally(route.op)
     else:
@@ -83,7 +86,10 @@ def _ask(connection: Connection, request: Request, route: Route, record: Record,
 
 def _begin(connection: Connection, request: Request, route: Route, record: Record) -> None:
     """Begin an exchange that may be."""
-    if not route.error and (route.op is _READ or route.op is _CHANGES):
+    if not request.cors.allowed:
+        exchange = connection.exchange = Exchange(connection, request, record)
+        exchange.answer(ORIGIN_REFUSED)
+    elif not route.error and (route.op is _READ or route.op is _CHANGES):
         _read(connection, request, route, record)
     elif not route.error and route.op is _PUBLISH:
         _publish(connection, request, route, record)
@@ -209,7 +215,7 @@ def _do(connection: Connection, request: Request, route: Route, record: Record, 
     """
     exchange = Exchange(connection, request, record)
     connection.exchange = exchange
-    reply = PREFLIGHT if request.method == b"OPTIONS" else path_reply(route)
+    reply = options_reply(route) if request.method == b"OPTIONS" else path_reply(route)
     reply = reply or _manage(connection.plane.registry, exchange, request, route)
     if held or not done_in_vain(exchange, request, route, reply, _do):
         exchange.answer(reply)

@@ -21,7 +21,7 @@ class Exchange:
     Attributes:
         record: the access record, filled in as the exchange goes on.
         arrived: when the request's head was complete, on the plane's clock.
-        keep_alive, http10, cors, head_only: of the request.
+        keep_alive, http10, head_only: of the request. cors: header lines for a page of another origin.
     """
 
     __slots__ = ("arrived", "connection", "cors", "head_only", "http10", "keep_alive", "plane", "record")
@@ -34,7 +34,7 @@ class Exchange:
         self.arrived = request.arrived or plane.clock()
         self.keep_alive = request.keep_alive and not plane.registry.shutting_down
         self.http10 = request.http10
-        self.cors = b"origin" in request.headers
+        self.cors = request.cors.lines
         self.head_only = request.method == b"HEAD"
 
     @property

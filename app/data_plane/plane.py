@@ -17,6 +17,7 @@ from tricklecast.app.core.lag import Cut, Stall, Timelines
 from tricklecast.app.core.proxies import Network, TrustedProxies
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.catching_up import CatchingUp
+from tricklecast.app.data_plane.cors import ANY, Cors
 from tricklecast.app.data_plane.histogram import Histogram
 from tricklecast.app.data_plane.latencies import Latencies
 from tricklecast.app.data_plane.paused import gone
@@ -54,6 +55,7 @@ class Options:
         metrics_channels: how many channels the metrics name.
         storm_guard: whether clients that repeat what gets them nowhere are answered later.
         trusted_proxies: where proxies are that say truly who their clients are.
+        cors_read_origins, cors_write_origins: origins of the web pages that may read and write segments.
     """
 
     base_path: str = "/trickle"
@@ -67,6 +69,8 @@ class Options:
     metrics_channels: int = 10
     storm_guard: bool = True
     trusted_proxies: tuple[Network, ...] = ()
+    cors_read_origins: tuple[str, ...] = (ANY,)
+    cors_write_origins: tuple[str, ...] = ()
 
 
 class DataPlane:
@@ -82,6 +86,7 @@ class DataPlane:
 
     Attributes:
         admission: decides about connections, and about requests of each client. proxies: those that are believed.
+        cors: decides which web pages may read and write.
         handshakes: of TLS, that are under way. failed_handshakes: how many came to nothing.
         surplus: connections beyond a limit, oldest first.
         preconnects: idle ones, each with the time of its next interim answer; in the order of that time.
@@ -129,6 +134,7 @@ class DataPlane:
         self.surplus: dict[Patience, None] = {}
         self.admission = Admission(registry.limits, registry.capacities.connections)
         self.proxies = TrustedProxies(options.trusted_proxies)
+        self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
         self.preconnects: dict[Publish, float] = {}
         self.overtaking: set[Overtaking] = set()
         self.guard = Guard() if options.storm_guard else None

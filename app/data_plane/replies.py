@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tricklecast.trickle import wire
-from tricklecast.trickle.records import Reason
 from tricklecast.trickle.wire import PHRASES, Status
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -19,9 +18,6 @@ _STATUS_LINES: Final = {
 }
 _OK: Final = _STATUS_LINES[Status.OK]
 _NO_CONTENT: Final = Status.NO_CONTENT
-_CORS: Final = (
-    f"access-control-allow-origin: *\r\naccess-control-expose-headers: {', '.join(wire.EXPOSED_HEADERS)}\r\n"
-).encode("ascii")
 _NO_STORE: Final = b"cache-control: no-store\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _ENDED: Final = f"{wire.CLOSED}: {wire.TERMINATED}\r\n".encode("ascii")
@@ -56,13 +52,13 @@ class Reply(NamedTuple):
     eos: bool = False
     retry_after_s: int | None = None
 
-    def encode(self, common: bytes, *, keep_alive: bool, cors: bool, head_only: bool = False) -> bytes:
+    def encode(self, common: bytes, *, keep_alive: bool, cors: bytes = b"", head_only: bool = False) -> bytes:
         """The answer on the wire.
 
         Args:
             common: ``date`` and ``server``, as header lines.
             keep_alive: whether the client wants the connection to stay.
-            cors: whether the request came from a browser page of another origin.
+            cors: header lines for a page of another origin (:mod:`tricklecast.app.data_plane.cors`).
             head_only: leave the body out (HEAD).
         """
         status, _, headers, body, content_type, close, eos, retry_after_s = self
@@ -78,16 +74,14 @@ class Reply(NamedTuple):
                 lines.append(_content_type(content_type))
         if close or not keep_alive:
             lines.append(_CLOSE)
-        if cors:
-            lines.append(_CORS)
-        lines.append(b"\r\n")
+        lines += (cors, b"\r\n")
         if not head_only:
             lines.append(body)
         return b"".join(lines)
 
 
 @lru_cache(maxsize=256)
-def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bool, head_only: bool = False) -> bytes:
+def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bytes = b"", head_only: bool = False) -> bytes:
     """A reply as :meth:`Reply.encode` has it, for those that are sent again and again; they change with the date."""
     return reply.encode(common, keep_alive=keep_alive, cors=cors, head_only=head_only)
 
@@ -107,7 +101,7 @@ def segment_head(
     truncated: str,
     *,
     keep_alive: bool,
-    cors: bool,
+    cors: bytes,
     http10: bool,
 ) -> bytes:
     """The head of a 200 that carries a segment.
@@ -116,6 +110,7 @@ def segment_head(
         latest: the head as it was when the request came; ``None`` where it equals ``seq``.
         size: bytes available now.
         truncated: why the segment is not whole, if that is known already.
+        cors: header lines for a page of another origin.
         http10: the client knows no chunks: the end of the connection is the end of the body.
     """
     place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
@@ -126,9 +121,7 @@ def segment_head(
         lines.append(_CHUNKED)
     if http10 or not keep_alive:
         lines.append(_CLOSE)
-    if cors:
-        lines.append(_CORS)
-    lines.append(b"\r\n")
+    lines += (cors, b"\r\n")
     return b"".join(lines)
 
 
@@ -140,23 +133,3 @@ def _content_type(content_type: str) -> bytes:
 def truncated_end(why: str) -> bytes:
     """The last chunk of a segment that was cut short while it was being read, which says so in a trailer."""
     return b"0\r\n" + header_lines([(wire.TRUNCATED, why)]) + b"\r\n"
-
-
-PREFLIGHT: Final = Reply(
-    Status.NO_CONTENT,
-    "complete",
-    headers=(
-        ("access-control-allow-methods", "GET, HEAD, POST, DELETE, OPTIONS"),
-        ("access-control-allow-headers", ", ".join(wire.ALLOWED_REQUEST_HEADERS)),
-        ("access-control-max-age", "86400"),
-    ),
-)
-
-EXPIRED: Final = Reply(
-    Status.UNAUTHORIZED,
-    Reason.EXPIRED,
-    ((wire.WWW_AUTHENTICATE, 'Bearer realm="tricklecast", error="invalid_token"'),),
-    b"Token expired",
-    close=True,
-)
-"""The answer to a client whose token has expired, before the exchange or during it."""

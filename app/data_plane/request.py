@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tricklecast.app.data_plane.cors import ALLOWED
 from tricklecast.app.data_plane.identity import CLIENT, MAX_TEXT, client_key, user_agent
 from tricklecast.app.data_plane.routes import Route
 from tricklecast.trickle import wire
@@ -24,10 +25,10 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 """More than a token may have (8 KiB)."""
 
 _NEEDED: Final = (
-    b"origin", b"user-agent", b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
+    b"user-agent", b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
     TRUNCATED, RESET, IDEMPOTENCY_KEY, _ATTEMPT, CLIENT,
 )  # fmt: skip
-"""Header fields that a POST is asked for once its record has begun; of any other request it is the origin only."""
+"""Header fields that a POST is asked for once its record has begun; of any other request none."""
 
 
 class Request:
@@ -45,6 +46,7 @@ class Request:
         held: whether its body is kept and not read on, since it waits
             (:class:`app.data_plane.waiting.Waiting`).
         ip: the address of its client, as far as it is known.
+        cors: whether a page of another origin has made it, and what that page may do.
         arrived: when it was complete, on the plane's clock; set where it had to wait before it began.
     """
 
@@ -52,6 +54,7 @@ class Request:
         "arrived",
         "chunks",
         "complete",
+        "cors",
         "headers",
         "held",
         "http10",
@@ -87,6 +90,7 @@ class Request:
         self.queued = False
         self.held = False
         self.arrived = 0.0
+        self.cors = ALLOWED
 
     def text(self, name: bytes) -> str:
         """A header's value as text; ``""`` if it is missing."""
@@ -111,7 +115,7 @@ class Request:
             credentials: whether somebody will ask for a token again: in a header, or in the query.
         """
         headers = self.headers
-        needed = _NEEDED if self.method == b"POST" else (b"origin",)
+        needed = _NEEDED if self.method == b"POST" else ()
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
         if not credentials:
             self.target = b""

@@ -10,6 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.app.memory_bound import (
+    ACCOUNT_BYTES,
+    ADDRESS_BYTES,
+    DECISION_BYTES,
+    QUESTION_BYTES,
+    RECORD_BYTES,
+    TOKEN_BYTES,
+    TOMBSTONE_BYTES,
+)
 from tricklecast.app.access import webhook as webhooks
 from tricklecast.app.access.rights import Claims, Rights
 from tricklecast.app.access.tokens import MAX_SUBJECT, TokenVerifier
@@ -20,15 +29,6 @@ from tricklecast.app.core.guard import Answer, Guard
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.identity import MAX_TEXT
-from tricklecast.app.memory import (
-    ACCOUNT_BYTES,
-    ADDRESS_BYTES,
-    DECISION_BYTES,
-    QUESTION_BYTES,
-    RECORD_BYTES,
-    TOKEN_BYTES,
-    TOMBSTONE_BYTES,
-)
 from tricklecast.trickle.paths import MAX_NAME_BYTES
 from tricklecast.trickle.records import AccessRecord
 

@@ -24,9 +24,9 @@ def _answer(status: bytes, body: bytes = b"", *headers: bytes) -> bytes:
 
 # Groups with rules that a server keeps by always saying the same; it is right about these, and about nothing else.
 _RIGHT_ABOUT = {
-    "200 OK": {"end", "keep-alive"},
+    "200 OK": {"browsers", "end", "keep-alive"},
     "400 Bad Request": {"names"},
-    "404 Not Found": {"routes", "names", "methods", "http"},
+    "404 Not Found": {"browsers", "routes", "names", "methods", "http"},
     "503 Service Unavailable": set(),
 }
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from tests.publisher.media.test_relay import serving
 from tests.support.server import RunningServer, serve
-from tricklecast.app.running import runnable
+from tricklecast.app.cli import runnable
 from tricklecast.publisher import cli
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.clock import read_temi

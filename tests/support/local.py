@@ -23,10 +23,9 @@ from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.authorize_adapter import AuthorizeAdapter
 from tricklecast.app.data_plane.plane import DataPlane
-from tricklecast.app.server import Server, control_config, uvicorn_config
+from tricklecast.app.listener import tune
+from tricklecast.app.server import Server, control_config, sweep, uvicorn_config
 from tricklecast.app.settings import Settings
-from tricklecast.app.sockets import tune
-from tricklecast.app.sweeper import sweep
 from tricklecast.app.tools.conformance.target import Address, Target
 from tricklecast.trickle.records import AccessRecord
 

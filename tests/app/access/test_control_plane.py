@@ -22,7 +22,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import until
 from tricklecast.app.access.control_plane import AuthorizeControlPlane
 from tricklecast.app.access.tokens import TokenVerifier
-from tricklecast.app.control_plane.scope import MAY_MANAGE, RECORD
+from tricklecast.app.control_plane.middleware import MAY_MANAGE, RECORD
 from tricklecast.trickle.records import AccessRecord
 
 HS256 = PyJWK({"kty": "oct", "k": base64url_encode(SECRET).decode()}, "HS256")

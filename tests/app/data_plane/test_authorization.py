@@ -15,11 +15,10 @@ from tests.app.access.service import Service, service
 from tests.app.access.signing import SECRET, bearer, private_key, public_jwk, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.http1 import Response
-from tricklecast.app.conformance.target import Target
-from tricklecast.app.conformance.verdicts import Failure
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
 from tricklecast.app.data_plane.replies import Reply
+from tricklecast.app.tools.conformance.http1 import Failure, Response
+from tricklecast.app.tools.conformance.target import Target
 
 OPERATIONS = {
     "create": ("POST", ""),

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
-from tricklecast.app.cli import main
-from tricklecast.app.running import runnable
+from tricklecast.app.cli import main, runnable
 from tricklecast.subscriber.archive.keep import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe

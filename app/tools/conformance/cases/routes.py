@@ -327,14 +327,14 @@ class Methods(Group, section="2. Routes"):
         c.unknown()
 
 
-def _preflight(c: Channel, method: str = "POST") -> Response:
+def _preflight(c: Channel, method: str, path: str) -> Response:
     wanted = ("Expect-Content", "Content-Type", wire.RESET, "Authorization", wire.IDEMPOTENCY_KEY)
     headers = {
         "Origin": _ORIGIN,
         "Access-Control-Request-Method": method,
         "Access-Control-Request-Headers": ", ".join(wanted).lower(),
     }
-    return c.target.ask("OPTIONS", c.at(0), headers).expect(200, 204)
+    return c.target.ask("OPTIONS", path, headers)
 
 
 def _readable(response: Response) -> None:
@@ -345,31 +345,40 @@ def _readable(response: Response) -> None:
 
 
 class Browsers(Group, section="2. Routes, 7. Clients in the field"):
-    def preflight_allows_the_origin(self, c: Channel) -> None:
-        """OPTIONS answers a CORS preflight that allows any page."""
-        response = _preflight(c)
-        allowed = response.get("Access-Control-Allow-Origin")
-        check(allowed in ("*", _ORIGIN), f"Access-Control-Allow-Origin: * or {_ORIGIN}", response)
-
-    def preflight_allows_the_methods(self, c: Channel) -> None:
-        """A CORS preflight allows GET, POST and DELETE."""
-        # A browser sends GET and POST, which CORS calls simple methods, without this permission.
-        response = _preflight(c, "DELETE")
-        check("delete" in response.tokens("Access-Control-Allow-Methods"), "DELETE to be allowed", response)
-        _preflight(c, "GET")
-        _preflight(c, "POST")
-
-    def preflight_allows_the_request_headers(self, c: Channel) -> None:
-        """A CORS preflight allows each request header of the protocol, and Authorization by name."""
-        response = _preflight(c)
+    def preflight_allows_reading(self, c: Channel) -> None:
+        """A CORS preflight for a GET allows any page, and each request header of the protocol by name."""
+        response = _preflight(c, "GET", c.at(0)).expect(200, 204)
+        origin = response.get("Access-Control-Allow-Origin")
+        check(origin in ("*", _ORIGIN), f"Access-Control-Allow-Origin: * or {_ORIGIN}", response)
         needed = {"expect-content", "content-type", "lp-trickle-reset", "authorization", "idempotency-key"}
         allowed = response.tokens("Access-Control-Allow-Headers")
         check(needed <= allowed, f"Access-Control-Allow-Headers with {', '.join(sorted(needed))}", response)
 
-    def preflight_creates_nothing(self, c: Channel) -> None:
-        """A CORS preflight leaves the channel as it was: missing."""
-        _preflight(c)
+    def preflight_does_not_allow_writing(self, c: Channel) -> None:
+        """A CORS preflight for a POST or DELETE of another origin gives no permission, and creates nothing."""
+        for method in ("POST", "DELETE"):
+            for path in (c.at(0), c.path):
+                response = _preflight(c, method, path)
+                check(response.get("Access-Control-Allow-Origin") is None, "no Access-Control-Allow-Origin", response)
+                allowed = response.tokens("Access-Control-Allow-Methods")
+                check(method.lower() not in allowed, f"{method} not to be allowed", response)
         c.unknown()
+
+    def pages_of_other_origins_do_not_write(self, c: Channel) -> None:
+        """A POST or DELETE by a page of another origin is 403 and changes nothing; a simple POST needs no preflight."""
+        c.publish(0, b"kept")
+        page = {"Origin": _ORIGIN, "Content-Type": "text/plain"}
+        for method, path in (("POST", c.at(1)), ("POST", c.path), ("DELETE", c.at(0)), ("DELETE", c.path)):
+            c.target.ask(method, path, page, b"").refused(403)
+        c.get(0).segment(0, b"kept")
+        c.head_is(1)
+
+    def pages_of_the_same_origin_write(self, c: Channel) -> None:
+        """A page whose origin is the server's own may publish and end a channel."""
+        address = c.target.address
+        page = {"Origin": f"{'http' if address.tls is None else 'https'}://{address.authority}"}
+        c.post(0, b"own", page).expect(200)
+        c.ask("DELETE", page).expect(200)
 
     def scripts_may_read_segments_and_headers(self, c: Channel) -> None:
         """Scripts of any page may read a segment, with the protocol's headers exposed."""

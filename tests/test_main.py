@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.announcing import ANNOUNCEMENT
 from tricklecast.app.cli import COMMANDS
+from tricklecast.app.serve_cli import ANNOUNCEMENT
 from tricklecast.trickle.records import Event, Op
 
 TIMEOUT_S = 120
@@ -64,7 +64,7 @@ def test_media_needs_somewhere_to_go() -> None:
 
 def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
     """What a library or a child prints there goes nowhere, and not to a peer."""
-    fill = "from app.standard_streams import fill_standard_streams as fill; fill()"
+    fill = "from tricklecast.__main__ import fill_standard_streams as fill; fill()"
     check = "import os, sys; print(os.path.sameopenfile(1, os.open(os.devnull, os.O_RDWR)), file=sys.stderr)"
     command = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
     done = subprocess.run(["bash", "-c", f"{command} <&- >&-"], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Carries the drain out: the waiting are sent away one by one, the running may finish, whoever comes is told so."""
+"""Carries a shutdown out: waiting clients are sent away one by one, running exchanges may finish, new ones get 503."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from tricklecast.app.core.drain import Drain
 from tricklecast.app.data_plane.plane import DataPlane
 
 TICK_S: Final = 0.1
-"""How often it is looked whether it is over; uvicorn looks for signals as often."""
+"""How often :func:`drain` looks whether it is over; uvicorn looks for signals as often."""
 
 CLEAN_UP_S: Final = 1.0
-"""What a connection has to close in, and then a task of the control plane to end in."""
+"""Time for connections to close, and then for tasks of the control plane to end."""
 
 
 async def drain(plane: DataPlane, plan: Drain, hurry: Callable[[], Awaitable[bool]]) -> None:
-    """Stay until nothing is left to stay for. The listener stays open: who comes is refused in words.
+    """Return when the drain is over. The listener stays open meanwhile, so that new clients get 503 and no reset.
 
     Args:
+        plane: the data plane.
+        plan: when clients are sent away, and when the drain is over.
         hurry: asked ten times a second whether to stop at once.
     """
     registry = plane.registry
@@ -39,18 +41,19 @@ async def drain(plane: DataPlane, plan: Drain, hurry: Callable[[], Awaitable[boo
 
 
 async def end(plane: DataPlane, state: ServerState) -> None:
-    """Nobody can come any more: answer who came at the last moment, and end what is left.
+    """Answer the requests that came at the last moment, and break off what is left. The listener is closed by now.
 
     Args:
-        state: has the tasks of the control plane.
+        plane: the data plane.
+        state: uvicorn's; it holds the tasks of the control plane.
     """
     await asyncio.sleep(TICK_S)
     plane.end_all()
-    # Under TLS an end is said and answered, and a loop that is closed in between hangs.
-    if not await _gone(plane):
+    # Over TLS both sides announce the end of a connection; an event loop that is closed before the answer hangs.
+    if not await _all_gone(plane):
         for connection in list(plane.connections):
             connection.abort()
-        await _gone(plane)
+        await _all_gone(plane)
     if state.tasks:
         await asyncio.wait(state.tasks, timeout=CLEAN_UP_S)
     if late := list(state.tasks):
@@ -59,8 +62,8 @@ async def end(plane: DataPlane, state: ServerState) -> None:
         await asyncio.wait(late, timeout=CLEAN_UP_S)
 
 
-async def _gone(plane: DataPlane) -> bool:
-    """Whether all connections are gone, and all that were about to be, after a moment for them to go."""
+async def _all_gone(plane: DataPlane) -> bool:
+    """Wait up to :data:`CLEAN_UP_S` for all connections and TLS handshakes to end; whether they have."""
     for _ in range(round(CLEAN_UP_S / TICK_S)):
         if not (plane.connections or plane.handshakes):
             return True

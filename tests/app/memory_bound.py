@@ -1,4 +1,4 @@
-"""How much memory a server may take, computed from its settings: docs/explanation/memory.md as arithmetic."""
+"""The most memory that a server may take by its settings: docs/explanation/memory.md as arithmetic."""
 
 from __future__ import annotations
 
