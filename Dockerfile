@@ -36,6 +36,8 @@ EXPOSE 2939
 VOLUME /logs
 # The server leaves its address there, so that the check asks the right port whatever `serve` is told.
 ENV TRICKLECAST_HEALTH_FILE=/tmp/tricklecast.health
+# glibc's allocator gives the memory of freed segments back to the system: docs/explanation/memory.md.
+ENV MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072 MALLOC_ARENA_MAX=1
 HEALTHCHECK --interval=10s --timeout=5s --start-period=5s \
     CMD ["tricklecast", "health"]
 CMD ["serve", "--host", "0.0.0.0", "--access-log", "/logs/access.jsonl"]

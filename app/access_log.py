@@ -1,14 +1,14 @@
 """The access log: one JSON line per exchange at its end, and one per lifecycle event.
 
-Records are only queued where they arise. One background task turns them into lines and writes and rotates the file;
-the hot path never waits for a disk. What does not fit into the queue is counted and reported as an event.
+The data plane only queues records. One background task encodes them, writes the file and rotates it, so that no
+exchange waits for a disk. The log counts the records that do not fit into the queue, and reports them as an event.
 
-What is promised: after an orderly end every record is in the file; after the process was killed all but the queue (it
-is emptied every ``GATHER_S``), and at most the last line is torn. A file is synced to the disk when it is let go of,
-not in between: when the machine itself goes down, what the kernel had not written yet (some 30 s) is lost.
+After an orderly end the file has every record. After a kill it lacks the queue, which the task empties every
+:data:`GATHER_S`, and its last line may be torn. The task syncs a file to the disk when it closes it, not in between:
+when the machine itself goes down, what the kernel has not written yet (about 30 s) is lost.
 
-A log that cannot be written any more (a full disk, say) is no reason to send viewers away: records wait in the queue
-and the file is tried again. One that never could be written is an error, and so is one that cannot be completed.
+If a log that has been written cannot be written any more, for example on a full disk, the server goes on: records wait
+in the queue, and the task tries again. A log that never could be written, or cannot be completed, is an error.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Event, Kind
 
 BATCH: Final = 1000
-"""Records encoded in one go: about 2 ms, so that encoding never holds up the readers for long."""
+"""Records encoded at a time, which takes about 2 ms: encoding must not hold up the readers for longer."""
 
 GATHER_S: Final = 0.1
-"""How long the task lets records gather before it writes again."""
+"""How long the task lets records gather between two writes."""
 
 RETRY_S: Final = 1.0
-"""How long after a failure a log is tried again that could be written before."""
+"""How long the task waits after a failed write."""
 
 STDOUT: Final = Path("-")
 STDOUT_DESCRIPTOR: Final = 1
-"""Standard output, as a path, and as it is."""
+"""Standard output as a setting, and its file descriptor."""
 
 logger = logging.getLogger("tricklecast.access_log")
 
@@ -59,15 +59,16 @@ class AccessLog:
     """Writes access records to a file.
 
     Args:
-        path: the file; rotated ones lie beside it as ``name-<time>.suffix``. :data:`STDOUT`, a pipe or a device is
-            written to as it is, and never rotated.
+        path: the file; rotated files lie beside it as ``name-<time>.suffix``. :data:`STDOUT`, pipes and devices are
+            never rotated.
         node: this server's name, for events.
-        max_bytes, max_age_s: rotate when the file reaches this size or age.
-        files: rotated files kept; older ones are removed.
-        queue: records that may wait to be written.
+        max_bytes, max_age_s: the task rotates the file when it reaches this size or age.
+        files: number of rotated files that are kept.
+        queue: number of records that may wait to be written.
 
     Attributes:
-        limit: that number. written, dropped: records so far.
+        limit: the argument ``queue``.
+        written, dropped: number of records so far.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class AccessLog:
 
     @property
     def queued(self) -> int:
-        """Records that wait to be written; at most ``limit``."""
+        """Number of records that wait to be written; at most ``limit``."""
         return len(self._queue)
 
     def put(self, record: AccessRecord) -> None:
-        """Queue a record; never blocks."""
+        """Queue a record, or count it as dropped if the queue is full; never blocks."""
         if len(self._queue) >= self.limit:
             self.dropped += 1
             self._unreported += 1
@@ -113,12 +114,12 @@ class AccessLog:
         self.put(AccessRecord(now_us, kind=Kind.EVENT, event=event, node=self._node, **fields))
 
     def close(self) -> None:
-        """No more records will come: :meth:`run` ends when all are written."""
+        """End :meth:`run` as soon as all records are written; the caller puts no more."""
         self._closing = True
         self._wake.set()
 
     def reopen(self) -> None:
-        """Let go of the file, which somebody may have renamed, and go on with the one of that name."""
+        """Close the file, which another program may have renamed, and open the path anew."""
         self._reopening = True
         self._wake.set()
 
@@ -126,7 +127,7 @@ class AccessLog:
         """Write until closed.
 
         Raises:
-            AccessLogError: the file could never be written, or not when the log was closed.
+            AccessLogError: the file could never be written, or could not be completed after :meth:`close`.
         """
         await self.check()
         while not self._closing or self._pending:
@@ -136,7 +137,7 @@ class AccessLog:
                 await self._failed(error)
 
     async def check(self) -> None:
-        """Find out whether the log can be opened, before anything depends on it.
+        """Open the log once, so that an unusable path is an error at the start.
 
         Raises:
             AccessLogError: it cannot.
@@ -149,7 +150,7 @@ class AccessLog:
             raise self._explained(error) from error
 
     async def _failed(self, error: OSError) -> None:
-        """Wait before the next try, if there is to be one."""
+        """Wait before the next try, or raise if there is none."""
         explained = self._explained(error)
         if self._closing or not self.written:
             raise explained from error
@@ -163,7 +164,7 @@ class AccessLog:
         return AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}")
 
     def _opened(self) -> AbstractAsyncContextManager[Any]:
-        # Without a buffer, so that it is known what was written when the disk is full.
+        # Unbuffered, so that the task knows how much was written when the disk is full.
         if self._path == STDOUT:
             return aiofiles.open(STDOUT_DESCRIPTOR, "ab", buffering=0, closefd=False)
         return aiofiles.open(self._path, "ab", buffering=0)
@@ -173,13 +174,13 @@ class AccessLog:
         return bool(self._queue or self._unreported)
 
     async def _write_file(self) -> None:
-        """Write one file until it is due for rotation, to be opened again, or the log is closed."""
+        """Write one file until it is due for rotation or to be reopened, or the log is closed."""
         async with self._opened() as file:
             self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             self._size = await file.tell() if self._rotates else 0
             self._opened_at = time.monotonic()
             if self._size and await asyncio.to_thread(_is_torn, self._path):
-                # Whoever wrote it was killed: the torn line stays one of its own, and is counted as such by readers.
+                # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
                 await file.write(b"\n")
             due = await self._write(file)
             await asyncio.to_thread(_sync, file.fileno())
@@ -187,7 +188,7 @@ class AccessLog:
             await self._rotate()
 
     async def _write(self, file: Any) -> bool:
-        """Write until there is a reason to let go of the file; returns whether it is due for rotation."""
+        """Write until there is a reason to close the file; returns whether it is due for rotation."""
         while True:
             if not self._closing:
                 await self._wake.wait()
@@ -215,7 +216,7 @@ class AccessLog:
                 return
 
     async def _write_batch(self, file: Any, batch: list[AccessRecord]) -> None:
-        """Write these records, or put those back whose lines did not get into the file whole."""
+        """Write these records; those whose lines were not written whole go back into the queue."""
         lines = [orjson.dumps(record.as_dict(), option=orjson.OPT_APPEND_NEWLINE) for record in batch]
         data = memoryview(b"".join(lines))
         sent = 0
@@ -244,7 +245,7 @@ class AccessLog:
         while True:
             self._rotations += 1
             target = self._path.with_name(f"{self._path.stem}-{stamp}-{self._rotations:04d}{self._path.suffix}")
-            if not await aiofiles.os.path.exists(target):  # of a server that was there a moment ago
+            if not await aiofiles.os.path.exists(target):  # else a former server rotated in this same second
                 break
         await aiofiles.os.rename(self._path, target)
         stamps = f"-{'[0-9]' * 8}T{'[0-9]' * 6}-*"
@@ -261,7 +262,7 @@ def _is_torn(path: Path) -> bool:
 
 
 def _sync(descriptor: int) -> None:
-    """Have the disk hold what was written; a pipe or a device, which cannot, is no error."""
+    """Sync a file to the disk; a pipe or a device, which cannot be synced, is no error."""
     try:
         os.fsync(descriptor)
     except OSError as error:

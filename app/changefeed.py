@@ -21,11 +21,11 @@ logger = logging.getLogger("tricklecast.changefeed")
 class Changefeed:
     """Publishes ``{"added": [name]}`` and ``{"removed": [name]}`` as channels come and go.
 
-    A fact arises in the middle of a change, when nobody may call into the registry. So it is only noted then, and
-    published by ``defer`` as soon as that change is done.
+    The registry reports a fact in the middle of a change, when it must not be called. So the changefeed keeps the fact
+    and publishes it through ``defer``, when the change is done.
 
     Args:
-        defer: runs a function soon, after the present change (``loop.call_soon``).
+        defer: calls a function after the present change (``loop.call_soon``).
         clock: the registry's clock.
     """
 
@@ -41,19 +41,15 @@ class Changefeed:
         registry.create(CHANGEFEED, CONTENT_TYPE, self._clock(), force=True)
 
     def note(self, fact: Fact) -> None:
-        """A fact; most are none of the changefeed's."""
+        """Take a fact; only created and ended channels are published."""
         if is_reserved(fact.channel):
             return
-        match fact:
-            case ChannelCreated():
-                change = {"added": [fact.channel]}
-            case ChannelEnded():
-                change = {"removed": [fact.channel]}
-            case _:
-                return
+        kind = {ChannelCreated: "added", ChannelEnded: "removed"}.get(type(fact))
+        if kind is None:
+            return
         if not self._noted:
             self._defer(self._publish)
-        self._noted.append(change)
+        self._noted.append({kind: [fact.channel]})
 
     def _publish(self) -> None:
         noted, self._noted = self._noted, []

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
+import inspect
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tricklecast.trickle import __version__
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import InvalidChannelName, InvalidURL, TrickleError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """Where a sub-command lives.
+    """A sub-command that is not loaded yet.
 
     Attributes:
-        module, function: its function, which may be a coroutine, and whose docstring is its help.
-        summary: its line in the list of commands, known without loading it.
-        extra: the optional dependency that it needs, and that dependency's import name.
+        module, function: the command's function; it may be a coroutine function, and its docstring is the help.
+        summary: the command's line in the list of commands.
+        extra: the optional dependency that the command needs, and that dependency's import name.
     """
 
     module: str
@@ -43,8 +48,10 @@ COMMANDS: Final = {
         "tricklecast.subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."
     ),
     "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels."),
-    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token."),
-    "token inspect": Mount("tricklecast.app.access.cli", "inspect", "Show what an access token says."),
+    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", ("tokens", "jwt")),
+    "token inspect": Mount(
+        "tricklecast.app.access.cli", "inspect", "Show what an access token says.", ("tokens", "jwt")
+    ),
     "storms": Mount("tricklecast.analytics.command.cli", "storms", "Find retry storms in access logs."),
     "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
     "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
@@ -53,20 +60,24 @@ COMMANDS: Final = {
     "simulate": Mount(
         "tricklecast.analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."
     ),
-    "stress": Mount("tricklecast.app.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."),
-    "conformance": Mount("tricklecast.app.conformance.cli", "conformance", "Check a server against the wire protocol."),
-    "demo": Mount("tricklecast.app.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
+    "stress": Mount(
+        "tricklecast.app.tools.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."
+    ),
+    "conformance": Mount(
+        "tricklecast.app.tools.conformance.cli", "conformance", "Check a server against the wire protocol."
+    ),
+    "demo": Mount("tricklecast.app.tools.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are listed from a table, and loaded when they are called.
+    """A group that lists its commands from :data:`COMMANDS`, and loads one when it is called.
 
-    A command's name may have two words: ``storms watch`` is called where the second word says so, and ``storms`` where
-    it says anything else.
+    A command's name may have two words: with the second word ``watch``, ``storms`` is the command ``storms watch``;
+    with any other, or none, it is the command ``storms``.
 
     Attributes:
-        words: what the names of its commands begin with in the table: nothing, or a first word and a space.
+        words: prefix of its commands' names in the table: empty, or a first word and a space.
     """
 
     words = ""
@@ -88,7 +99,7 @@ class LazyGroup(TyperGroup):
 
 
 def _first_word(word: str) -> LazyGroup:
-    """The commands whose names begin with this word; it does nothing by itself."""
+    """A group of the commands whose names begin with this word; alone it prints its help."""
     group = LazyGroup(name=word, no_args_is_help=True, rich_markup_mode=None)
     group.words = f"{word} "
     return group
@@ -100,8 +111,6 @@ def load(name: str) -> Any:
     Raises:
         TrickleError: a package that it needs is not installed.
     """
-    from tricklecast.app.running import runnable  # brings asyncio along, which takes longer than `--help`
-
     mount = COMMANDS[name]
     try:
         function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
@@ -121,11 +130,60 @@ def _missing(name: str, mount: Mount, error: ModuleNotFoundError) -> Exception:
     return TrickleError(f'{name} needs {package}: pip install "tricklecast[{mount.extra[0]}]"')
 
 
+def runnable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A coroutine function as a plain function with the same parameters; a plain function as it is."""
+    if not inspect.iscoroutinefunction(function):
+        return function
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        return run(function(*args, **kwargs))
+
+    return command
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run a command that is a coroutine.
+
+    The first SIGINT, SIGTERM or SIGHUP cancels it, and a second one cancels its clean-up. A closing terminal sends
+    SIGHUP; a command that was started with ``nohup`` ignores it.
+
+    The event loop takes the signals. ``asyncio.run`` would cancel between any two bytecodes, possibly in the middle of
+    a change to a future.
+
+    Raises:
+        typer.Exit: a signal has interrupted it; the code is 128 plus the signal's number, as in shells.
+    """
+    import asyncio  # takes longer to load than `--help` takes
+
+    caught: list[int] = []
+
+    async def interruptible() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop(number: int) -> None:
+            caught.append(number)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        return await main
+
+    try:
+        return asyncio.run(interruptible())
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        raise typer.Exit(128 + caught[0]) from None
+
+
 cli = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
-    # Plain help: importing rich takes longer than all the rest.
+    # Importing rich, for coloured help, would take longer than all the rest.
     rich_markup_mode=None,
     help="Segmented HTTP pub/sub for live media: publish numbered segments, and read them while they are written.",
 )
@@ -145,19 +203,25 @@ def root(
 
 
 def main() -> None:
-    """Run the command line: errors of ours are one line on standard error, and exit code 1."""
+    """Run the command line. A :exc:`TrickleError` is one line on standard error, and an exit code.
+
+    The exit code is the error's own, 2 (wrong usage) for a URL that cannot be used, and otherwise 1.
+    """
     try:
         cli()
+    except (InvalidURL, InvalidChannelName) as error:
+        sys.stderr.write(f"tricklecast: {error}\n")
+        sys.exit(2)
     except TrickleError as error:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(getattr(error, "exit_code", 1))
     except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody to tell. Keep the interpreter from trying again at exit.
+        # The reader of our output has gone. Without this the interpreter would flush once more at exit.
         sys.stdout = None
         sys.exit(141)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        sys.stdout = None  # where a report did not fit, perhaps: as above
+        sys.stdout = None  # as above, if it was standard output that did not fit
         sys.stderr.write(f"tricklecast: {error.strerror}\n")
         sys.exit(1)

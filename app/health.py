@@ -1,4 +1,7 @@
-"""`tricklecast health`: whether the server on this machine lives, wherever it listens."""
+"""`tricklecast health`: asks the server on this machine whether it is alive.
+
+Docker runs it every few seconds: it imports little.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from tricklecast.trickle.errors import InvalidInput, TrickleError
 TIMEOUT_S: Final = 2.0
 
 _HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""How a server that listens on all addresses is reached from its own machine."""
+"""The address at which a server that listens on all addresses is reached from its own machine."""
 
 
 class Unhealthy(TrickleError):
-    """The server does not answer, or not as it should."""
+    """The server does not answer, or does not answer 200."""
 
 
 def write_address(file: Path, address: str) -> None:
-    """Leave a note for :func:`health`: at which URL health checks are answered.
+    """Write the URL at which the server answers health checks, for :func:`health`.
 
     Raises:
         InvalidInput: the file cannot be written.
@@ -35,7 +38,7 @@ def write_address(file: Path, address: str) -> None:
 
 
 def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Ask a server on this machine whether it lives. A certificate is not checked: it is for another name.
+    """Ask a server on this machine whether it is alive. Its certificate is not checked: it is for another host name.
 
     Raises:
         Unhealthy: it does not answer with 200 in time.

@@ -1,25 +1,29 @@
-"""`tricklecast serve`: its options are made from the settings, so that none can be forgotten."""
+"""`tricklecast serve`: its options are made from the settings, so that no setting lacks one."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import os
+import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from pydantic.fields import FieldInfo
 
 from tricklecast.app.access.settings import AccessSettings
-from tricklecast.app.environment import overlooked
-from tricklecast.app.settings import Loaded, Settings, load
+from tricklecast.app.data_plane.cors import ANY
+from tricklecast.app.settings import Loaded, Settings, load, unknown_variables
+
+ANNOUNCEMENT: Final = "tricklecast is listening on "
+"""Beginning of the line that the server prints when it listens; its URL follows."""
 
 
 def _option(name: str, field: FieldInfo) -> Any:
-    """The command-line option of one setting; not given means: look elsewhere."""
-    default = {None: "off", (): "none"}.get(field.default, field.default)
-    # Not in brackets: those would be taken for markup, and vanish from the help.
+    """The command-line option of one setting; without it the value comes from the environment or the file."""
+    default = {None: "off", (): "none", (ANY,): ANY}.get(field.default, field.default)
+    # In parentheses: typer takes brackets for markup and drops them.
     text = f"{field.description} (default: {str(default).lower() if isinstance(default, bool) else default})"
     flag = "--" + name.replace("_", "-")
     if field.annotation is bool:
@@ -28,7 +32,10 @@ def _option(name: str, field: FieldInfo) -> Any:
     metavar = {"ByteSize": "SIZE", "float": "SECONDS", "Path": "FILE", "int": "N"}.get(
         kinds[0].__name__ if kinds else type(get_args(field.annotation)[0]).__name__, "TEXT"
     )
-    metavar = "N" if name.endswith("_per_s") else "NETWORKS" if field.default == () else metavar
+    metavar = "N" if name.endswith("_per_s") else metavar
+    metavar = {"trusted_proxies": "NETWORKS", "cors_read_origins": "ORIGINS", "cors_write_origins": "ORIGINS"}.get(
+        name, metavar
+    )
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 
 
@@ -40,27 +47,40 @@ def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
     SIGTERM and Ctrl-C drain: waiting clients are sent away, running segments may finish; a second one stops at once.
     """
     loaded = load(values, config)
-    if (warning := overlooked(os.environ)) is not None:
+    if (warning := unknown_variables(os.environ)) is not None:
         typer.echo(f"tricklecast: {warning}", err=True)
     if show_config:
         typer.echo(describe(loaded))
         return
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     from tricklecast.app.access_log import STDOUT
-    from tricklecast.app.announcing import announce_on_stderr, announce_on_stdout
     from tricklecast.app.server import serve as run
 
-    run(loaded.settings, announce_on_stderr if loaded.settings.access_log == STDOUT else announce_on_stdout)
+    # Among the lines of an access log on standard output the announcement would be no JSON.
+    run(loaded.settings, _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout)
+
+
+def _announce_on_stdout(address: str) -> None:
+    """Print the server's URL at once; the server goes on if nobody reads it."""
+    try:
+        sys.stdout.write(f"{ANNOUNCEMENT}{address}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stdout = None  # or the interpreter would try to flush it again at its end
+
+
+def _announce_on_stderr(address: str) -> None:
+    sys.stderr.write(f"{ANNOUNCEMENT}{address}\n")
 
 
 def describe(loaded: Loaded) -> str:
-    """Every setting as a TOML line, with where its value came from."""
+    """Every setting as a TOML line, with the source of its value as a comment."""
     lines = []
-    for name, origin in loaded.origins.items():
+    for name, source in loaded.sources.items():
         value = getattr(loaded.settings, name)
-        lines.append((_toml(name, value), origin))
+        lines.append((_toml(name, value), source))
     width = max(len(line) for line, _ in lines)
-    return "\n".join(f"{line:<{width}}  # {origin}" for line, origin in lines)
+    return "\n".join(f"{line:<{width}}  # {source}" for line, source in lines)
 
 
 def _toml(name: str, value: object) -> str:
@@ -86,7 +106,7 @@ def _signature() -> inspect.Signature:
     config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.", show_default=False)]
     show = Annotated[bool, typer.Option("--show-config", help="Print every setting and where it came from, and stop.")]
     options = {"config": (config, None), "show_config": (show, False)}
-    # Who may do what comes last, as in the documentation: what is inherited would come first.
+    # Access control comes last, as in the documentation; pydantic lists inherited fields first.
     fields = sorted(Settings.model_fields.items(), key=lambda item: item[0] in AccessSettings.model_fields)
     options |= {name: (_option(name, field), None) for name, field in fields}
     return inspect.Signature(

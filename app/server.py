@@ -1,60 +1,72 @@
-"""The composition root: the one place that wires the parts together and runs them."""
+"""The composition root: wires the parts of the server together and runs them."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import socket
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
-from tricklecast.app.allocator import Trimmer, keep_large_blocks_apart
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.control_plane.api import channels_router
-from tricklecast.app.control_plane.health import health_router
-from tricklecast.app.control_plane.limits import LimitRequests
-from tricklecast.app.control_plane.records import RecordRequests
+from tricklecast.app.control_plane.api import channels_router, health_router
+from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
+from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.connection import Endpoint
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.app.descriptors import attainable_limits
-from tricklecast.app.drain import drain, end
 from tricklecast.app.health import write_address
-from tricklecast.app.listeners import nothing_else, serve_on
-from tricklecast.app.listening import CannotServe, address_of, listen
-from tricklecast.app.metrics.endpoint import metrics_router
+from tricklecast.app.listener import (
+    CannotServe,
+    accept_on,
+    address_of,
+    attainable_limits,
+    listen,
+    not_found,
+    tls_context,
+    tune,
+)
+from tricklecast.app.metrics import metrics_router
 from tricklecast.app.settings import Settings
-from tricklecast.app.sockets import tune
-from tricklecast.app.sweeper import sweep
-from tricklecast.app.tls import tls_context
+from tricklecast.app.shutdown import drain, end
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Event
 
+_LOGGER = logging.getLogger(__name__)
+
+SWEEP_S: Final = 0.25
+"""Period of the server's one timer, and so the precision of all graces, drains and time-outs."""
+
+_UNUSED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+
 
 def serve(settings: Settings, announce: Callable[[str], None]) -> None:
-    """Run a server until it is told to stop (SIGTERM, SIGINT); a second signal stops it at once.
+    """Run a server until SIGTERM or SIGINT; a second one stops it at once.
 
-    SIGHUP opens the access log anew; without one it is a SIGTERM.
+    SIGHUP reopens the access log; without an access log it is a SIGTERM. SIGUSR1 and SIGUSR2 do nothing.
 
     Args:
-        announce: told the address of the base path as soon as the server really listens.
+        settings: the server's.
+        announce: gets the URL of the base path as soon as the server listens.
 
     Raises:
-        CannotServe: the address, or the certificate, cannot be used.
+        CannotServe: the address or the certificate cannot be used, or the process may open too few files.
         AccessLogError: the access log cannot be written.
         InvalidInput: a file that a setting names cannot be used.
     """
+    limits = attainable_limits(settings)
     listener = listen(settings.host, settings.port)
     tune(listener, peer_timeout_s=settings.peer_timeout_s)
     control = None
@@ -65,17 +77,18 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         except CannotServe:
             listener.close()
             raise
-    # Before uvicorn has its own handlers a signal is remembered; after it, while the log is completed, it is too late.
+    # A signal that comes before uvicorn has installed its handlers, or after it has removed them, is only remembered.
     early: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: early.append(number))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
+    before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
     try:
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, control or listener))
-        uvloop.run(_serve(settings, listener, control, announce, early))
+        uvloop.run(_serve(settings, limits, listener, control, announce, early))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
@@ -87,14 +100,20 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             settings.health_file.unlink(missing_ok=True)
 
 
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """By default these signals end a process at once: all exchanges would break, without a drain."""
+    del frame
+    _LOGGER.warning("%s is ignored; SIGTERM ends the server", signal.Signals(number).name)
+
+
 async def _serve(
     settings: Settings,
+    limits: Limits,
     listener: socket.socket,
     control: socket.socket | None,
     announce: Callable[[str], None],
     early: list[int],
 ) -> None:
-    keep_large_blocks_apart()
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
     loop = asyncio.get_running_loop()
@@ -108,9 +127,10 @@ async def _serve(
 
     journal = Journal()
     journal.subscribe(on_fact, ChannelCreated, ChannelEnded)
-    registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, journal=journal)
+    registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
     access = Access(settings, node)
-    plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node)
+    sink = log.put if log else None
+    plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
     if log is not None:
         await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
@@ -120,15 +140,15 @@ async def _serve(
     server = Server(uvicorn_config(settings, plane, log, access), plane, log, announce, settings)
     if control is not None:
         server.control = (control_config(settings, plane, log, access), control)
-    # A terminal that closes ends a server; where there is a log, SIGHUP is what tools that rename logs send.
+    # SIGHUP comes from tools that rename logs, and, to a server without a log, from a terminal that closes.
     loop.add_signal_handler(signal.SIGHUP, log.reopen if log else server.stop)
     server.should_exit = bool(early)
     async with asyncio.TaskGroup() as group:
         writing = group.create_task(log.run()) if log else None
         if writing is not None:
-            # A log that never worked stops the server: its operator believes that there is one.
+            # Without its access log the server stops: its operator relies on the log.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
-        beside = [group.create_task(task) for task in (sweep(plane), access.run(), Trimmer().run())]
+        beside = [group.create_task(task) for task in (sweep(plane), access.run())]
         await server.serve(sockets=[listener])
         for task in beside:
             task.cancel()
@@ -137,11 +157,22 @@ async def _serve(
             log.close()
 
 
+async def sweep(plane: DataPlane) -> None:
+    """Let the data plane do what is due, four times a second, until cancelled; measures the event loop's lag."""
+    while True:
+        due = plane.clock() + SWEEP_S
+        await asyncio.sleep(SWEEP_S)
+        now = plane.clock()
+        # A timer may come a little early: it is set in whole milliseconds.
+        plane.loop_lag.add(max(0, int((now - due) * 1_000_000)))
+        plane.tick(now)
+
+
 class Server(uvicorn.Server):
-    """uvicorn's server with our beginning and end.
+    """uvicorn's server with listeners and a shutdown of our own.
 
     Attributes:
-        control: how and where the control plane is served, if it has an address of its own; set before the start.
+        control: configuration and socket of the control plane, if it has an address of its own; set before the start.
 
     Raises:
         CannotServe: the TLS certificate or key cannot be used.
@@ -174,27 +205,25 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn's own listener would count a connection when its TLS handshake is over.
-        await super().startup([] if self._tls else sockets)
-        if self._tls is not None:
-            for listener in sockets or []:
-                await serve_on(self, self.config, listener, self._plane, self._tls)
-        # on_tick makes the first date header only after this; the data plane answers from now on.
-        await self.on_tick(0)
-        # What the imports made stays for good: keep the collector from walking it again and again, and let it look
-        # at new objects less often than the default of every 700.
+        # No sockets: uvicorn's own listener would count a connection when its TLS handshake is over.
+        await super().startup([])
+        for listener in sockets or []:
+            await accept_on(self, self.config, listener, self._plane, self._tls)
+        await self.on_tick(0)  # makes the date header of the control plane's answers
+        # Objects that the imports made stay for ever: the garbage collector need not walk them again and again, and
+        # looks at new objects less often than the default of every 700.
         gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 20, 50)
         if self._log is not None:
             self._log.event(Event.SERVER_READY)
         if self.control is not None:
-            await serve_on(self, *self.control, self._plane, self._tls)
+            await accept_on(self, *self.control, self._plane, self._tls)
         for server, path in zip(self.servers, (self._settings.base_path, " (control plane)"), strict=False):
             self._announce(address_of(self._settings, server.sockets[0]) + path)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain, and end. uvicorn would stop listening first: whoever comes then meets a reset instead of a 503."""
+        """Drain, and end. uvicorn would stop listening first, and reset new clients instead of answering 503."""
         plane = self._plane
         if self._log is not None:
             waiting = sum(connection.waiting for connection in plane.connections)
@@ -207,23 +236,23 @@ class Server(uvicorn.Server):
         await end(plane, self.server_state)
 
     async def _hurry(self) -> bool:
-        await self.on_tick(0)  # keeps the date of the answers right
+        await self.on_tick(0)  # keeps the date header right
         return self.force_exit
 
 
 def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
-    """How uvicorn is run at the address of the channels."""
+    """uvicorn's configuration at the address of the channels."""
     if settings.control_port is None:
-        return _config(settings, control_plane(plane, log, access), plane, Endpoint(plane))
-    return _config(settings, RecordRequests(LimitRequests(nothing_else, plane), plane), plane, Endpoint(plane))
+        return _config(control_plane(settings, plane, log, access), Endpoint(plane))
+    return _config(RecordRequests(LimitRequests(not_found, plane), plane), Endpoint(plane))
 
 
 def control_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
-    """How uvicorn is run at the control plane's own address."""
-    return _config(settings, control_plane(plane, log, access), plane, Endpoint(plane, routes=False))
+    """uvicorn's configuration at the control plane's own address."""
+    return _config(control_plane(settings, plane, log, access), Endpoint(plane, routes=False))
 
 
-def _config(settings: Settings, app: ASGIApp, plane: DataPlane, endpoint: Endpoint) -> uvicorn.Config:
+def _config(app: ASGIApp, endpoint: Endpoint) -> uvicorn.Config:
     config = uvicorn.Config(
         cast(Any, app),
         http=cast(Any, endpoint),
@@ -234,15 +263,14 @@ def _config(settings: Settings, app: ASGIApp, plane: DataPlane, endpoint: Endpoi
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # who a client is, is the same for both planes: app/data_plane/identity.py
+        proxy_headers=False,  # app/data_plane/client_address.py finds a client's address, for both planes alike
         headers=[("server", f"tricklecast/{__version__}")],
-        timeout_keep_alive=settings.keep_alive_s,
     )
     config.load()
     return config
 
 
-def control_plane(plane: DataPlane, log: AccessLog | None, access: Access) -> FastAPI:
+def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> FastAPI:
     """The FastAPI application for everything outside the base path."""
     api = FastAPI(
         title="tricklecast",
@@ -253,7 +281,9 @@ def control_plane(plane: DataPlane, log: AccessLog | None, access: Access) -> Fa
     api.include_router(channels_router(plane))
     api.include_router(health_router(plane.registry))
     api.include_router(metrics_router(plane, log, access))
-    access.guard(api, plane.jitter)
+    access.protect(api)
+    # A preflight carries no token: it must not come as far as the access control.
+    api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)
     api.add_middleware(LimitRequests, plane=plane)
     api.add_middleware(RecordRequests, plane=plane)
     return api
@@ -273,7 +303,7 @@ def _access_log(settings: Settings, node: str) -> AccessLog | None:
 
 
 def _log_fact(log: AccessLog, fact: Fact) -> None:
-    """Channels' beginnings and ends are the triggers that storms are joined to."""
+    """Log that a channel began or ended: the storm report joins storms to these events."""
     match fact:
         case ChannelCreated():
             log.event(Event.CHANNEL_CREATE, channel=fact.channel, epoch=fact.epoch)

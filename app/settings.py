@@ -1,45 +1,56 @@
-"""Every setting of the server, with its unit in its name, and where each value came from."""
+"""Every setting of the server, with its unit in its name, and the source of each value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ByteSize, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
 
 from tricklecast.app.access.settings import AccessSettings
-from tricklecast.app.admission_settings import AdmissionSettings
 from tricklecast.app.core.drain import Drain
 from tricklecast.app.core.limits import Limits
+from tricklecast.app.data_plane.client_address import Network
 from tricklecast.app.data_plane.context import Options
+from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path
+from tricklecast.trickle.terminal import TOKEN_VARIABLE
 
 _LIMITS = Limits()
 _OPTIONS = Options()
 
+_MESSAGES: Final = {"extra_forbidden": "there is no such setting", "path_type": "the path of a file is wanted"}
+"""Texts for errors that pydantic describes in its own terms."""
 
-_IN_WORDS: Final = {"extra_forbidden": "there is no such setting", "path_type": "the path of a file is wanted"}
-"""What pydantic says in terms of its own."""
+_ORIGIN: Final = re.compile(r"https?://[a-z0-9._~\[\]:-]+")
+
+MAX_NAMED: Final = 5
+MAX_NAME_LENGTH: Final = 64
+"""A warning names so many unknown variables, with so many characters of each."""
 
 
 class InvalidSettings(InvalidInput):
-    """A setting has a value that it cannot have."""
+    """A value or the name of a setting is wrong."""
 
 
-class Settings(AccessSettings, AdmissionSettings):
+class Settings(AccessSettings):
     """Settings of one server, frozen. Sizes take a unit (``64MiB``); times are seconds."""
 
     model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True)
@@ -67,6 +78,38 @@ class Settings(AccessSettings, AdmissionSettings):
     max_total_bytes: ByteSize = Field(ByteSize(_LIMITS.total_bytes), gt=0, description="Memory of all segments.")
     max_channels: int = Field(_LIMITS.channels, ge=1, description="Channels at a time.")
     max_readers: int = Field(_LIMITS.readers, ge=1, description="Readers at a time, waiting ones included.")
+    max_readers_per_channel: int = Field(0, ge=0, description="Readers of one channel at a time; 0 for any number.")
+    max_publishers: int = Field(
+        _LIMITS.publishers or 0,
+        ge=0,
+        description="Publishing requests at a time, preconnects included; 0 for any number.",
+    )
+    max_connections: int = Field(
+        _LIMITS.connections or 0, ge=0, description="Connections at a time; 0 for as many as can be opened."
+    )
+    per_ip_limit: int = Field(0, ge=0, description="Requests of one client address at a time; 0 for any number.")
+    per_ip_connections: int = Field(
+        0, ge=0, description="Connections of one client address at a time; 0 for any number."
+    )
+    per_ip_requests_per_s: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Requests of one client address per second in the long run; 0 for any number.",
+    )
+    per_ip_burst: int = Field(_LIMITS.client_burst, ge=1, description="How many of them may come at once.")
+    per_ip_addresses: int = Field(
+        _LIMITS.clients, ge=1, description="Client addresses told apart; more share the limits of one."
+    )
+    trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
+        (), description="Networks of proxies whose X-Forwarded-For is believed, with commas between them."
+    )
+    cors_read_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (ANY,), description="Origins whose web pages may read, such as https://example.org; * for all."
+    )
+    cors_write_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Origins whose web pages may publish, end channels and use the control plane."
+    )
     publisher_grace_s: float = Field(
         _LIMITS.publisher_grace_s, ge=0, description="How long a segment waits for its lost publisher to resume it."
     )
@@ -132,7 +175,7 @@ class Settings(AccessSettings, AdmissionSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only what is passed in: :func:`load` reads the other sources, since it must tell where a value came from."""
+        """Use only the arguments: :func:`load` reads the other sources itself and notes where each value came from."""
         return (init_settings,)
 
     @field_validator("base_path")
@@ -147,6 +190,20 @@ class Settings(AccessSettings, AdmissionSettings):
         if (first := path.lstrip("/").partition("/")[0]) in CONTROL_PLANE:
             raise ValueError(f"/{first} belongs to the control plane")
         return path
+
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _networks(cls, value: object) -> object:
+        return tuple(ip_network(network) for network in _listed(value, "10.0.0.0/8, ::1"))
+
+    @field_validator("cors_read_origins", "cors_write_origins", mode="before")
+    @classmethod
+    def _origins(cls, value: object) -> object:
+        origins = tuple(origin.lower() for origin in _listed(value, "https://example.org, or *"))
+        for origin in origins:
+            if origin != ANY and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; write scheme://host or scheme://host:port, or *")
+        return origins
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -194,7 +251,7 @@ class Settings(AccessSettings, AdmissionSettings):
         )
 
     def drain(self, now: float) -> Drain:
-        """The end of a server that begins now."""
+        """The plan of a shutdown that begins now."""
         return Drain(
             begun_at=now,
             spread_s=self.shutdown_drain_s,
@@ -211,13 +268,24 @@ class Settings(AccessSettings, AdmissionSettings):
             reader_lag_s=self.reader_lag_s,
             metrics_channels=self.metrics_channels,
             head_timeout_s=self.head_timeout_s,
+            keep_alive_s=self.keep_alive_s,
             storm_guard=self.storm_guard == "on",
             trusted_proxies=self.trusted_proxies,
+            cors_read_origins=self.cors_read_origins,
+            cors_write_origins=self.cors_write_origins,
         )
 
 
-class Origin(StrEnum):
-    """Where a value came from; of several the last of this list wins."""
+def _listed(value: object, example: str) -> list[str]:
+    """The items of a text with commas, or of a list; empty ones are left out."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple):
+        raise ValueError(f"a list is wanted, such as {example}")
+    return [text for item in listed if (text := str(item).strip())]
+
+
+class Source(StrEnum):
+    """Where a value came from. If several sources have a value, the last one in this list wins."""
 
     DEFAULT = "default"
     FILE = "file"
@@ -227,10 +295,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and where each came from."""
+    """Settings, and the source of each."""
 
     settings: Settings
-    origins: dict[str, Origin]
+    sources: dict[str, Source]
 
 
 def load(arguments: Mapping[str, Any], config: Path | None = None) -> Loaded:
@@ -244,19 +312,19 @@ def load(arguments: Mapping[str, Any], config: Path | None = None) -> Loaded:
         InvalidSettings: the file cannot be read, or a value or a key is wrong.
     """
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(Settings.model_fields, Origin.DEFAULT)
+    sources = dict.fromkeys(Settings.model_fields, Source.DEFAULT)
     layers = (
-        (Origin.FILE, _read_file(config)),
-        (Origin.ENVIRONMENT, EnvSettingsSource(Settings)()),
-        (Origin.COMMAND_LINE, {name: value for name, value in arguments.items() if value is not None}),
+        (Source.FILE, _read_file(config)),
+        (Source.ENVIRONMENT, EnvSettingsSource(Settings)()),
+        (Source.COMMAND_LINE, {name: value for name, value in arguments.items() if value is not None}),
     )
-    for origin, layer in layers:
+    for source, layer in layers:
         values.update(layer)
-        origins.update(dict.fromkeys(layer, origin))
+        sources.update(dict.fromkeys(layer, source))
     try:
-        return Loaded(Settings.model_validate(values), {name: origins[name] for name in Settings.model_fields})
+        return Loaded(Settings.model_validate(values), {name: sources[name] for name in Settings.model_fields})
     except ValidationError as error:
-        raise InvalidSettings(_one_line(error, origins)) from None
+        raise InvalidSettings(_one_line(error, sources)) from None
 
 
 def _read_file(config: Path | None) -> dict[str, Any]:
@@ -270,11 +338,41 @@ def _read_file(config: Path | None) -> dict[str, Any]:
         raise InvalidSettings(f"config: cannot read {config}: {error}") from None
 
 
-def _one_line(error: ValidationError, origins: Mapping[str, Origin]) -> str:
+def _one_line(error: ValidationError, sources: Mapping[str, Source]) -> str:
     problems = []
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"])
-        message = _IN_WORDS.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-        origin = f" ({origins[name]})" if name in origins else ""
-        problems.append(f"{name}: {message}{origin}" if name else message)
+        message = _MESSAGES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
+        source = f" ({sources[name]})" if name in sources else ""
+        problems.append(f"{name}: {message}{source}" if name else message)
     return "; ".join(problems)
+
+
+def unknown_variables(names: Iterable[str]) -> str | None:
+    """Warn about environment variables that begin like settings and are none, such as a misspelt limit.
+
+    They are no error, since other programs may use the prefix: for a service called ``tricklecast`` Kubernetes sets
+    ``TRICKLECAST_SERVICE_HOST``. The warning tells names only, no values.
+
+    Args:
+        names: of all environment variables, in any case.
+
+    Returns:
+        One line with the unknown names and the setting that each most resembles; ``None`` if there are none.
+    """
+    prefix = Settings.model_config["env_prefix"]
+    known = {name.upper() for name in Settings.model_fields} | {TOKEN_VARIABLE.removeprefix(prefix)}
+    unknown = sorted(
+        name for name in names if name.upper().startswith(prefix) and name[len(prefix) :].upper() not in known
+    )
+    if not unknown:
+        return None
+    named = []
+    for name in unknown[:MAX_NAMED]:
+        # 0.75: a letter or two are wrong, missing or one too many.
+        nearest = get_close_matches(name[len(prefix) : MAX_NAME_LENGTH].upper(), sorted(known), n=1, cutoff=0.75)
+        hint = f" (did you mean {prefix}{nearest[0]}?)" if nearest else ""
+        # The name of a variable may contain anything, line ends included.
+        named.append(ascii(name)[1:-1][:MAX_NAME_LENGTH] + hint)
+    more = f" and {len(unknown) - MAX_NAMED} more" if len(unknown) > MAX_NAMED else ""
+    return f"no setting, and ignored: {', '.join(named)}{more}"

@@ -1,7 +1,7 @@
 """A real server for the tests of programs that publish or subscribe.
 
-It is a process of its own, as in production: it can be stopped, killed and started again while the program runs.
-:mod:`publisher.testing` and :mod:`subscriber.testing` offer it
+The server is a process of its own, as in production: a test can stop it, kill it and start it again while the program
+under test runs. :mod:`tricklecast.publisher.testing` and :mod:`tricklecast.subscriber.testing` export it
 (docs/adr/0004-a-server-for-the-users-tests.md).
 """
 
@@ -21,34 +21,34 @@ from urllib.parse import quote
 
 import orjson
 
-from tricklecast.app.announcing import ANNOUNCEMENT
+from tricklecast.app.serve_cli import ANNOUNCEMENT
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import FIELD_NAMES, AccessRecord, Kind
 
 START_S: Final = 30.0
-"""Longest time until the server listens, in seconds: it takes 1 s, and more only on a machine that is overloaded."""
+"""Longest time until the server listens, in seconds; usually it takes 1 s."""
 
 STOP_S: Final = 30.0
-"""More than a server takes to stop on the slowest machine, in seconds; after it the process is killed."""
+"""Time to stop, in seconds; then the process is killed."""
 
 QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1, "shutdown_restart_s": 0}
-"""Settings that a test's server has unless it is given others: nobody wants to wait for its end."""
+"""Settings of a test's server unless the test gives others: it ends quickly."""
 
 _LOOK_AGAIN_S: Final = 0.02
 
 
 class ServerFailed(TrickleError):
-    """The server did not start, or did not do in time what it should; the message holds what it wrote."""
+    """The server did not start, stop or log in time; the message holds its output on standard error."""
 
 
 class TestServer:
-    """A server that listens.
+    """A running server.
 
     Attributes:
-        base: URL of the base path; channels live below it.
+        base: URL of the base path, below which the channels are.
     """
 
-    __test__ = False  # or pytest would take it for a test
+    __test__ = False  # or pytest would collect it as a test
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.base = ""
@@ -59,16 +59,16 @@ class TestServer:
         self._start(0)
 
     def url(self, channel: str) -> str:
-        """The URL of a channel, which need not exist: the first publisher makes it."""
+        """The URL of a channel, which need not exist: the first publisher creates it."""
         return f"{self.base}/{quote(channel, safe='')}"
 
     @property
     def port(self) -> int:
-        """Where it listens; the same for its whole life."""
+        """The TCP port; restarts keep it."""
         return int(self.base.split("://", 1)[1].partition("/")[0].rpartition(":")[2])
 
     def stop(self) -> int:
-        """SIGTERM: the server sends everybody away and ends. Returns its exit code; 0 is the good one.
+        """Send SIGTERM and wait until the server has drained; returns its exit code, 0 for success.
 
         Raises:
             ServerFailed: it did not end within 30 s, and was killed.
@@ -83,35 +83,35 @@ class TestServer:
             raise ServerFailed(f"the server does not stop{self._said()}") from None
 
     def kill(self) -> None:
-        """SIGKILL: the server is gone at once, with all that it held, and all connections break."""
+        """Send SIGKILL: all connections break, and all channels and segments are lost."""
         if self._process is not None:
             self._process.kill()
             self._end()
 
     def restart(self) -> None:
-        """Start a server on the same port with the same settings; one that still runs is stopped first.
+        """Stop the server if it runs, and start one on the same port with the same settings.
 
-        Channels and segments live in memory, so that the new one has none.
+        Channels and segments live in memory: the new server has none.
 
         Raises:
-            ServerFailed: it does not start; on a busy host somebody else may have taken the port.
+            ServerFailed: the server does not start, for example because another program has taken the port.
         """
         self.stop()
         self._start(self.port)
 
     def records(self, count: int = 0, *, within_s: float = 10.0, **fields: Any) -> list[AccessRecord]:
-        """What was asked of the server so far, one record per request that has ended, over all restarts.
+        """The access records so far, one per request that has ended, over all restarts.
 
-        Records are written a tenth of a second after their requests, so say how many there must be. This blocks: in
-        a coroutine use ``await anyio.to_thread.run_sync(server.records)``.
+        The server writes a record a tenth of a second after its request has ended: pass the number that must be there.
+        This call blocks; in a coroutine use ``await anyio.to_thread.run_sync(server.records)``.
 
         Args:
-            count: wait until there are at least so many.
-            within_s: how long to wait for them, in seconds.
-            fields: only records with these values: ``op="read"``, ``channel="cam"``, ...
+            count: wait until there are at least so many records.
+            within_s: how long to wait, in seconds.
+            fields: return only records with these values, for example ``op="read"``, ``channel="cam"``.
 
         Raises:
-            ServerFailed: there were fewer when the time was over.
+            ServerFailed: there were fewer records when the time was over.
         """
         deadline = time.monotonic() + within_s
         while len(found := [record for record in self._logged() if _matches(record, fields)]) < count:
@@ -122,11 +122,11 @@ class TestServer:
 
     def _start(self, port: int) -> None:
         self._starts += 1
-        # A log for each start: the last line of a server that was killed may be torn.
+        # One log per start: the last line of a killed server may be torn.
         log = self._folder / f"access{self._starts:04d}.jsonl"
         options = _options({**self._settings, "port": port, "access_log": log})
         with self._output.open("w") as output:
-            # -P: a folder named "app" where the tests are run must not be taken for ours.
+            # -P: Python must not import a folder called "tricklecast" in the test's working directory.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tricklecast", "serve", *options],
                 stdout=subprocess.PIPE,
@@ -137,7 +137,7 @@ class TestServer:
         self.base = self._announced()
 
     def _announced(self) -> str:
-        """Wait until the server says that it listens; returns its base URL."""
+        """Wait until the server announces that it listens; returns its base URL."""
         assert self._process is not None
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], START_S)
@@ -178,11 +178,11 @@ def server(**settings: Any) -> Iterator[TestServer]:
     """Run a server on a free port until the block ends.
 
     Args:
-        settings: those of ``tricklecast serve``, with underscores: ``window_segments=8``, ``channel_drain_s=0``.
-            Environment variables of this process do not count.
+        settings: settings of ``tricklecast serve``, with underscores: ``window_segments=8``, ``channel_drain_s=0``.
+            The environment variables of this process are ignored.
 
     Raises:
-        ServerFailed: it does not start; the message says why.
+        ServerFailed: the server does not start; the message says why.
     """
     with tempfile.TemporaryDirectory(prefix="tricklecast-test-") as folder:
         running = TestServer(Path(folder), settings)
@@ -215,8 +215,8 @@ def _options(settings: dict[str, Any]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without the server's settings, and with the place this module was found at."""
+    """This process's environment without the server's settings, and with this package on the module search path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    places = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+    places = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return environment

@@ -7,8 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from tricklecast.trickle.picture_clock import read
-from tricklecast.trickle.producer_time import PACKET_BYTES, read_temi
+from tricklecast.trickle.media.clock import PACKET_BYTES, read_clock, read_temi
 
 RATE: Final = 25
 """Pictures per second, the test source's default."""
@@ -77,7 +76,7 @@ def _clock_ms(frame: object) -> int | None:
 
     assert isinstance(frame, VideoFrame)
     pixels, stride = memoryview(frame.planes[0]), frame.planes[0].line_size
-    return read(lambda x, y: pixels[y * stride + x], frame.width, frame.height)
+    return read_clock(lambda x, y: pixels[y * stride + x], frame.width, frame.height)
 
 
 class _Tap:

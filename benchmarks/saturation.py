@@ -101,12 +101,10 @@ def measure(contender: Contender, load: Load, cores: Cores, seconds: float) -> S
     """
     with running(contender, cores.server) as (pid, port), ExitStack() as stack:
         probe = "/trickle/neighbour/next" if contender is GO else "/healthz"
-        job = {"pid": pid, "port": port, "probe": probe, "load": asdict(load)}
-        roles = [
-            stack.enter_context(_Role(role, job, cores))
-            for role in ROLES
-            if role != "slow readers" or load.stalled + load.drip
-        ]
+        wanted = [role for role in ROLES if role != "slow readers" or load.stalled + load.drip]
+        roles = [stack.enter_context(_Role(role, cores)) for role in wanted]
+        for role in roles:
+            role.connect({"pid": pid, "port": port, "probe": probe, "load": asdict(load)})
         start = time.monotonic() + SETTLE_S
         begin = start + WARM_UP_S
         times = Times(start, begin, begin + seconds, begin + seconds + GRACE_S)
@@ -127,8 +125,9 @@ def measure(contender: Contender, load: Load, cores: Cores, seconds: float) -> S
 class _Role:
     """A process of clients; leaving the context ends it."""
 
-    def __init__(self, role: str, job: dict[str, Any], cores: Cores) -> None:
+    def __init__(self, role: str, cores: Cores) -> None:
         self._role = role
+        self._error = ""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.load.saturation"],
             stdin=subprocess.PIPE,
@@ -138,10 +137,6 @@ class _Role:
             cwd=ROOT,
             preexec_fn=bind(cores.others()),
         )
-        self._tell({**job, "role": role})
-        assert self._process.stdout is not None
-        if self._process.stdout.readline().strip() != READY:
-            raise self._failure()
 
     def __enter__(self) -> _Role:
         return self
@@ -149,6 +144,17 @@ class _Role:
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.communicate()
+
+    def connect(self, job: dict[str, Any]) -> None:
+        """Tell the process what it has to do, and wait until it has connected.
+
+        Raises:
+            BenchmarkError: the process did not connect.
+        """
+        self._tell({**job, "role": self._role})
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != READY:
+            raise self._failure()
 
     def run(self, times: Times) -> None:
         """Tell the process when it has to do what."""
@@ -178,8 +184,9 @@ class _Role:
             raise self._failure() from None
 
     def _failure(self) -> BenchmarkError:
-        error = getattr(self, "_error", None) or self._process.communicate()[1]
-        return BenchmarkError(f"{self._role}: {error.strip().rpartition(chr(10))[2] or 'ended without a word'}")
+        error = self._error or self._process.communicate()[1]
+        last = error.strip().rpartition("\n")[2]
+        return BenchmarkError(f"{self._role}: {last or 'the process ended without a message'}")
 
 
 COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (

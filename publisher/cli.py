@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import inspect
-import os
-import ssl
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from tricklecast.publisher import cli_options as options
 from tricklecast.publisher.core import parse_start
 from tricklecast.publisher.raw import parse_by
-from tricklecast.trickle.bearer import bearer_for
-from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle.terminal import (
+    CaFile,
+    Token,
+    TokenFile,
+    bearer_for,
+    checked,
+    parse_bitrate,
+    parse_duration,
+    tls_context,
+)
 
 if TYPE_CHECKING:
     from tricklecast.publisher.job import Raw
     from tricklecast.publisher.media.relay import MediaOptions
     from tricklecast.publisher.media.transcode import TranscodeOptions
-
-T = TypeVar("T")
 
 _OF_MEDIA: Final = (
     *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reconnect", "loop"),
@@ -38,9 +41,9 @@ async def publish(
     start: options.Start = "resume",
     keep: options.Keep = False,
     content_type: options.ContentType = None,
-    ca_file: options.CaFile = None,
-    token: options.Token = None,
-    token_file: options.TokenFile = None,
+    ca_file: CaFile = None,
+    token: Token = None,
+    token_file: TokenFile = None,
     realtime: options.Realtime = True,
     container: options.Container = "mpegts",
     min_segment: options.MinSegment = "1s",
@@ -76,7 +79,7 @@ async def publish(
     my-program | tricklecast publish $URL - --raw --by line
     """
     values = dict(locals())
-    ChannelURL.parse(url)
+    channel_url(url)
     from tricklecast.publisher.job import Job, Media
 
     if raw:
@@ -99,15 +102,15 @@ async def publish(
         media = _media(container, realtime, min_segment, segment, encoding, reconnect, reconnect_for, loop)
         what = Media(source, _pairs(input_option or []), media)
         if media.plays != 1 and not what.repeats:
-            raise typer.BadParameter(f"only a file can be played again, and {source} is none", param_hint="--loop")
+            raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
     job = Job(
         url=url,
         what=what,
-        start=_checked(parse_start, start, "--start"),
-        content_type=_checked(_media_type, content_type, "--content-type") or what.content_type,
+        start=checked("--start", parse_start, start),
+        content_type=checked("--content-type", _media_type, content_type) or what.content_type,
         keep=keep,
-        verify=True if ca_file is None else _context(ca_file),
-        auth=bearer_for(token, token_file, os.environ),
+        verify=checked("--ca-file", tls_context, ca_file) or True,
+        auth=bearer_for(token, token_file),
     )
     totals = await job.run()
     if totals.lost or totals.dropped:
@@ -125,7 +128,7 @@ def _refuse_media(values: Mapping[str, Any]) -> None:
 def _raw(source: str, by: str | None) -> Raw:
     from tricklecast.publisher.job import STDIN, Raw
 
-    return Raw(None if source == STDIN else source, _checked(parse_by, by or options.DEFAULT_BY, "--by"))
+    return Raw(None if source == STDIN else source, checked("--by", parse_by, by or options.DEFAULT_BY))
 
 
 def _media(
@@ -140,17 +143,16 @@ def _media(
 ) -> MediaOptions:
     from tricklecast.publisher.media.relay import ContainerKind, MediaOptions
     from tricklecast.publisher.media.remux import Cutting
-    from tricklecast.trickle.amounts import parse_duration
 
     return MediaOptions(
         container=ContainerKind(container),
         cutting=Cutting(
-            _checked(parse_duration, min_segment, "--min-segment"), _checked(parse_duration, segment, "--segment")
+            checked("--min-segment", parse_duration, min_segment), checked("--segment", parse_duration, segment)
         ),
         realtime=realtime,
         transcode=encoding,
         reconnect=reconnect,
-        reconnect_for_s=_checked(parse_duration, reconnect_for, "--reconnect-for"),
+        reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
         plays=_plays(loop),
     )
 
@@ -158,7 +160,6 @@ def _media(
 def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None:
     from tricklecast.publisher.media.coding import PRESETS, AudioCodec
     from tricklecast.publisher.media.transcode import TranscodeOptions
-    from tricklecast.trickle.amounts import parse_bitrate, parse_duration
 
     parsers: dict[str, Callable[[Any], Any]] = {
         "video_bitrate": parse_bitrate,
@@ -173,11 +174,11 @@ def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None
         return None
     if values.get("preset", PRESETS[0]) not in PRESETS:
         raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
-    checked = {
-        name: _checked(parsers.get(name, lambda value: value), value, f"--{name.replace('_', '-')}")
+    parsed = {
+        name: checked(f"--{name.replace('_', '-')}", parsers.get(name, lambda value: value), value)
         for name, value in values.items()
     }
-    return TranscodeOptions(**checked)
+    return TranscodeOptions(**parsed)
 
 
 def _plays(loop: str) -> int | None:
@@ -199,17 +200,3 @@ def _media_type(text: str | None) -> str | None:
     from tricklecast.publisher.exchanges import media_type
 
     return None if text is None else media_type(text)
-
-
-def _checked(parse: Callable[[Any], T], text: Any, option: str) -> T:
-    try:
-        return parse(text)
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
-
-
-def _context(ca_file: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except OSError as error:  # SSLError included
-        raise InvalidInput(f"cannot read certificates from {ca_file}: {error.strerror}") from error

@@ -1,8 +1,7 @@
-"""The arguments and options of ``tricklecast publish``: what they are called, and what their help says."""
+"""The arguments and options of ``tricklecast publish``: their names, and the text of their help."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
@@ -40,19 +39,6 @@ ContentType = Annotated[
     typer.Option(
         help="Media type of the segments.",
         show_default=f"{wire.MPEG_TS} or {wire.MP4}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
-    ),
-]
-CaFile = Annotated[
-    Path | None, typer.Option(help="Certificates (PEM) that an https server is checked against.", dir_okay=False)
-]
-Token = Annotated[
-    str | None,
-    typer.Option(metavar="TOKEN", help="Access token; everybody on this machine can see it: better is the next one."),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="File with the access token, read for each request. Without, TRICKLECAST_TOKEN counts.", dir_okay=False
     ),
 ]
 

@@ -39,8 +39,8 @@ from tricklecast.publisher.statistics import Statistics
 from tricklecast.publisher.transport import DuplexTransport
 from tricklecast.publisher.verdicts import Advance, Receipt, RetryAfter, Stop
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
-from tricklecast.trickle.paths import ChannelURL
 
 __all__ = ["Publisher", "Segment"]
 
@@ -69,7 +69,7 @@ class _State(Enum):
 
 
 class Publisher:
-    """Publishes the segments of one channel.
+    """Publishes the segments of one channel, under asyncio or trio.
 
     The request for the next segment is opened ahead, as soon as the current one has its first byte, so that a
     segment begins without a round trip. All requests run inside the ``async with`` block. Segments may overlap and be
@@ -100,7 +100,8 @@ class Publisher:
             that grows beyond that is lost if its connection breaks.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
-        headers: sent with every request, for an access token, say.
+        headers: sent with every request, as in ``{"Authorization": "Bearer …"}``. Headers of the connection and of the
+            body's framing (``Content-Length``, ``Host`` …) are not allowed.
         auth: any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         transport: replaces the transport. It must read the answer while it writes the body, as
@@ -109,8 +110,7 @@ class Publisher:
         rng: where the jitter of retries comes from.
 
     Raises:
-        InvalidInput: the URL, or one of ``content_type``, ``start``, ``preconnect``, ``max_in_flight``, ``when_full``,
-            ``retain_bytes`` and ``idle_rotation_s``, is wrong.
+        InvalidInput: an argument is wrong.
 
     Attributes:
         url: the channel, taken apart.
@@ -134,9 +134,10 @@ class Publisher:
         rng: Random | None = None,
     ) -> None:
         self._options = _options(preconnect, max_in_flight, when_full, retain_bytes)
-        if idle_rotation_s is not None and idle_rotation_s <= 0:
-            raise InvalidInput(f"idle_rotation_s is above 0 or None, not {idle_rotation_s!r}")
-        self.url = ChannelURL.parse(url)
+        if idle_rotation_s is not None:
+            check_number("idle_rotation_s", idle_rotation_s, above=0)
+        check_headers(headers or {})
+        self.url = channel_url(url)
         client = uuid4().hex
         self._plan = Plan(parse_start(start), rng=rng or Random(), name=client)
         self._idle_rotation_s = idle_rotation_s
@@ -277,14 +278,11 @@ class Publisher:
 
 
 def _options(preconnect: int, max_in_flight: int, when_full: str, retain_bytes: int) -> Options:
-    if not 0 <= preconnect <= MAX_PRECONNECT:
-        raise InvalidInput(f"preconnect is 0 to {MAX_PRECONNECT}, not {preconnect!r}")
-    if max_in_flight < 1:
-        raise InvalidInput(f"max_in_flight is at least 1, not {max_in_flight!r}")
+    check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
+    check_number("max_in_flight", max_in_flight, at_least=1, whole=True)
+    check_number("retain_bytes", retain_bytes, at_least=0, whole=True)
     if when_full not in list(WhenFull):
         raise InvalidInput(f"when_full is 'drop' or 'wait', not {when_full!r}")
-    if retain_bytes < 0:
-        raise InvalidInput(f"retain_bytes is at least 0, not {retain_bytes!r}")
     return Options(preconnect, max_in_flight, WhenFull(when_full), retain_bytes)
 
 

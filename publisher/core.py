@@ -78,7 +78,7 @@ def parse_start(value: str | int) -> Start:
             return value
         case str() if NUMBER.fullmatch(value):
             return int(value)
-        case int() if 0 <= value <= wire.LAST_SEQ:
+        case int() if 0 <= value <= wire.LAST_SEQ and not isinstance(value, bool):
             return value
     raise InvalidInput(f"start is 'resume', 'reset' or a seq, not {value!r}")
 

@@ -9,7 +9,8 @@ import httpx
 from tricklecast.publisher.body import Sending
 from tricklecast.publisher.verdicts import Answered, Lost, Outcome, Ticket
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.errors import ConnectionLost, InvalidInput, RemoteProtocolError
+from tricklecast.trickle.client.arguments import check_header_value
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError
 from tricklecast.trickle.paths import ChannelURL
 
 USER_AGENT: Final = f"tricklecast/{__version__}"
@@ -27,13 +28,12 @@ _DETAIL_BYTES: Final = 1024
 
 
 def media_type(text: str) -> str:
-    """What may stand in ``Content-Type``.
+    """Check the media type of segments.
 
     Raises:
-        InvalidInput: it is not printable ASCII.
+        InvalidInput: a header cannot carry it.
     """
-    if not (text.isascii() and text.isprintable()):
-        raise InvalidInput(f"a media type is printable ASCII, not {text[:40]!r}")
+    check_header_value("Content-Type", text)
     return text
 
 

@@ -18,8 +18,8 @@ from tricklecast.publisher.status import Status
 from tricklecast.publisher.steps import Step
 from tricklecast.publisher.worker import IsStopped, Source, stepping
 from tricklecast.trickle import wire
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import Bearer
 
 if TYPE_CHECKING:
     from tricklecast.publisher.media.relay import MediaOptions
@@ -99,8 +99,15 @@ class Media:
         return self.options.realtime
 
     @property
+    def name(self) -> str:
+        """The input's name in messages."""
+        from tricklecast.publisher.media.inputs import Input
+
+        return Input.parse(self.source).name
+
+    @property
     def repeats(self) -> bool:
-        """Whether it can be played again."""
+        """Whether the input can be played again."""
         from tricklecast.publisher.media.inputs import Input, Kind
 
         return Input.parse(self.source).kind is Kind.FILE
@@ -146,7 +153,7 @@ class Job:
         Raises:
             TrickleError: it could not be read, or not be published.
         """
-        status = Status(self.url)
+        status = Status(wire.redacted(self.url))
         publisher = self._publisher()
         feed: Feed | None = None
         how = "broken off"

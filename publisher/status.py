@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.feed import Totals
 from tricklecast.publisher.statistics import Statistics
-from tricklecast.trickle import words
+from tricklecast.trickle.terminal import count, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,9 +69,9 @@ class Status:
         now = time.monotonic()
         seq = "waiting" if totals.seq is None else f"segment {totals.seq}"
         rate = f"{self._rate.per_second(now, totals.bytes) * 8 / 1e6:.2f} Mbit/s"
-        size, elapsed = words.size(totals.bytes), f"{now - self._begun_at:.0f} s"
+        amount, elapsed = size(totals.bytes), f"{now - self._begun_at:.0f} s"
         counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
-        troubles = [f"{name} {count}" for name, count in counts.items() if count]
+        troubles = [f"{name} {number}" for name, number in counts.items() if number]
         if self._source:
             troubles.append(self._source)
         state = [rate, f"{statistics.in_flight} in flight", *troubles]
@@ -79,9 +79,9 @@ class Status:
         lines = (
             "  ".join(parts)
             for parts in (
-                [self._url, seq, size, *state, elapsed],
-                [channel, seq, size, *state, elapsed],
-                [seq, size, *state, elapsed],
+                [self._url, seq, amount, *state, elapsed],
+                [channel, seq, amount, *state, elapsed],
+                [seq, amount, *state, elapsed],
                 [seq, *state, elapsed],
                 [seq, *state],
                 [seq, rate, *troubles],
@@ -95,15 +95,13 @@ class Status:
     def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
         """What was published, and how it ended."""
         elapsed_s = time.monotonic() - self._begun_at
-        parts = [
-            f"published {words.count(totals.segments, 'segment')} ({words.size(totals.bytes)}) in {elapsed_s:.1f} s"
-        ]
+        parts = [f"published {count(totals.segments, 'segment')} ({size(totals.bytes)}) in {elapsed_s:.1f} s"]
         if totals.seq is not None:
             parts.append(f"the last one {totals.seq}")
         if statistics.retries:
-            parts.append(words.count(statistics.retries, "retry", "retries"))
+            parts.append(count(statistics.retries, "retry", "retries"))
         counts = {"dropped": totals.dropped, "lost": totals.lost}
-        parts += [f"{count} {name}" for name, count in counts.items() if count]
+        parts += [f"{number} {name}" for name, number in counts.items() if number]
         return f"{', '.join(parts)}; {how}"
 
 

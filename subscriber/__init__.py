@@ -19,7 +19,7 @@ from tricklecast.subscriber.start import AnyStart
 from tricklecast.subscriber.statistics import Statistics
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.subscriber.verdicts import OnLag
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import Position
 
 __all__ = [
     "AnyStart",

@@ -1,63 +1,91 @@
-"""Work that goes on while the user does something else, and ends with whoever wanted it.
+"""Work in a task that any other task may stop.
 
 A task group cannot do this: its cancel scope belongs to the task that entered it, but an async generator may be closed
-by another one, as asyncio does with a generator that was dropped. So here is the only place in this package that makes
-a task by itself; that binds it to asyncio.
+by another one, as asyncio does with a generator that was dropped. This is the only module of the package that makes a
+task by itself: an asyncio task, or a system task of trio.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Final
 
 import anyio
 
 from tricklecast.trickle.errors import ClosedHere
 
+_TASKS: Final[set[asyncio.Task[None]]] = set()
+"""Running tasks: the event loop itself holds only weak references to them."""
+
 
 class Background:
-    """Work in a task of its own. Whoever begins it stops it, from whichever task.
+    """Work in a task of its own. The task that began the work, or any other one, stops it.
 
     Args:
-        work: what to do; called within the task, unless that is stopped before.
+        work: called within the new task, unless :meth:`stop` comes first.
     """
 
-    __slots__ = ("_scope", "_task")
+    __slots__ = ("_error", "_over", "_scope")
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
-        # Cancelled through a scope, since that cannot get lost: it is felt at every await until the work is over.
+        # A scope cancels the work, since it cannot get lost: every await until the end of the work feels it.
         self._scope = anyio.CancelScope()
-        self._task = asyncio.get_running_loop().create_task(self._run(work))
-        self._task.add_done_callback(_see)
+        self._over = anyio.Event()
+        self._error: BaseException | None = None
+        trio = sys.modules.get("trio")
+        if trio is not None and trio.lowlevel.in_trio_task():
+            trio.lowlevel.spawn_system_task(self._run_in_trio, work, context=copy_context())
+        else:
+            task = asyncio.get_running_loop().create_task(self._run(work))
+            _TASKS.add(task)
+            task.add_done_callback(self._finish)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         if not self._scope.cancel_called:
             with self._scope:
                 await work()
 
+    async def _run_in_trio(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._error = _cancelled()  # stays if the program ends, and trio with it
+        try:
+            await self._run(work)
+            self._error = None
+        except Exception as error:  # from a system task, it would end the whole program
+            self._error = error
+        finally:
+            self._over.set()
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        _TASKS.discard(task)
+        # Asking for the exception also keeps asyncio from complaining that nobody did.
+        self._error = _cancelled() if task.cancelled() else task.exception()
+        self._over.set()
+
     async def over(self) -> None:
-        """Wait until the work is over. The one who waits can be cancelled without harm to the work."""
-        await asyncio.wait((self._task,))
+        """Wait until the work is over. Cancelling the waiting task does not touch the work."""
+        await self._over.wait()
 
     def check(self) -> None:
-        """Ask how the work ended; it must be over.
+        """Raise the error with which the work ended, if it ended with one; the work must be over.
 
         Raises:
-            ClosedHere: its task was cancelled, by somebody who cancels all tasks there are.
-            BaseException: what the work raised, as it is.
+            ClosedHere: the program cancelled all tasks, this one among them.
+            BaseException: the work raised it.
         """
-        if self._task.cancelled():
-            raise ClosedHere("the subscriber's own task was cancelled")
-        self._task.result()
+        if self._error is not None:
+            raise self._error
 
     async def stop(self) -> None:
-        """Cancel the work and wait until it is over; being cancelled meanwhile takes effect afterwards.
+        """Cancel the work and wait until it is over. Cancelling the waiting task takes effect afterwards.
 
-        What the work raises then is of interest to nobody.
+        An error of the work is dropped.
         """
         self._scope.cancel()
         cancelled: asyncio.CancelledError | None = None
-        while not self._task.done():
+        while not self._over.is_set():
             try:
                 with anyio.CancelScope(shield=True):
                     await self.over()
@@ -67,7 +95,5 @@ class Background:
             raise cancelled
 
 
-def _see(task: asyncio.Task[None]) -> None:
-    """Look at an exception, or asyncio complains that nobody did: what nobody waits for may fail."""
-    if not task.cancelled():
-        task.exception()
+def _cancelled() -> ClosedHere:
+    return ClosedHere("the subscriber's own task was cancelled")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final, assert_never
+from typing import Final, assert_never, get_args
 
 import anyio
 import httpx
@@ -27,13 +27,12 @@ from tricklecast.subscriber.start import AnyStart, Start
 from tricklecast.subscriber.statistics import Counters, Statistics
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.subscriber.verdicts import Advance, End, OnLag, Stop
-from tricklecast.trickle.errors import InvalidURL, TrickleError
-from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
+from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 
 
 class Subscriber(SingleUse[Segment]):
-    """Reads a channel, segment by segment, under asyncio.
+    """Reads a channel, segment by segment, under asyncio or trio.
 
     ::
 
@@ -44,7 +43,8 @@ class Subscriber(SingleUse[Segment]):
     The loop ends when the channel does. Everything else that ends it raises a type of ``trickle.errors``, whose
     ``resume`` is the ``start`` with which another subscriber goes on without loss. A loop that is left early, by
     ``break``, an exception or a cancellation, closes its connections a moment later; with ``async with Subscriber(…)
-    as subscriber:`` around it they are closed where the block ends, and the loop can be left and taken up again.
+    as subscriber:`` around it they are closed where the block ends, and the loop can be left and taken up again. Under
+    trio, use the block: trio warns of an async generator that is dropped.
 
     No segment is missed in silence: those before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
     It makes at most *segments + reconnects + waited / 20 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
@@ -68,11 +68,12 @@ class Subscriber(SingleUse[Segment]):
             middle of a segment stays unseen.
         auth: any authentication that httpx knows; not together with ``client``.
         client: an ``httpx.AsyncClient`` to use (for auth, proxies, headers); it is not closed here. Give it a
-            :class:`TrailerTransport` to see truncations.
+            :class:`TrailerTransport` to see truncations. Its headers may not be those of the connection or of a body's
+            framing (``Content-Length``, ``Host`` …).
         runtime: clock, sleep and randomness.
 
     Raises:
-        InvalidURL, InvalidChannelName, InvalidSeq, ValueError: an argument cannot be used.
+        InvalidInput: an argument is wrong.
     """
 
     def __init__(
@@ -90,11 +91,17 @@ class Subscriber(SingleUse[Segment]):
         client: httpx.AsyncClient | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self.url: Final = ChannelURL.parse(url)
-        try:
-            httpx.URL(str(self.url))
-        except httpx.InvalidURL as error:
-            raise InvalidURL(url, str(error)) from None
+        self.url: Final = channel_url(url)
+        check_number("wait_for_channel_s", wait_for_channel_s, at_least=0)
+        check_number("refresh_s", refresh_s, above=0)
+        if stall_timeout_s is not None:
+            check_number("stall_timeout_s", stall_timeout_s, above=0)
+        if on_lag not in list(OnLag):
+            raise InvalidInput(f"on_lag is 'live', 'earliest' or 'fail', not {on_lag!r}")
+        if on_broken not in get_args(OnBroken):
+            raise InvalidInput(f"on_broken is 'skip' or 'raise', not {on_broken!r}")
+        if client is not None:
+            check_headers(client.headers)
         super().__init__()
         self._runtime = runtime or Runtime()
         begin = Start.parse(start)

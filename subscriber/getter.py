@@ -43,6 +43,7 @@ class Getter:
 
     def __init__(self, url: ChannelURL, client: httpx.AsyncClient) -> None:
         self._url = url
+        self._server = wire.redacted(url.root)
         self._client = client
         self._headers = {
             "Accept-Encoding": "identity",
@@ -72,10 +73,10 @@ class Getter:
             try:
                 response = await self._client.send(request, stream=True)
             except GarbageAnswer as error:
-                return RemoteProtocolError(seq=ask.seq, detail=f"{self._url.root}: {error}")
+                return RemoteProtocolError(seq=ask.seq, detail=f"{self._server}: {error}")
             except httpx.TransportError as error:
                 lost = Gone if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout) else ConnectionLost
-                return lost(seq=ask.seq, detail=f"{self._url.root}: {error or type(error).__name__}")
+                return lost(seq=ask.seq, detail=f"{self._server}: {error or type(error).__name__}")
         return None if response is None else await _read_head(ask, response)
 
 

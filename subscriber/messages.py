@@ -27,8 +27,8 @@ from tricklecast.subscriber.segment import OnBroken, Segment
 from tricklecast.subscriber.single_use import SingleUse
 from tricklecast.subscriber.start import AnyStart
 from tricklecast.subscriber.verdicts import OnLag
-from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, SegmentTooLarge
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.client.arguments import check_number
+from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
@@ -244,10 +244,14 @@ def json_messages(
 
     Args:
         url: the channel.
-        limit: longest document, in bytes.
-        on_error: whether a segment that is no JSON document raises or is counted and left out.
-        options: what :class:`~tricklecast.subscriber.Subscriber` takes.
+        limit: the length of the longest document, in bytes.
+        on_error: ``"raise"``, or ``"skip"`` to count a segment that is not a JSON document and go on.
+        options: the other arguments of :class:`~tricklecast.subscriber.Subscriber`.
+
+    Raises:
+        InvalidInput: an argument is wrong.
     """
+    check_number("limit", limit, at_least=1, whole=True)
     subscriber, tally = Subscriber(url, **options), _Tally()
     return Messages(subscriber, _Segments(subscriber, tally, limit), tally, on_error)
 
@@ -263,9 +267,13 @@ def json_lines(
 
     Args:
         url: the channel.
-        limit: longest line, in bytes.
-        on_error: whether a line that is no JSON document raises or is counted and left out.
-        options: what :class:`~tricklecast.subscriber.Subscriber` takes.
+        limit: the length of the longest line, in bytes.
+        on_error: ``"raise"``, or ``"skip"`` to count a line that is not a JSON document and go on.
+        options: the other arguments of :class:`~tricklecast.subscriber.Subscriber`.
+
+    Raises:
+        InvalidInput: an argument is wrong.
     """
+    check_number("limit", limit, at_least=1, whole=True)
     subscriber, tally = Subscriber(url, **options), _Tally()
     return Messages(subscriber, _SegmentsOfLines(subscriber, tally, limit), tally, on_error)

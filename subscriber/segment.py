@@ -14,8 +14,7 @@ from tricklecast.subscriber.again import Again, Read
 from tricklecast.subscriber.getter import body_of
 from tricklecast.subscriber.verdicts import Advance
 from tricklecast.trickle import wire
-from tricklecast.trickle.errors import ClosedHere, ConnectionLost, SegmentTooLarge
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge
 
 READ_LIMIT: Final = 64 * 1024 * 1024
 """Most bytes that ``read()`` takes by default: the server's own limit for a segment."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.errors import Position
 from tricklecast.trickle.paths import parse_seq
-from tricklecast.trickle.position import Position
 
 AnyStart: TypeAlias = int | str | Position
 """``"next"``, ``"current"``, ``"earliest"``, N, -N, a :class:`Position`, or the text of any of these."""

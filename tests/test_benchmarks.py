@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from benchmarks import overload
+from benchmarks import overload, saturation
 from benchmarks.endurance.logs import read_logs
 from benchmarks.endurance.run import Outcome, soak
 from benchmarks.endurance.run import Plan as Soak
 from benchmarks.endurance.slope import growth
 from benchmarks.fanout import Plan, run, to_report
+from benchmarks.load.saturation import Attack, Load
 from benchmarks.pressure.bounds import Bound, Verdict, difference, figure, ratio
 from benchmarks.pressure.sections import SECTIONS, Section, Size
-from benchmarks.references import nchan
+from benchmarks.references import go_livepeer, nchan
 from benchmarks.report import Series, verdicts, warnings
 from benchmarks.scenarios import SCENARIOS, Ask, Exchanges, Idle, Repeat, Scenario, Stream, from_json, quick, to_json
 from benchmarks.servers import FASTAPI, FLOOR, NCHAN, BenchmarkError, Contender, Cores, measure, tricklecast
@@ -76,6 +80,88 @@ def test_runs_scenarios(contender: Contender, names: tuple[str, ...]) -> None:
         (sample,) = report["scenarios"][name]["samples"][contender.name]
         assert sample["share"] == 1.0, name
         assert name in text.getvalue()
+
+
+LOADS = {
+    "ordinary": Load(channels=2, readers=3, chunk_bytes=200, chunks_per_segment=4, rate=50),
+    "slow readers": Load(channels=1, readers=1, chunk_bytes=4096, chunks_per_segment=4, rate=50, stalled=3, drip=2),
+    "a publisher of 1-byte chunks": Load(attack=Attack.TINY_PUBLISHER),
+}
+
+
+@LINUX
+@pytest.mark.parametrize("name", LOADS)
+def test_saturation_measures_a_load_and_its_neighbours(name: str) -> None:
+    """Every chunk of a light load arrives in time; what happens beside a load is measured, whatever the load is."""
+    sample = saturation.measure(tricklecast(), LOADS[name], UNBOUND, 0.3)
+    if LOADS[name].attack is None:
+        assert sample["share"] == 1.0
+        assert sample["refused"] == sample["cut_off"] == 0
+        assert sample["cpu_us"] > 0
+    else:
+        assert math.isnan(sample["share"])
+    assert sample["neighbour_p99_ms"] >= sample["neighbour_p50_ms"] > 0
+    assert sample["probe_p99_ms"] >= sample["probe_p50_ms"] > 0
+
+
+def test_saturation_says_what_a_server_has_not_kept() -> None:
+    """Losses, readers that were cut off, a goodput that falls while more is offered, and failed runs are told."""
+    family = saturation.Family(Load(channels=1, readers=1), (10, 20))
+    good = dict.fromkeys((figure for _, figure, _ in saturation.COLUMNS), 0.0) | {"share": 1.0, "goodput_mb_s": 100.0}
+    bad = {**good, "share": 0.5, "goodput_mb_s": 50.0, "cut_off": 3.0, "load_busy": 0.95}
+    points = [point for point, _ in family.points("x")]
+    assert points == ["x @10/s", "x @20/s", "x"]
+    samples: dict[str, dict[str, dict[str, float] | str]] = {
+        points[0]: {"ours": good},
+        points[1]: {"ours": bad},
+        points[2]: {"ours": "readers: broken"},
+    }
+    assert list(saturation.complaints("ours", samples)) == [
+        "x @20/s: 50.0% delivered (at least 95%)",
+        "x @20/s: 3 readers that read were cut off",
+        "x @20/s: 50.0 MB/s, 100.0 at a lower rate",
+        "x: readers: broken",
+    ]
+    text = io.StringIO()
+    saturation.print_family(Console(file=text, width=200), "x", family, samples)
+    assert "ours failed: readers: broken" in text.getvalue()
+    assert "bottleneck" in text.getvalue()
+
+
+@LINUX
+def test_a_load_whose_clients_fail_is_an_error() -> None:
+    """The error names the clients that failed, and the answer that they got."""
+    small = tricklecast(settings=("--max-channels", "1"))
+    with pytest.raises(BenchmarkError, match=r"publishers: .*unexpected answer: 'HTTP/1.1 503"):
+        saturation.measure(small, Load(channels=3, readers=1), UNBOUND, 0.1)
+
+
+def test_the_go_reference_is_left_out_with_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the pinned commit cannot be had, the reason is one line and nothing is left in the cache."""
+    checkout, cache = tmp_path / "checkout", tmp_path / "cache"
+    subprocess.run(["git", "init", "--quiet", str(checkout)], check=True, env={"PATH": os.environ["PATH"]})
+    monkeypatch.setenv(go_livepeer.CHECKOUT, str(checkout))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    go_livepeer.missing.cache_clear()
+    reason = go_livepeer.missing()
+    go_livepeer.missing.cache_clear()
+    assert reason is not None
+    assert reason.startswith("git: ")
+    assert "\n" not in reason
+    assert not list((cache / "tricklecast-bench").iterdir())
+
+
+@LINUX
+def test_a_reference_that_fails_is_noted_and_has_no_figures() -> None:
+    """The other servers are still measured; a failed run of tricklecast ends the benchmark."""
+    text = io.StringIO()
+    plan = Plan({"idle": TINY["idle"]}, (Contender("broken", "benchmarks.scenarios"), FLOOR), 1, UNBOUND)
+    (series,) = run(plan, Console(file=text, width=140))
+    assert "broken failed in round 1" in text.getvalue()
+    assert series.samples["broken"] == [{}]
+    assert series.cost("floor")
+    with pytest.raises(BenchmarkError):
+        run(replace(plan, contenders=(tricklecast(settings=("--no-such-option",)),)), Console(file=text))
 
 
 def test_only_servers_that_can_take_part_run() -> None:

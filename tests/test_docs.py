@@ -36,7 +36,7 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     for package, page in ((publisher, "publisher"), (subscriber, "subscriber")):
         text = (site / "reference" / "api" / f"{page}.html").read_text(encoding="utf-8")
         named = [name for name in package.__all__ if inspect.isclass(value := vars(package)[name]) or callable(value)]
-        missing = [name for name in named if f'id="{page}.{name}"' not in text]
+        missing = [name for name in named if f'id="tricklecast.{page}.{name}"' not in text]
         assert missing == []
     errors = (site / "reference" / "api" / "errors.html").read_text(encoding="utf-8")
     names = [

@@ -1,4 +1,4 @@
-"""The exceptions of tricklecast.
+"""The exceptions of tricklecast, and the position from which a subscription that failed goes on.
 
 ::
 
@@ -27,12 +27,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from tricklecast.trickle import wire
-
-if TYPE_CHECKING:
-    from tricklecast.trickle.position import Position
 
 _INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
@@ -75,15 +72,63 @@ class InvalidChannelName(InvalidInput):
 
 
 class InvalidURL(InvalidInput):
-    """A URL cannot be that of a tricklecast server or channel."""
+    """A URL cannot be that of a tricklecast server or channel.
+
+    Attributes:
+        url: the URL without its secrets, as :func:`~tricklecast.trickle.wire.redacted` shows it.
+        why: the reason.
+    """
 
     def __init__(self, url: str, why: str) -> None:
-        super().__init__(url, why)
-        self.url = url
+        shown = wire.redacted(url)
+        super().__init__(shown, why)
+        self.url = shown
         self.why = why
 
     def __str__(self) -> str:
         return f"not a usable URL: {self.url!r}: {self.why}"
+
+
+_POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The segment that a subscription reads next.
+
+    A program stores its text (``128@3``, or ``128`` without an epoch) and passes it to a later subscription as
+    ``start``.
+
+    Attributes:
+        seq: the segment's seq, 0 or more.
+        epoch: the epoch of the channel in which the seq was taken; ``None`` if no server has reported it.
+
+    Raises:
+        InvalidSeq: a number is negative or has more than 15 digits.
+    """
+
+    seq: int
+    epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if not _POSITION.fullmatch(str(self)):
+            raise InvalidSeq(str(self))
+
+    def __str__(self) -> str:
+        return f"{self.seq}" if self.epoch is None else f"{self.seq}@{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """Read the text of a position.
+
+        Raises:
+            InvalidSeq: the text is not a position.
+        """
+        match = _POSITION.fullmatch(text)
+        if match is None:
+            raise InvalidSeq(text)
+        seq, epoch = match.groups()
+        return cls(int(seq), None if epoch is None else int(epoch))
 
 
 class LocalProtocolError(TrickleError):

@@ -135,11 +135,15 @@ def parse_server_url(url: str) -> str:
 
 
 def _split(url: str) -> tuple[str, str, str]:
+    if _CONTROL.search(url):  # urlsplit would remove line ends and tabs without a word
+        raise InvalidURL(url, "it contains a control character")
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        raise InvalidURL(url, str(error)) from None
+    except ValueError:
+        # A password with a slash looks like a port: neither the error's text nor what precedes the last @ is shown.
+        _, at, rest = url.rpartition("@")
+        raise InvalidURL(f"***@{rest}" if at else url, "its host or port is not valid") from None
     if parts.scheme not in ("http", "https"):
         raise InvalidURL(url, "it must begin with http:// or https://")
     if not parts.hostname:

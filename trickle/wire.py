@@ -1,7 +1,8 @@
-"""Names and numbers of the trickle wire protocol (docs/reference/protocol.md)."""
+"""Names and numbers of the trickle wire protocol (docs/reference/protocol.md), and how messages show its URLs."""
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Final
 
@@ -111,3 +112,20 @@ PHRASES: Final[dict[int, str]] = {
     Status.VERSION_NOT_SUPPORTED: "HTTP Version Not Supported",
 }
 """Reason phrases, including the one for 470, which HTTP itself does not know."""
+
+# Up to the last @ before the path: a password may contain one that is not encoded. The scheme may be missing.
+_USER = re.compile(r"^(\s*[A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
+_QUERY_VALUE = re.compile(r"(?<==)[^&#]+")
+
+
+def redacted(url: str) -> str:
+    """Return a URL as messages, reports and logs may show it: without user, password and the values of its query.
+
+    A channel's URL has a query for one purpose, an access token, whatever the parameter is called. For example,
+    ``https://me:secret@host/trickle/cam?token=abc`` becomes ``https://***@host/trickle/cam?token=***``.
+
+    Args:
+        url: any text; it need not be a valid URL.
+    """
+    address, mark, query = _USER.sub(r"\1***@", url).partition("?")
+    return address + mark + _QUERY_VALUE.sub("***", query)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         InvalidSeq,
         InvalidURL,
         LocalProtocolError,
+        Position,
         Refused,
         RemoteProtocolError,
         SegmentDropped,
@@ -37,9 +38,8 @@ if TYPE_CHECKING:
         Superseded,
         TrickleError,
     )
-    from tricklecast.trickle.position import Position
 
-_HOMES = {"Position": ".trickle.position", "Publisher": ".publisher", "Subscriber": ".subscriber"}
+_HOMES = {"Publisher": ".publisher", "Subscriber": ".subscriber"}
 
 __all__ = [
     "BrokenByPeer",
@@ -67,7 +67,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used (PEP 562): all but the clients and the position are errors."""
+    """Load a public name when it is first used (PEP 562): all but the two clients are in ``trickle.errors``."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, ".trickle.errors"), __name__), name)

@@ -16,8 +16,8 @@ from tricklecast.analytics.simulate.catalogue import Set
 from tricklecast.analytics.simulate.formats import FormatName
 from tricklecast.analytics.simulate.output import ROTATE_BYTES
 from tricklecast.analytics.simulate.sizes import Sizes, sizes
-from tricklecast.trickle.amounts import parse_duration, parse_size
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import parse_duration, parse_size
 
 if TYPE_CHECKING:
     from tricklecast.analytics.simulate.run import Progress, Request

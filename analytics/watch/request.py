@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.params import StormParams
+from tricklecast.trickle.wire import redacted
 
 KAFKA: Final = "kafka://"
 KAFKA_PORT: Final = 9092
@@ -120,5 +121,5 @@ def checked_url(url: str) -> str:
     except ValueError:
         good = False
     if not good:
-        raise ValueError(f"{url!r} is no http:// or https:// URL")
+        raise ValueError(f"{redacted(url)!r} is no http:// or https:// URL")
     return url

@@ -1,1 +1,1 @@
-"""Who may do what: tokens, rights, webhooks. Nothing of it is loaded, or costs anything, unless it is switched on."""
+"""Access control: tokens, rights, the webhook, the control plane's token. The server loads only what is switched on."""

@@ -1,4 +1,4 @@
-"""``tricklecast token``: make a token for a test or for first steps, and look into one."""
+"""``tricklecast token``: sign a token for tests and first steps, and look into one."""
 
 from __future__ import annotations
 
@@ -7,81 +7,97 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final
 
+import jwt
 import typer
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from tricklecast.app.access.rules import CLAIM, InvalidClaim, Rights
+from tricklecast.app.access.jwks import algorithm_of, read_public_key, read_secret_key
+from tricklecast.app.access.rights import CLAIM, InvalidClaim, InvalidToken, Rights
+from tricklecast.app.access.secrets import InvalidKey, read_file, read_secret
+from tricklecast.app.access.tokens import TokenVerifier
 from tricklecast.trickle.errors import InvalidInput
-
-T = TypeVar("T")
+from tricklecast.trickle.terminal import parse_duration
 
 Channels = list[str] | None
+
+PROBLEMS: Final = {
+    "malformed": "it is no token",
+    "signature": "it was not signed with the key",
+    "key": "it was signed with a key of another type or name",
+    "audience": "it is for another audience",
+    "issuer": "it is from another issuer",
+    "early": "it is not valid yet",
+    "claim": f"exp or {CLAIM} is missing, or does not have the documented form",
+    "expired": "it has expired",
+}
+"""What ``inspect`` tells the user, who has the token anyway, for each reason of an invalid token."""
 
 
 def create(
     key: Annotated[
         Path, typer.Option(help="Secret (HS256) or private key (PEM: RS256, ES256, EdDSA).", dir_okay=False)
     ],
-    publish: Annotated[Channels, typer.Option(metavar="CHANNEL", help="May publish to it; * stands for any.")] = None,
-    subscribe: Annotated[Channels, typer.Option(metavar="CHANNEL", help="May read it.")] = None,
-    manage: Annotated[
-        Channels, typer.Option(metavar="CHANNEL", help="May list, create and end it over the API.")
+    publish: Annotated[
+        Channels, typer.Option(metavar="CHANNEL", help="Allow publishing to it; * stands for any characters.")
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="Whom it is for: the client's name in the access log.")] = None,
-    expires: Annotated[str, typer.Option(metavar="TIME", help="How long it is good: 30s, 10m, 12h.")] = "1h",
-    audience: Annotated[str | None, typer.Option(help="Which server it is for, as its --jwt-audience says.")] = None,
-    issuer: Annotated[str | None, typer.Option(help="Who gives it, as the server's --jwt-issuer says.")] = None,
-    kid: Annotated[str | None, typer.Option(help="Name of the key, as in the server's key set.")] = None,
+    subscribe: Annotated[Channels, typer.Option(metavar="CHANNEL", help="Allow reading it.")] = None,
+    manage: Annotated[
+        Channels, typer.Option(metavar="CHANNEL", help="Allow listing, creating and ending it over the API.")
+    ] = None,
+    subject: Annotated[str | None, typer.Option(help="The client's name in the access log.")] = None,
+    expires: Annotated[str, typer.Option(metavar="TIME", help="Time until it expires: 30s, 10m, 12h.")] = "1h",
+    audience: Annotated[str | None, typer.Option(help="The server's --jwt-audience.")] = None,
+    issuer: Annotated[str | None, typer.Option(help="The server's --jwt-issuer.")] = None,
+    kid: Annotated[str | None, typer.Option(help="Name of the key in the server's key set.")] = None,
     make_key: Annotated[
-        bool, typer.Option("--make-key", help="Write a new secret to the key file first, which must not exist.")
+        bool, typer.Option("--make-key", help="First write a new secret to the key file, which must not exist.")
     ] = False,
 ) -> None:
     """Sign an access token, and print it.
 
-    Each of --publish, --subscribe and --manage may be repeated. A server checks
+    Each of --publish, --subscribe and --manage may be repeated. A server verifies
     the token with the same secret (--jwt-secret-file) or the public key (--jwt-key-file).
 
     \b
     tricklecast token create --key secret --make-key --publish 'cam-*' --subscribe '*'
     """
-    from tricklecast.app.access.signing import sign_token
-    from tricklecast.trickle.amounts import parse_duration
-
     claim = {"publish": publish or [], "subscribe": subscribe or [], "manage": manage or []}
     if not any(claim.values()):
-        raise typer.BadParameter("a token that allows nothing helps nobody: --publish, --subscribe or --manage")
+        raise typer.BadParameter("a token must allow something: --publish, --subscribe or --manage")
     try:
-        rights = Rights.parse(claim)
+        Rights.parse(claim)
     except InvalidClaim as error:
         raise typer.BadParameter(str(error)) from None
-    lasts_s = _checked(parse_duration, expires, "--expires")
+    try:
+        duration_s = parse_duration(expires)
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error), param_hint="--expires") from None
     if make_key:
         _make_key(key)
     now = int(time.time())
-    claims: dict[str, Any] = {"iat": now, "exp": now + max(1, round(lasts_s)), CLAIM: rights.as_claim()}
+    claims: dict[str, Any] = {"iat": now, "exp": now + max(1, round(duration_s)), CLAIM: claim}
     claims |= {name: value for name, value in (("sub", subject), ("aud", audience), ("iss", issuer)) if value}
-    typer.echo(sign_token(key, claims, kid))
+    typer.echo(_sign(key, claims, kid))
 
 
 def inspect(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="A token, or - for standard input.")] = "-",
     key: Annotated[
-        Path | None, typer.Option(help="Check it with this secret or public key (PEM).", dir_okay=False)
+        Path | None, typer.Option(help="Verify it with this secret or public key (PEM).", dir_okay=False)
     ] = None,
-    audience: Annotated[str | None, typer.Option(help="As the server's --jwt-audience.")] = None,
-    issuer: Annotated[str | None, typer.Option(help="As the server's --jwt-issuer.")] = None,
+    audience: Annotated[str | None, typer.Option(help="The server's --jwt-audience.")] = None,
+    issuer: Annotated[str | None, typer.Option(help="The server's --jwt-issuer.")] = None,
 ) -> None:
-    """Show what a token says, and whether it is good.
+    """Show what a token says, and whether it is valid.
 
-    Without --key its signature is not checked. Exit code: 0 as far as could be seen it is good, 1 it is not.
+    Without --key the command does not verify the signature. Exit code: 0 if it found no problem, otherwise 1.
     """
-    from tricklecast.app.access.signing import read_token
-
     text = sys.stdin.read().strip() if token == "-" else token
-    report = read_token(text, key, time.time(), audience=audience, issuer=issuer)
+    report = _inspect(text, key, audience, issuer)
     typer.echo(json.dumps(report, indent=2))
     if report["problems"]:
         raise typer.Exit(1)
@@ -89,18 +105,72 @@ def inspect(
 
 def _make_key(path: Path) -> None:
     try:
-        with open(path, "x", encoding="ascii", opener=_private) as file:
+        with open(path, "x", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(secrets.token_urlsafe(48) + "\n")
     except OSError as error:
         raise InvalidInput(f"cannot make {path}: {error.strerror or error}") from None
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _is_pem(path: Path) -> bool:
+    return b"-----BEGIN" in read_file(path)
 
 
-def _checked(parse: Callable[[str], T], text: str, option: str) -> T:
+def _sign(path: Path, claims: dict[str, Any], kid: str | None) -> str:
+    """Sign a token with the secret or private key in a file.
+
+    Raises:
+        InvalidKey: the file holds neither.
+    """
+    headers = {"kid": kid} if kid else None
+    if not _is_pem(path):
+        return jwt.encode(claims, read_secret(path).get_secret_value(), "HS256", headers=headers)
     try:
-        return parse(text)
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+        private: Any = load_pem_private_key(read_file(path), password=None)
+    except (ValueError, TypeError):
+        raise InvalidKey(f"{path} holds no private key in PEM form without a password") from None
+    return jwt.encode(claims, private, algorithm_of(private.public_key(), path), headers=headers)
+
+
+def _inspect(text: str, path: Path | None, audience: str | None, issuer: str | None) -> dict[str, Any]:
+    """Take a token apart; its signature counts if there is a key file."""
+    try:
+        parts = jwt.decode_complete(text, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        return {"problems": [PROBLEMS["malformed"]]}
+    payload = parts["payload"]
+    report: dict[str, Any] = {"header": parts["header"], "claims": payload}
+    report |= {name: _readable(payload[name]) for name in ("iat", "nbf", "exp") if name in payload}
+    report["checked"] = path is not None
+    report["problems"] = _visible_problems(payload) if path is None else _problems(text, path, audience, issuer)
+    return report
+
+
+def _problems(text: str, path: Path, audience: str | None, issuer: str | None) -> list[str]:
+    keys = read_public_key(path) if _is_pem(path) else read_secret_key(path)
+    try:
+        TokenVerifier(keys, audience=audience, issuer=issuer).verify(text.encode())
+    except InvalidToken as error:
+        return [PROBLEMS[error.why]]
+    return []
+
+
+def _visible_problems(payload: dict[str, Any]) -> list[str]:
+    """The problems that show without a key."""
+    problems = []
+    try:
+        Rights.parse(payload.get(CLAIM))
+    except InvalidClaim as error:
+        problems.append(str(error))
+    end = payload.get("exp")
+    if not isinstance(end, int | float):
+        problems.append("exp is missing, or no time")
+    elif end <= time.time():
+        problems.append(PROBLEMS["expired"])
+    return problems
+
+
+def _readable(value: object) -> str:
+    try:
+        return datetime.fromtimestamp(float(str(value)), UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return "no time"

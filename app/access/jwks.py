@@ -1,43 +1,165 @@
-"""The public keys behind a URL, which change now and then."""
+"""The keys that verify tokens: from files, and from a key server whose key set changes.
+
+The type of a key decides its one algorithm; a token cannot choose another one. So nobody can present a public RSA key
+as an HMAC secret, and ``none`` is no algorithm (RFC 8725, section 3.1).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
+import orjson
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from jwt import PyJWK, PyJWTError, get_algorithm_by_name
+from jwt.utils import base64url_encode
 
-from tricklecast.app.access.keys import InvalidKeys, Key, parse_key_set
-from tricklecast.app.access.outside import outside_client, problem_of
-from tricklecast.app.access.secrets import MAX_BYTES
+from tricklecast.app.access.secrets import MAX_BYTES, InvalidKey, read_file, read_secret
+from tricklecast.app.access.service_client import problem_of, service_client
+
+MIN_RSA_BITS: Final = 2048
+"""NIST SP 800-131A, section 3: shorter keys are no longer acceptable."""
+
+MAX_KEYS: Final = 32
+"""Of one set: the server tries a token without a key's name with all keys of its algorithm."""
 
 TIMEOUT_S: Final = 5.0
-"""For one fetch: requests with a token of an unknown key wait for it."""
+"""Of one fetch: requests with a token of an unknown key wait for it."""
 
 MAX_WAITING: Final = 1024
-"""Requests that wait for a fetch; more are refused at once. Each holds a connection."""
+"""Requests that wait for a fetch, each with its connection; the server refuses further ones at once."""
 
 logger = logging.getLogger("tricklecast.jwks")
 
+Keys = tuple[PyJWK, ...]
 
-class KeyServer:
-    """Fetches keys at the start, when they are old, and, not too often, when a token names one that is not known.
 
-    Keys that were fetched stay good until a fetch succeeds: an outage of the key server locks nobody out.
+def read_secret_key(path: Path) -> Keys:
+    """Read a secret, which is a key for HS256.
+
+    Raises:
+        InvalidKey: the file cannot be read, or its secret is too short.
+    """
+    secret = read_secret(path).get_secret_value()
+    return (PyJWK({"kty": "oct", "k": base64url_encode(secret).decode()}, "HS256"),)
+
+
+def read_public_key(path: Path) -> Keys:
+    """Read a public key in PEM form.
+
+    Raises:
+        InvalidKey: the file cannot be read, or holds anything but a public RSA, P-256 or Ed25519 key.
+    """
+    data = read_file(path)
+    if b"PRIVATE KEY" in data:
+        raise _private(path)
+    try:
+        public = load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        raise InvalidKey(f"{path} holds no public key in PEM form") from None
+    algorithm = algorithm_of(public, path)
+    jwk: Any = get_algorithm_by_name(algorithm).to_jwk(public, as_dict=True)
+    return (PyJWK(jwk, algorithm),)
+
+
+def read_key_set(path: Path) -> Keys:
+    """Read a JSON Web Key Set from a file; see :func:`parse_key_set`."""
+    return parse_key_set(read_file(path), path)
+
+
+def parse_key_set(data: bytes, source: object) -> Keys:
+    """Read a JSON Web Key Set (RFC 7517).
+
+    The server ignores keys for other uses, of other types and for other algorithms. A set without a usable key is
+    valid, since this is how an operator revokes all keys; the log gets a warning.
 
     Args:
-        url: of the JSON Web Key Set.
-        refetch_s: least time between two fetches that somebody asks for, and until a failed one is tried again.
-        max_age_s: after which they are fetched in any case.
-        changed: called when the keys are other ones than before.
+        data: the JSON text.
+        source: the file or URL that it came from, for messages.
+
+    Raises:
+        InvalidKey: the text is no key set, or the set has more than :data:`MAX_KEYS` keys or a private one.
+    """
+    try:
+        entries = orjson.loads(data)["keys"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        entries = None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise InvalidKey(f"{source} holds no JSON Web Key Set")
+    if len(entries) > MAX_KEYS:
+        raise InvalidKey(f"{source} has more than {MAX_KEYS} keys")
+    keys = tuple(key for entry in entries if (key := _usable(entry, source)) is not None)
+    if not keys:
+        logger.warning("%s has no key for RS256, ES256 or EdDSA: no token is valid by it", source)
+    return keys
+
+
+def _usable(entry: Mapping[str, Any], source: object) -> PyJWK | None:
+    """The key, if tokens can be verified with it."""
+    if entry.get("use", "sig") != "sig" or not isinstance(entry.get("kid"), str | None):
+        return None
+    if "d" in entry:
+        raise _private(source)
+    try:
+        key = PyJWK(dict(entry))
+        algorithm = algorithm_of(key.key, source)
+    except (PyJWTError, InvalidKey, UnsupportedAlgorithm, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return key if key.algorithm_name == algorithm else None
+
+
+def algorithm_of(public: object, source: object) -> str:
+    """The one algorithm that a public key is used for.
+
+    Args:
+        public: a key of the package cryptography.
+        source: the file or URL that it came from, for messages.
+
+    Raises:
+        InvalidKey: the key has another type, or is too short.
+    """
+    match public:
+        case RSAPublicKey() if public.key_size >= MIN_RSA_BITS:
+            return "RS256"
+        case RSAPublicKey():
+            raise InvalidKey(f"{source} holds an RSA key of {public.key_size} bits, and {MIN_RSA_BITS} is the least")
+        case EllipticCurvePublicKey() if isinstance(public.curve, SECP256R1):
+            return "ES256"
+        case Ed25519PublicKey():
+            return "EdDSA"
+    raise InvalidKey(f"{source} holds a key that is none of RSA, P-256 and Ed25519")
+
+
+def _private(source: object) -> InvalidKey:
+    return InvalidKey(f"{source} holds a private key: to verify tokens, a server needs only the public one")
+
+
+class RemoteKeySet:
+    """The key set behind a URL.
+
+    The server fetches it at the start, when it is old, and, not too often, when a token names an unknown key. A set
+    that was fetched replaces the former one at once, even if it is empty. A failed fetch and an invalid document change
+    nothing: an outage of the key server locks nobody out.
+
+    Args:
+        url: of the set.
+        refetch_s: least time between two fetches that requests cause, and until a failed fetch is repeated.
+        max_age_s: time after which the server fetches the set in any case.
         clock: seconds, monotonic.
         transport: for tests.
 
     Attributes:
-        keys: those that are known.
+        keys: of the last valid set; another object whenever the set has changed.
+        loaded: whether there was a valid set; before that, the server cannot tell whether a token is valid.
         fetches, failures: so far.
     """
 
@@ -47,34 +169,35 @@ class KeyServer:
         *,
         refetch_s: float,
         max_age_s: float,
-        changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._url = url
         self._refetch_s = refetch_s
         self._max_age_s = max_age_s
-        self._changed = changed
         self._clock = clock
         self._transport = transport
         self._wanted = asyncio.Event()
-        self._next_at = -1.0
+        self._next_at = clock()
         self._fetching = False
         self._waiting: list[Callable[[], None]] = []
-        self._seen: bytes | None = None
-        self.keys: tuple[Key, ...] = ()
+        self._document: bytes | None = None
+        self.keys: Keys = ()
         self.fetches = 0
         self.failures = 0
 
     @property
     def loaded(self) -> bool:
-        """Whether there are keys: before that, nothing can be said about any token."""
-        return self._seen is not None
+        return self._document is not None
 
-    def ask(self, then: Callable[[], None]) -> bool:
-        """Fetch again for a key that is not known; ``then`` is called when that is done, whatever came of it.
+    def refetch(self, then: Callable[[], None]) -> bool:
+        """Fetch the set because a token names an unknown key.
 
-        ``False``: it was done a short time ago, or too many wait already.
+        Args:
+            then: called from the event loop when the fetch has ended, whether it succeeded or not.
+
+        Returns:
+            ``False`` if the last fetch is too recent, or too many requests wait already; ``then`` is not called.
         """
         may_fetch = self._fetching or self._clock() >= self._next_at
         if not may_fetch or len(self._waiting) >= MAX_WAITING:
@@ -86,55 +209,49 @@ class KeyServer:
     async def run(self) -> None:
         """Keep the keys up to date, until cancelled."""
         headers = {"Accept": "application/json"}
-        async with outside_client(self._url, headers, self._transport, timeout_s=TIMEOUT_S) as client:
+        async with service_client(self._url, headers, self._transport, timeout_s=TIMEOUT_S) as client:
             while True:
                 self._fetching = True
-                worked = await self._fetch(client)
+                succeeded = await self._fetch(client)
                 self._fetching = False
                 self._next_at = self._clock() + self._refetch_s
                 self._wanted.clear()
                 waiting, self._waiting = self._waiting, []
-                # Not from here: a fault in what follows must not end this task.
+                # call_soon: an exception in a callback must not end this task.
                 for then in waiting:
                     asyncio.get_running_loop().call_soon(then)
-                await self._pause(self._max_age_s if worked else self._refetch_s)
-
-    async def _pause(self, longest_s: float) -> None:
-        try:
-            async with asyncio.timeout(longest_s):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
+                try:
+                    async with asyncio.timeout(self._max_age_s if succeeded else self._refetch_s):
+                        await self._wanted.wait()
+                except TimeoutError:
+                    pass
 
     async def _fetch(self, client: httpx.AsyncClient) -> bool:
         self.fetches += 1
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                data = await self._get(client)
-            if data != self._seen:
-                self.keys = parse_key_set(data, self._url)
-                self._seen = data
-                self._changed()
+                document = await self._get(client)
+            if document != self._document:
+                self.keys = parse_key_set(document, self._url)
+                self._document = document
             return True
         except TimeoutError:
-            self._failed(f"no answer within {TIMEOUT_S:g} s")
-        except InvalidKeys as error:
-            self._failed(str(error))
+            problem = f"no answer within {TIMEOUT_S:g} s"
+        except InvalidKey as error:
+            problem = str(error)
         except Exception as error:
-            self._failed(problem_of(error))
+            problem = problem_of(error)
+        self.failures += 1
+        logger.warning("no keys from %s: %s", self._url, problem)
         return False
 
     async def _get(self, client: httpx.AsyncClient) -> bytes:
         async with client.stream("GET", self._url) as response:
             if response.status_code != 200:
-                raise InvalidKeys(f"status {response.status_code}")
-            data = b""
+                raise InvalidKey(f"status {response.status_code}")
+            document = b""
             async for chunk in response.aiter_bytes():
-                data += chunk
-                if len(data) > MAX_BYTES:
-                    raise InvalidKeys(f"more than {MAX_BYTES >> 10} KiB")
-            return data
-
-    def _failed(self, problem: str) -> None:
-        self.failures += 1
-        logger.warning("no keys from %s: %s", self._url, problem)
+                document += chunk
+                if len(document) > MAX_BYTES:
+                    raise InvalidKey(f"more than {MAX_BYTES >> 10} KiB")
+            return document

@@ -1,4 +1,4 @@
-"""Secrets: read from files, compared in constant time, never shown."""
+"""Secrets: the server reads them from files, compares them in constant time, and never shows them."""
 
 from __future__ import annotations
 
@@ -7,66 +7,54 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from pydantic import SecretBytes
+
 from tricklecast.trickle.errors import InvalidInput
 
 MIN_BYTES: Final = 32
-"""What HMAC with SHA-256 wants (RFC 7518, section 3.2): a shorter one could be guessed from what it has signed."""
+"""The least that HMAC with SHA-256 needs (RFC 7518, section 3.2): signed texts would give a shorter secret away."""
 
 MAX_BYTES: Final = 64 << 10
+"""The longest file with a secret or keys, and the longest key set behind a URL."""
 
 
-class InvalidSecret(InvalidInput):
-    """A file does not hold what is expected; the message names the file and never says what it holds."""
+class InvalidKey(InvalidInput):
+    """A file or a key set does not hold the secret or the keys that it should. The message never shows its content."""
 
 
-class Secret:
-    """Bytes that nobody gets to see by accident: not in ``repr``, not in a traceback that shows values."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: bytes) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return "Secret(...)"
-
-    def reveal(self) -> bytes:
-        """The bytes, for the one that signs or checks with them."""
-        return self._value
-
-    def equals(self, given: bytes) -> bool:
-        """Whether this is the secret, in a time that tells neither how much of it is right nor how long it is."""
-        return hmac.compare_digest(sha256(given).digest(), sha256(self._value).digest())
-
-
-def read_secret(path: Path, *, least: int = MIN_BYTES) -> Secret:
-    """A secret from a file; white space around it is none of it.
+def read_secret(path: Path, *, least: int = MIN_BYTES) -> SecretBytes:
+    """Read a secret from a file, without the white space around it.
 
     Args:
         path: of the file.
-        least: how many bytes it must have.
+        least: how many bytes the secret must have.
 
     Raises:
-        InvalidSecret: the file cannot be read, or its secret is too short, or too long.
+        InvalidKey: the file cannot be read, or its secret is too short or too long.
     """
     value = read_file(path).strip()
     if len(value) < least:
         make = f"(openssl rand -hex {least})"
-        raise InvalidSecret(f"{path} holds {len(value)} bytes, and a secret has at least {least} {make}")
-    return Secret(value)
+        raise InvalidKey(f"{path} holds {len(value)} bytes, and a secret has at least {least} {make}")
+    return SecretBytes(value)
 
 
 def read_file(path: Path) -> bytes:
-    """A small file.
+    """Read a file of at most :data:`MAX_BYTES`.
 
     Raises:
-        InvalidSecret: it cannot be read, or is too large.
+        InvalidKey: it cannot be read, or is larger.
     """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InvalidSecret(f"cannot read {path}: {error.strerror or error}") from None
+        raise InvalidKey(f"cannot read {path}: {error.strerror or error}") from None
     if len(data) > MAX_BYTES:
-        raise InvalidSecret(f"{path} is larger than {MAX_BYTES >> 10} KiB")
+        raise InvalidKey(f"{path} is larger than {MAX_BYTES >> 10} KiB")
     return data
+
+
+def is_secret(secret: SecretBytes, given: bytes) -> bool:
+    """Whether a client gave the secret, in a time that tells neither how much of it is right nor how long it is."""
+    return hmac.compare_digest(sha256(given).digest(), sha256(secret.get_secret_value()).digest())

@@ -13,43 +13,44 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class AccessSettings(BaseSettings):
-    """Who may do what. Everything is off by default: then everybody may do everything."""
+    """Access control. Everything is off by default: then every client may do everything."""
 
     jwt_secret_file: Path | None = Field(None, description="Check tokens (HS256) with the secret in this file.")
     jwt_key_file: Path | None = Field(None, description="Check tokens with the public key (PEM) in this file.")
     jwks_file: Path | None = Field(None, description="Check tokens with the public keys (JWKS) in this file.")
     jwks_url: str | None = Field(None, description="Check tokens with the public keys (JWKS) behind this URL.")
     jwks_refetch_s: float = Field(
-        30.0, ge=1, allow_inf_nan=False, description="Fetch them at most this often for a key that is not known."
+        30.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="Fetch them again for a token of an unknown key, at most this often.",
     )
     jwks_max_age_s: float = Field(
         3600.0, ge=1, allow_inf_nan=False, description="Fetch them again after this time in any case."
     )
-    jwt_audience: str | None = Field(None, description="What a token's aud must contain; off: it must have none.")
-    jwt_issuer: str | None = Field(None, description="What a token's iss must be; off: anything.")
+    jwt_audience: str | None = Field(None, description="A token's aud must contain this; off: it must have none.")
+    jwt_issuer: str | None = Field(None, description="A token's iss must be this; off: it may be anything.")
     jwt_leeway_s: float = Field(
-        10.0, ge=0, le=300, description="By how much a token's times may be passed, as clocks differ."
+        10.0, ge=0, le=300, description="Accept a token this long before its nbf and after its exp, as clocks differ."
     )
     token_in_query: bool = Field(False, description="Take a token from ?token= too, if there is no Authorization.")
-    token_cache: int = Field(10_000, ge=1, description="Tokens that are remembered as checked.")
+    token_cache: int = Field(10_000, ge=1, description="Remember this many verified tokens.")
     control_token_file: Path | None = Field(
-        None, description="The token in this file may use the control plane, all of it."
+        None, description="Holders of the token in this file may do everything on the control plane."
     )
     control_host: str | None = Field(None, description="Address of the control plane; that of --host if unset.")
     control_port: int | None = Field(
         None, ge=0, le=65535, description="Serve the control plane at this port, and no longer beside the channels."
     )
-    metrics_open: bool = Field(False, description="Let everybody read /metrics where the control plane is guarded.")
+    metrics_open: bool = Field(False, description="Let everybody read /metrics even if the API wants a token.")
     webhook_url: str | None = Field(None, description="Ask this URL before a create, publish, subscribe and delete.")
     webhook_secret_file: Path | None = Field(None, description="Sign these questions with the secret in this file.")
     webhook_timeout_s: float = Field(
-        2.0, gt=0, le=60, description="How long an answer may take, waiting for its turn included."
+        2.0, gt=0, le=60, description="How long an answer may take, the wait in the queue included."
     )
-    webhook_fail_open: bool = Field(False, description="Without an answer, allow instead of refusing.")
-    webhook_concurrency: int = Field(16, ge=1, le=1024, description="Questions at a time.")
-    webhook_cache_s: float = Field(
-        5.0, ge=0, le=3600, description="How long an answer holds that has no Cache-Control of its own."
-    )
+    webhook_fail_open: bool = Field(False, description="Without an answer, allow the request instead of refusing it.")
+    webhook_concurrency: int = Field(16, ge=1, le=1024, description="Ask this many questions at a time.")
+    webhook_cache_s: float = Field(5.0, ge=0, le=3600, description="Use an answer without Cache-Control this long.")
 
     @field_validator("jwks_url", "webhook_url")
     @classmethod
@@ -69,9 +70,9 @@ class AccessSettings(BaseSettings):
 
     @field_validator("jwks_url")
     @classmethod
-    def _keys_come_safely(cls, value: str | None) -> str | None:
+    def _safe_key_server(cls, value: str | None) -> str | None:
         if value is not None and value.startswith("http:") and urlsplit(value).hostname not in LOOPBACK:
-            raise ValueError("keys come by https, or from this machine: who changes them on the way is let in")
+            raise ValueError("keys need https, or a server on this machine: whoever alters them on the way gets in")
         return value
 
     @field_validator("webhook_url")
@@ -82,20 +83,20 @@ class AccessSettings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _whole_control_plane(self) -> AccessSettings:
+    def _complete_control_plane(self) -> AccessSettings:
         if self.control_host is not None and self.control_port is None:
             raise ValueError("control_host needs control_port")
         return self
 
     @model_validator(mode="after")
-    def _whole_webhook(self) -> AccessSettings:
+    def _complete_webhook(self) -> AccessSettings:
         if self.webhook_secret_file is not None and self.webhook_url is None:
             raise ValueError("webhook_secret_file needs webhook_url")
         if self.webhook_url is not None and not (self.has_tokens or self.control_token_file):
-            raise ValueError("webhook_url needs control_token_file, or the control plane would be a way around it")
+            raise ValueError("webhook_url needs control_token_file or keys: the control plane does not ask the webhook")
         return self
 
     @property
     def has_tokens(self) -> bool:
-        """Whether tokens are checked."""
+        """Whether the server verifies tokens."""
         return bool(self.jwt_secret_file or self.jwt_key_file or self.jwks_file or self.jwks_url)

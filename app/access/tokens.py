@@ -1,11 +1,16 @@
-"""What a token says, if it can be believed: its signature, its times, whom it is for."""
+"""Tokens: the server verifies each one once, remembers what it says, and forgets it when the keys change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any, Final
 
 import jwt
+from cachetools import LRUCache
+from jwt import PyJWK
 from jwt.exceptions import (
     DecodeError,
     InvalidAudienceError,
@@ -15,109 +20,158 @@ from jwt.exceptions import (
     PyJWTError,
 )
 
-from tricklecast.app.access.grants import MAX_SUBJECT, Grant, Rejected
-from tricklecast.app.access.keys import Key
-from tricklecast.app.access.rules import CLAIM, InvalidClaim, Rights
+from tricklecast.app.access.jwks import Keys, RemoteKeySet
+from tricklecast.app.access.rights import CLAIM, MAX_TOKEN_BYTES, Claims, InvalidClaim, InvalidToken, Rights
+
+MAX_SUBJECT: Final = 256
+"""Characters of a subject that are kept, as of every other client's name in the access log."""
 
 LATEST: Final = 253_402_300_799
-"""The last second of the year 9999: what claims to be later, or is no number, is no time."""
+"""The last second of the year 9999. The server takes no later time, and nothing but a number, for a time."""
 
-_TIMES_ARE_CHECKED_HERE: Final[Any] = {
-    "verify_exp": False, "verify_nbf": False, "verify_iat": False, "require": ["exp", CLAIM]
-}  # fmt: skip
-"""By an argument, that is, and not by PyJWT's clock."""
+_OPTIONS: Final[Any] = {"verify_exp": False, "verify_nbf": False, "verify_iat": False, "require": ["exp", CLAIM]}
+"""PyJWT verifies no times: its clock is not an argument, and its leeway has other bounds."""
+
+_REASONS: Final[Mapping[type[Exception], str]] = {
+    DecodeError: "malformed",
+    InvalidAudienceError: "audience",
+    InvalidIssuerError: "issuer",
+}
 
 
-class Verifier:
-    """Checks tokens.
+class TokenVerifier:
+    """Verifies tokens, and remembers the valid ones.
 
     Args:
-        keys: gives the keys of this moment.
-        audience, issuer: what ``aud`` must contain and ``iss`` must be; ``None``: a token is for nobody in particular,
-            so that one with an ``aud`` is for somebody else (RFC 7519, section 4.1.3); any issuer.
+        keys: that do not change.
+        remote: more keys, which may change; ``None``: there are none.
+        audience: ``aud`` must contain it; ``None``: a token must have no ``aud``, since one that has is for another
+            server (RFC 7519, section 4.1.3).
+        issuer: ``iss`` must be this; ``None``: it may be anything.
         leeway_s: by how many seconds clocks may differ.
+        size: how many valid tokens are remembered.
+        wall: seconds since the epoch.
+
+    Attributes:
+        remote: the argument.
+        outcomes: how many tokens were ``checked``, ``remembered`` and ``rejected`` so far.
     """
 
     def __init__(
-        self, keys: Callable[[], Iterable[Key]], *, audience: str | None, issuer: str | None, leeway_s: float
+        self,
+        keys: Keys,
+        remote: RemoteKeySet | None = None,
+        *,
+        audience: str | None = None,
+        issuer: str | None = None,
+        leeway_s: float = 0.0,
+        size: int = 1,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._keys = keys
+        self._fixed_keys = keys
+        self._remote_keys: Keys = ()
         self._audience = audience
         self._issuer = issuer
         self._leeway_s = leeway_s
+        self._wall = wall
+        # By the token's hash: the memory of the process holds no token for hours, and the time of a look-up tells
+        # nothing about one. Expired tokens stay, since to verify them again would cost a signature each time.
+        self._remembered: LRUCache[bytes, Claims] = LRUCache(size)
+        self.remote = remote
+        self.outcomes: Counter[str] = Counter()
 
-    def verify(self, token: str, now: float) -> Grant:
-        """What a token allows.
-
-        Args:
-            token: as it was sent.
-            now: seconds since the epoch.
+    def verify(self, token: bytes) -> Claims:
+        """Return what a token says.
 
         Raises:
-            Rejected: it allows nothing.
+            InvalidToken: it allows nothing. If its key is unknown, :meth:`refetch` may help.
         """
+        if self.remote is not None and self.remote.keys is not self._remote_keys:
+            # A token must not outlive a key that was withdrawn.
+            self._remote_keys = self.remote.keys
+            self._remembered.clear()
+        outcome = "remembered"
+        try:
+            if len(token) > MAX_TOKEN_BYTES:
+                raise InvalidToken("malformed")
+            digest = sha256(token).digest()
+            claims = self._remembered.get(digest)
+            if claims is None:
+                outcome = "checked"
+                claims = self._remembered[digest] = self._check(token)
+            elif claims.expires_at <= self._wall():
+                raise InvalidToken("expired")
+        except InvalidToken:
+            self.outcomes["rejected"] += 1
+            raise
+        self.outcomes[outcome] += 1
+        return claims
+
+    def refetch(self, then: Callable[[], None]) -> bool:
+        """Look for newer keys because a token's key is unknown; see :meth:`RemoteKeySet.refetch`."""
+        return self.remote is not None and self.remote.refetch(then)
+
+    def _check(self, token: bytes) -> Claims:
         payload = self._payload(token)
+        now = self._wall()
         expires_at = _time(payload["exp"]) + self._leeway_s
         if "nbf" in payload and _time(payload["nbf"]) > now + self._leeway_s:
-            raise Rejected("early")
+            raise InvalidToken("early")
         if expires_at <= now:
-            raise Rejected("expired")
+            raise InvalidToken("expired")
         try:
-            return Grant(_subject(payload.get("sub")), Rights.parse(payload[CLAIM]), expires_at)
+            return Claims(_subject(payload.get("sub")), Rights.parse(payload[CLAIM]), expires_at)
         except InvalidClaim:
-            raise Rejected("claim") from None
+            raise InvalidToken("claim") from None
 
-    def _payload(self, token: str) -> dict[str, Any]:
+    def _payload(self, token: bytes) -> dict[str, Any]:
+        """The claims of a token whose signature, audience and issuer are right."""
         try:
             header = jwt.get_unverified_header(token)
         except (PyJWTError, ValueError, RecursionError):
-            raise Rejected("malformed") from None
+            raise InvalidToken("malformed") from None
         algorithm, kid = header.get("alg"), header.get("kid")
-        keys = list(self._keys())
-        fitting = [key for key in keys if key.algorithm == algorithm and (kid is None or key.kid in (None, kid))]
-        for key in fitting:
+        keys = self._fixed_keys + self._remote_keys
+        candidates = [
+            key for key in keys if key.algorithm_name == algorithm and (kid is None or key.key_id in (None, kid))
+        ]
+        for key in candidates:
             try:
-                return self._believed(token, key)
+                return self._decode(token, key)
             except InvalidSignatureError:
                 continue
-        # A key of that name, or one that was tried without a name, says that this token is forged. Any other name may
-        # be that of a key which is not known yet.
-        if any(key.kid == kid for key in keys) and kid is not None:
-            raise Rejected("signature")
-        raise Rejected("signature" if kid is None and fitting else "key")
+        # The token is forged if the server has the key that it names, or has tried its keys because it names none.
+        # Otherwise its key may be one that the server does not have yet.
+        forged = bool(candidates) if kid is None else any(key.key_id == kid for key in keys)
+        if forged:
+            raise InvalidToken("signature")
+        raise InvalidToken("key" if self.remote is None or self.remote.loaded else "no_keys")
 
-    def _believed(self, token: str, key: Key) -> dict[str, Any]:
+    def _decode(self, token: bytes, key: PyJWK) -> dict[str, Any]:
         try:
             return jwt.decode(
                 token,
-                key.material,
-                algorithms=[key.algorithm],
+                key,
+                algorithms=[key.algorithm_name],
                 audience=self._audience,
                 issuer=self._issuer,
-                options=_TIMES_ARE_CHECKED_HERE,
+                options=_OPTIONS,
             )
         except InvalidSignatureError:
             raise
-        except InvalidAudienceError:
-            raise Rejected("audience") from None
-        except InvalidIssuerError:
-            raise Rejected("issuer") from None
         except MissingRequiredClaimError as error:
-            why = {"aud": "audience", "iss": "issuer"}.get(error.claim, "claim")
-            raise Rejected(why) from None
-        except DecodeError:
-            raise Rejected("malformed") from None
-        except (PyJWTError, ValueError, RecursionError):
-            raise Rejected("claim") from None
+            raise InvalidToken({"aud": "audience", "iss": "issuer"}.get(error.claim, "claim")) from None
+        except (PyJWTError, ValueError, RecursionError) as error:
+            raise InvalidToken(_REASONS.get(type(error), "claim")) from None
 
 
 def _subject(value: str | None) -> str | None:
-    """It goes into logs and questions, where half a character pair of JSON has no place."""
+    # Logs and questions to the webhook are UTF-8, which has no half of a surrogate pair; JSON may have one.
     return value[:MAX_SUBJECT].encode("utf-8", "replace").decode() if value else None
 
 
 def _time(value: object) -> float:
-    """A NumericDate (RFC 7519, section 2)."""
+    """Read a NumericDate (RFC 7519, section 2)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LATEST:
-        raise Rejected("claim")
+        raise InvalidToken("claim")
     return float(value)

@@ -1,4 +1,4 @@
-"""What the control plane says, as models: the source of its OpenAPI description."""
+"""Bodies of the control plane's requests and answers: the source of its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WindowModel(BaseModel):
 
 
 class PublisherModel(BaseModel):
-    """Who writes at present."""
+    """The channel's publishers at this moment."""
 
     connected: bool = Field(description="Whether a publisher is writing or has preconnected.")
     writing: list[int] = Field(description="Seqs being written by a connected publisher.")

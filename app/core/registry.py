@@ -18,6 +18,7 @@ from tricklecast.trickle.wire import SEQ_NEXT
 Resolution = Serve | Wait | Ahead | Gone | Ended | Refusal
 """What a GET means at this moment."""
 
+
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """What is remembered of a channel that has ended: its last epoch and head, and until when."""

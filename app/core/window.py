@@ -101,7 +101,9 @@ class Window:
         while self._segments:
             self._drop_oldest()
         self._budget.forget(self)
-        self._on_evicted = _nobody  # the channel: a cycle that only a full garbage collection, which is rare, would find
+        self._on_evicted = (
+            _nobody  # the channel: a cycle that only a full garbage collection, which is rare, would find
+        )
 
     def _evict_oldest(self, why: Eviction) -> Segment:
         self.evicted[why] += 1

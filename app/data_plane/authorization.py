@@ -1,4 +1,8 @@
-"""What the data plane asks before a request may go on, where access is controlled: the values, and the interface."""
+"""Authorization as the data plane sees it: it asks an `Authorizer` before it serves a request, and gets a value.
+
+The data plane knows nothing of tokens and webhooks. It owns the exchange: while a decision is pending it keeps the
+request, and when a permission expires it ends what still runs under it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,11 @@ from tricklecast.app.data_plane.responses import Reply
 
 
 class Granted(NamedTuple):
-    """The request may go on.
+    """The client may make the request.
 
     Attributes:
-        subject: whom the token was given to, if it says so.
-        expires_at: when the token expires, in seconds since the epoch; infinite if never.
+        subject: the client's name, as its token says; ``None`` if no token names it.
+        expires_at: when the permission ends, in seconds since the epoch; ``math.inf`` if it does not end.
     """
 
     subject: str | None
@@ -22,23 +26,52 @@ class Granted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The request may not go on; this is the response."""
+    """The client may not make the request.
+
+    Attributes:
+        reply: the answer to it.
+        subject: the client's name, where its token was valid and did not suffice.
+    """
 
     reply: Reply
+    subject: str | None = None
 
 
-class Pending(Protocol):
-    """The decision takes a service's answer."""
+class Pending:
+    """A decision that takes time: the server asks a key server or a webhook.
+
+    The data plane calls :meth:`then` in the same step in which it gets this object. The decision comes later, from the
+    event loop, unless the data plane cancels it because the client or the server has gone.
+    """
+
+    __slots__ = ("_callback", "cancelled")
+
+    def __init__(self) -> None:
+        self._callback: Callable[[Granted | Refused], None] | None = None
+        self.cancelled = False
 
     def then(self, callback: Callable[[Granted | Refused], None]) -> None:
-        """Have the decision told, once, from the event loop."""
+        """Call back once, with the decision."""
+        self._callback = callback
 
     def cancel(self) -> None:
-        """Nobody waits for it any more: the callback is not called."""
+        """Never call back."""
+        self._callback = None
+        self.cancelled = True
+
+    def decide(self, decision: Granted | Refused) -> None:
+        """Tell the data plane; the authorizer calls this, from a callback of the event loop."""
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(decision)
 
 
 class Authorizer(Protocol):
-    """Decides which request may do what."""
+    """Decides which clients may make which requests."""
 
     def authorize(self, request: Request) -> Granted | Refused | Pending:
-        """Decide about a request on a segment route, now or later."""
+        """Decide about a request for a known route (``request.route.op`` is set, ``request.route.error`` is not).
+
+        It reads ``route.op``, ``route.channel``, ``headers``, ``target`` and ``ip`` of the request, and keeps no
+        reference to it.
+        """

@@ -9,7 +9,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import formatdate
 from enum import StrEnum
 from itertools import count
@@ -22,7 +22,7 @@ from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.storm_guard import StormGuard
 from tricklecast.app.data_plane.authorization import Authorizer
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
-from tricklecast.app.data_plane.cors import Cors
+from tricklecast.app.data_plane.cors import ANY, Cors
 from tricklecast.app.data_plane.latency import Histogram, Latencies
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.routing import Router
@@ -51,7 +51,7 @@ class Options:
         metrics_channels: how many channels the metrics name.
         storm_guard: whether clients that repeat fruitless requests are answered later.
         trusted_proxies: addresses of proxies whose ``X-Forwarded-For`` is believed.
-        cors: which origins may read and write.
+        cors_read_origins, cors_write_origins: origins of the web pages that may read and write segments.
     """
 
     base_path: str = "/trickle"
@@ -66,7 +66,8 @@ class Options:
     metrics_channels: int = 10
     storm_guard: bool = True
     trusted_proxies: tuple[Network, ...] = ()
-    cors: Cors = field(default_factory=Cors)
+    cors_read_origins: tuple[str, ...] = (ANY,)
+    cors_write_origins: tuple[str, ...] = ()
 
 
 class ParkedFor(StrEnum):
@@ -156,7 +157,7 @@ class DataPlane:
         self.clock = time.monotonic
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)
-        self.cors = options.cors
+        self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
         self.turns = Turns()
         self.timeouts = Timeouts(
             rest_s=options.keep_alive_s, owed_s=options.head_timeout_s, interim_s=options.interim_interval_s

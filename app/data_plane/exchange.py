@@ -69,7 +69,7 @@ class Exchange:
         self.arrived = request.arrived
         self.keep_alive = request.keep_alive and not plane.registry.shutting_down
         self.http10 = request.http10
-        self.cors = plane.cors.headers(request.headers) if b"origin" in request.headers else b""
+        self.cors = request.cors.lines
         self.head_only = request.method == b"HEAD"
         self.ending: tuple[str, bool] | None = None
 

@@ -42,6 +42,7 @@ from tricklecast.app.data_plane.request import (
 from tricklecast.app.data_plane.responses import (
     CONTINUE,
     ENDS_CONNECTION,
+    ORIGIN_REFUSED,
     Reply,
     empty_reply,
     ended_reply,
@@ -49,6 +50,7 @@ from tricklecast.app.data_plane.responses import (
     limit_reply,
     missing_reply,
     next_reply,
+    options_reply,
     path_reply,
     refusal_reply,
     stored_reply,
@@ -123,6 +125,9 @@ def begin(connection: Caller, request: Request) -> None:
     if connection.proxied and ip is not None:
         ip = plane.proxies.client(ip, request.text(FORWARDED_FOR))
     request.ip = ip
+    if b"origin" in request.headers:
+        scheme = "http" if connection.fd >= 0 else "https"
+        request.cors = plane.cors.decide(request.method, request.headers, scheme)
     if plane.sink is None:
         request.record = Tally(route.op)
     else:
@@ -139,7 +144,7 @@ def _proceed(connection: Caller, request: Request, route: Route, stage: Stage) -
             if outcome is not None:
                 _respond(connection, request, outcome)
                 return
-        if stage is not _RESOLVE and (plane.authorizer is not None or b"origin" in request.headers):
+        if stage is not _RESOLVE and (plane.authorizer is not None or not request.cors.allowed):
             outcome = _authorize(connection, request, route)
             if outcome is not None:
                 _respond(connection, request, outcome)
@@ -207,10 +212,10 @@ def _admit(connection: Caller, request: Request, route: Route) -> Reply | Parked
 def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Parked | None:
     """Refuse a request that its origin, its token or the webhook does not allow."""
     plane = connection.plane
+    if not request.cors.allowed:
+        return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or ORIGIN_REFUSED
     if route.op is None or route.error or request.method == b"OPTIONS":
-        return None  # it is told what is wrong with it, or is a preflight
-    if (refusal := plane.cors.refusal(request.method, request.headers)) is not None:
-        return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or refusal
+        return None  # resolving it says what is wrong with it; a preflight carries no token
     if plane.authorizer is None:
         return None
     decision = plane.authorizer.authorize(request)
@@ -218,11 +223,13 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Pa
         _grant(connection, request, decision)
         return None
     if isinstance(decision, Refused):
+        _name(request, decision.subject)
         return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or decision.reply
     parked = _park(connection, request, route, ParkedFor.AUTHORIZATION, _RESOLVE)
 
     def decided(decision: Granted | Refused) -> None:
         if isinstance(decision, Refused):
+            _name(request, decision.subject)
             parked.send_away(decision.reply)
         else:
             _grant(connection, request, decision)
@@ -234,9 +241,14 @@ def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Pa
 
 
 def _grant(connection: Caller, request: Request, granted: Granted) -> None:
-    if granted.subject:
-        request.record.client = granted.subject
+    _name(request, granted.subject)
     connection.plane.expire_at(connection, granted.expires_at)
+
+
+def _name(request: Request, subject: str | None) -> None:
+    """A signed name of a client is better than the one that it gives itself."""
+    if subject:
+        request.record.client = subject
 
 
 # Resolve: reading.
@@ -374,7 +386,7 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parke
     plane = connection.plane
     registry = plane.registry
     if request.method == b"OPTIONS":
-        return plane.cors.preflight(request.headers)
+        return options_reply(route)
     if (reply := path_reply(route)) is not None:
         answer = Answer.MISSING if reply.status == Status.NOT_FOUND else Answer.REFUSED
         return _delay(connection, request, route, answer, 0) or reply

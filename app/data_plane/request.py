@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tricklecast.app.data_plane.client_address import CLIENT, MAX_TEXT, USER_AGENT, client_key, user_agent
+from tricklecast.app.data_plane.cors import ALLOWED
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import AccessRecord, Op
@@ -24,10 +25,10 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 """Longer than a token may be (8 KiB)."""
 
 _NEEDED: Final = (
-    b"origin", b"host", USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
+    USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
     TRUNCATED, RESET, IDEMPOTENCY_KEY, _ATTEMPT, CLIENT,
 )  # fmt: skip
-"""Header fields that a parked POST may still be asked for; of any other parked request it is the origin only."""
+"""Header fields that a parked POST may still be asked for; of any other parked request none."""
 
 HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 """The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
@@ -87,6 +88,7 @@ class Request:
         wanted: whether the body is kept as it arrives, because its exchange has not begun: the request is queued behind
             another one of its connection, or parked.
         ip: the client's address, if it is known.
+        cors: whether a page of another origin made it, and what that page may do.
         arrived: when the head was complete, on the plane's clock; 0 until the request begins.
         record: what the exchange is noted in; set when the request begins.
         held: the storm guard has delayed it already, and does not delay it again.
@@ -97,6 +99,7 @@ class Request:
         "arrived",
         "chunks",
         "complete",
+        "cors",
         "fields",
         "headers",
         "held",
@@ -132,6 +135,7 @@ class Request:
         self.chunks: list[bytes] = []
         self.complete = False
         self.wanted = False
+        self.cors = ALLOWED
         self.arrived = 0.0
         self.record: Record = _NO_RECORD
         self.held = False
@@ -161,7 +165,7 @@ class Request:
             credentials: whether a token will be asked for again, in a header or in the query.
         """
         headers = self.headers
-        needed = _NEEDED if self.method == b"POST" else (b"origin", b"host")
+        needed = _NEEDED if self.method == b"POST" else ()
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
         if not credentials:
             self.target = b""

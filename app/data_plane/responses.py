@@ -351,6 +351,17 @@ def path_reply(route: Route) -> Reply | None:
 FAULT: Final = Reply(Status.SERVER_ERROR, Reason.ERROR, body=b"Internal Server Error", close=True)
 """The response to a request that met a fault of the server, where nothing of a response was sent yet."""
 
+ORIGIN_REFUSED: Final = Reply(
+    Status.FORBIDDEN, Reason.FORBIDDEN, body=b"Pages of this origin may not write (cors_write_origins)", close=True
+)
+"""The response to a write by a page of another origin that may not write (:mod:`app.data_plane.cors`)."""
+
+
+def options_reply(route: Route) -> Reply:
+    """The response to an OPTIONS, which may be a CORS preflight."""
+    return Reply(Status.NO_CONTENT, Reason.COMPLETE, (("allow", route.allow),))
+
+
 EXPIRED: Final = Reply(
     Status.UNAUTHORIZED,
     Reason.EXPIRED,

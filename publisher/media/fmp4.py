@@ -21,7 +21,7 @@ from tricklecast.publisher.media.boxes import (
 from tricklecast.publisher.media.muxer import Muxer, Sink, Times, codec_name
 from tricklecast.publisher.media.timestamps import CLOCK_HZ
 from tricklecast.trickle import wire
-from tricklecast.trickle.producer_time import prft_box
+from tricklecast.trickle.media.clock import prft_box
 
 if TYPE_CHECKING:
     from av import Packet

@@ -20,6 +20,7 @@ from typing import Final
 
 from tricklecast.publisher.media.source import MediaSource, open_media
 from tricklecast.publisher.raw import StoppableReader, standard_input
+from tricklecast.trickle.wire import redacted
 
 STDIN: Final = "-"
 
@@ -106,8 +107,13 @@ class Input:
 
     @property
     def name(self) -> str:
-        """What to call it in messages."""
-        return "standard input" if self.kind is Kind.PIPE else self.text
+        """The input's name in messages; the URL of a camera is shown without its password."""
+        match self.kind:
+            case Kind.PIPE:
+                return "standard input"
+            case Kind.NETWORK:
+                return redacted(self.text)
+        return self.text
 
     @property
     def _scheme(self) -> str:

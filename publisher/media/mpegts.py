@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tricklecast.publisher.media.muxer import Muxer, Sink, Times, codec_name
 from tricklecast.publisher.media.timestamps import CLOCK_HZ
 from tricklecast.trickle import wire
-from tricklecast.trickle.producer_time import temi_packet
+from tricklecast.trickle.media.clock import temi_packet
 
 if TYPE_CHECKING:
     from av import Packet

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.digits import Digits
-from tricklecast.trickle.picture_clock import draw, strip_height
+from tricklecast.trickle.media.clock import draw_clock, strip_height
 
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
@@ -64,7 +64,7 @@ class Painter:
 
     def _paint_strip(self, luma: memoryview, stride: int, unix_ms: int) -> None:
         row, at = b"", 0
-        for cell in draw(unix_ms, self._width, self._height):
+        for cell in draw_clock(unix_ms, self._width, self._height):
             row += bytes([WHITE if cell.white else BLACK]) * (cell.right - cell.left)
             if cell.right == self._width:
                 size = (cell.bottom - cell.top) * stride

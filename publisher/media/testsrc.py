@@ -1,6 +1,6 @@
 """A generated picture with a running clock, and a tone: something to publish where there is no camera.
 
-The picture moves; over it stand the wall-clock time for programs (:mod:`tricklecast.trickle.picture_clock`), the time
+The picture moves; over it stand the wall-clock time for programs (:mod:`tricklecast.trickle.media.clock`), the time
 of day (UTC) and the frame's number for people, and a white square that flashes as each second of media begins. The
 tone beeps then, so that picture and sound can be compared.
 
@@ -19,8 +19,8 @@ from tricklecast.publisher.media.coding import AudioCodec, AudioCoding, VideoCod
 from tricklecast.publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
 from tricklecast.publisher.media.pace import Clock, Pace
 from tricklecast.publisher.media.picture import Painter
-from tricklecast.trickle.amounts import parse_bitrate, parse_duration
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import parse_bitrate, parse_duration
 
 if TYPE_CHECKING:
     from av import Packet

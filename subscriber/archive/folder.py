@@ -20,8 +20,7 @@ from tricklecast.subscriber.archive.disk import Disk
 from tricklecast.subscriber.archive.index import Contents, DamagedIndex, Entry, extension, line
 from tricklecast.subscriber.archive.keep import Keep
 from tricklecast.subscriber.sinks import SinkFailed
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position
 
 INDEX: Final = "index.jsonl"
 LOCK: Final = ".lock"

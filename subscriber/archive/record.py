@@ -16,9 +16,8 @@ from tricklecast.subscriber.archive.writer import FolderWriter
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.start import AnyStart
 from tricklecast.subscriber.statistics import Statistics
-from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.errors import InvalidInput, Position
 from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.position import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,23 +7,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.subscriber.access import Token, TokenFile, chosen
-from tricklecast.subscriber.certificates import CaFile, trusted
-from tricklecast.subscriber.command.cli import checked
 from tricklecast.subscriber.start import Start
-from tricklecast.trickle.amounts import parse_duration
-from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle.terminal import (
+    CaFile,
+    Token,
+    TokenFile,
+    bearer_for,
+    checked,
+    count,
+    parse_duration,
+    size,
+    tls_context,
+)
 
 if TYPE_CHECKING:
     from tricklecast.subscriber.check.judge import Judgement
     from tricklecast.subscriber.check.probe import Probe
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 EXIT_NOT_FINE: Final = 1
 REFRESH_PER_S: Final = 4
@@ -66,7 +70,7 @@ async def check(
 
     Exit code: 0 fine, 1 not fine, 2 wrong usage.
     """
-    ChannelURL.parse(url)
+    channel_url(url)
     checked("--start", Start.parse, start)
     from tricklecast.subscriber.check.findings import Limits, Verdict
     from tricklecast.subscriber.check.judge import judge
@@ -83,7 +87,7 @@ async def check(
         if text is not None
     }
     limits = Limits(**given, given=frozenset(given))
-    tls, auth = checked("--ca-file", trusted, ca_file), chosen(token, token_file)
+    tls, auth = checked("--ca-file", tls_context, ca_file), bearer_for(token, token_file)
     probe = Probe(Order(url, start, for_s, wait_s, decode, tls, auth))
     try:
         with _progress(probe, for_s):
@@ -115,8 +119,6 @@ def _progress(probe: Probe, for_s: float) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
-
-    from tricklecast.trickle.words import count, size
 
     console, began = Console(stderr=True), time.monotonic()
     if not console.is_terminal:

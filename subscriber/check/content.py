@@ -7,7 +7,7 @@ from typing import Final
 from tricklecast.subscriber.check.fmp4 import Fmp4Reader, Init, looks_like_mp4
 from tricklecast.subscriber.check.media import Container, Media
 from tricklecast.subscriber.check.mpegts import PACKET_BYTES, MpegtsReader, Multiplex, looks_like_mpegts
-from tricklecast.trickle import producer_time
+from tricklecast.trickle.media.clock import read_prft, read_temi
 
 SNIFF_BYTES: Final = 4 * PACKET_BYTES
 """From so many bytes on, a segment's container is decided: one packet that may be cut, and three whole ones."""
@@ -72,8 +72,8 @@ class Content:
     def producer_us(self) -> int | None:
         """The time of its first frame, as its publisher has it, in microseconds since 1970."""
         if isinstance(self._reader, MpegtsReader):
-            return producer_time.read_temi(self.head)
-        return producer_time.read_prft(self.head) if isinstance(self._reader, Fmp4Reader) else None
+            return read_temi(self.head)
+        return read_prft(self.head) if isinstance(self._reader, Fmp4Reader) else None
 
     def _decide(self, chunk: bytes) -> None:
         """Choose the parser, and give it what came so far."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.subscriber.check.observations import Picture
 from tricklecast.subscriber.check.openings import opening
-from tricklecast.trickle import picture_clock
+from tricklecast.trickle.media.clock import read_clock
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -93,7 +93,7 @@ def _clock(frame: VideoFrame) -> int | None:
         grey = frame.reformat(format="gray")
     plane = grey.planes[0]
     pixels, width = memoryview(plane), plane.line_size
-    return picture_clock.read(lambda x, y: pixels[y * width + x], frame.width, frame.height)
+    return read_clock(lambda x, y: pixels[y * width + x], frame.width, frame.height)
 
 
 def _reason(error: Exception) -> str:

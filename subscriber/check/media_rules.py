@@ -11,7 +11,7 @@ from tricklecast.subscriber.check.media import Container, Fault, Kind, Track
 from tricklecast.subscriber.check.observations import Seen
 from tricklecast.subscriber.check.study import Study
 from tricklecast.subscriber.check.timeline_rules import NOT_MEDIA, is_timed
-from tricklecast.trickle.words import count
+from tricklecast.trickle.terminal import count
 
 _DAMAGE: Final = (
     Fault.SYNC_LOST,

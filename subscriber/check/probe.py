@@ -21,9 +21,9 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.trickle import wire
-from tricklecast.trickle.bearer import Bearer
 from tricklecast.trickle.errors import TrickleError, header_int
 from tricklecast.trickle.records import Reason
+from tricklecast.trickle.terminal import Bearer
 
 MAX_SEGMENTS: Final = 20_000
 """A check ends after so many: its notes are in memory (about 2 kB each)."""

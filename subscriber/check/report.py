@@ -14,6 +14,7 @@ from tricklecast.subscriber.check.findings import Finding, Verdict
 from tricklecast.subscriber.check.judge import Judgement
 from tricklecast.subscriber.check.media import Track
 from tricklecast.subscriber.check.observations import Seen
+from tricklecast.trickle.wire import redacted
 
 VERSION: Final = 1
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""
@@ -37,7 +38,7 @@ def as_dict(url: str, judgement: Judgement) -> dict[str, Any]:
     return {
         "report": "tricklecast check",
         "version": VERSION,
-        "url": url,
+        "url": redacted(url),
         "verdict": judgement.verdict.value,
         "seconds": round(run.seconds, 3),
         "ended": run.ended.value,
@@ -119,7 +120,7 @@ def print_report(url: str, judgement: Judgement, console: Console) -> None:
             Text(finding.title),
             _text(finding),
         )
-    console.print(Text(printable(url), "bold"))
+    console.print(Text(printable(redacted(url)), "bold"))
     console.print(table)
     words = {Verdict.OK: "fine", Verdict.WARN: "fine, with warnings", Verdict.FAIL: "not fine", Verdict.SKIP: ""}
     end = f"{words[judgement.verdict]}, after {run.seconds:.0f} s ({run.ended})"

@@ -9,7 +9,7 @@ from tricklecast.subscriber.check.findings import Limits, Result, Rule, Value, V
 from tricklecast.subscriber.check.media import Kind, Track
 from tricklecast.subscriber.check.observations import Seen
 from tricklecast.subscriber.check.study import JUMP_S, Study, middle
-from tricklecast.trickle.words import count
+from tricklecast.trickle.terminal import count
 
 NOT_MEDIA: Final = "not MPEG-TS or MP4"
 

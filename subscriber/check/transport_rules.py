@@ -21,7 +21,7 @@ from tricklecast.subscriber.check.findings import (
 from tricklecast.subscriber.check.media import Container
 from tricklecast.subscriber.check.observations import Ended
 from tricklecast.subscriber.check.study import Study
-from tricklecast.trickle.words import count, rate, size
+from tricklecast.trickle.terminal import count, rate, size
 
 DECLARED: Final = {
     Container.MPEGTS: ("video/mp2t", "audio/mp2t", "video/mpeg"),

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tricklecast.subscriber.access import Token, TokenFile, chosen
-from tricklecast.subscriber.certificates import CaFile, trusted
-from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.terminal import (
+    CaFile,
+    Token,
+    TokenFile,
+    bearer_for,
+    checked,
+    parse_duration,
+    parse_size,
+    tls_context,
+)
 
 if TYPE_CHECKING:
     from tricklecast.subscriber.archive.keep import Keep
-
-S = TypeVar("S")
-T = TypeVar("T")
 
 LOSS_EXIT_CODE = 3
 
@@ -99,7 +103,6 @@ async def subscribe(
     from tricklecast.subscriber.sinks import standard_stream
     from tricklecast.subscriber.start import Start
     from tricklecast.subscriber.verdicts import OnLag
-    from tricklecast.trickle.amounts import parse_duration
 
     checked("--start", Start.parse, start)
     losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
@@ -117,8 +120,8 @@ async def subscribe(
         reconnect,
         raw,
         limit,
-        checked("--ca-file", trusted, ca_file),
-        chosen(token, token_file),
+        checked("--ca-file", tls_context, ca_file),
+        bearer_for(token, token_file),
     )
     on_stderr = request.output == "-"
     reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
@@ -144,8 +147,8 @@ async def channels(
     from tricklecast.subscriber.command.listing import fetch_channels, print_channels
     from tricklecast.subscriber.transport import TrailerTransport
 
-    transport = TrailerTransport(checked("--ca-file", trusted, ca_file))
-    print_channels(await fetch_channels(url, transport, chosen(token, token_file)), as_json=as_json)
+    transport = TrailerTransport(checked("--ca-file", tls_context, ca_file))
+    print_channels(await fetch_channels(url, transport, bearer_for(token, token_file)), as_json=as_json)
 
 
 def _target(output: str | None, *, as_json: bool) -> str | None:
@@ -162,22 +165,9 @@ def _target(output: str | None, *, as_json: bool) -> str | None:
 
 def _keep(text: str | None) -> Keep:
     from tricklecast.subscriber.archive.keep import Keep
-    from tricklecast.trickle.amounts import parse_size
 
     if text is None:
         return Keep()
     if text.strip().isdecimal():
         return checked("--keep", lambda number: Keep(segments=int(number)), text)
     return checked("--keep", lambda amount: Keep(bytes=parse_size(amount)), text)
-
-
-def checked(option: str, parse: Callable[[S], T], text: S, allowed: str = "") -> T:
-    """The option's value.
-
-    Raises:
-        BadParameter: it has none, and what would be one.
-    """
-    try:
-        return parse(text)
-    except (InvalidInput, ValueError) as error:
-        raise typer.BadParameter(f"use {allowed}" if allowed else str(error), param_hint=option) from None

@@ -35,10 +35,9 @@ from tricklecast.subscriber.sinks import SinkClosed, descriptor_sink
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.subscriber.verdicts import OnLag
 from tricklecast.trickle.backoff import Backoff
-from tricklecast.trickle.bearer import Bearer
-from tricklecast.trickle.errors import BrokenByPeer, TrickleError
-from tricklecast.trickle.position import Position
-from tricklecast.trickle.wire import Status
+from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
+from tricklecast.trickle.terminal import Bearer
+from tricklecast.trickle.wire import Status, redacted
 
 WATCH_S: Final = 0.25
 """How often it is looked whether requests had to be made again."""
@@ -162,7 +161,7 @@ class _Run:
         with anyio.move_on_after(self._request.for_s) as scope:
             async with self._output:
                 start = self._output.position or self._request.start
-                await self._reporter.tell(Started(self._request.url, self._request.output, str(start)))
+                await self._reporter.tell(Started(redacted(self._request.url), self._request.output, str(start)))
                 await self._receive(start)
         return "time" if scope.cancelled_caught else "channel"
 

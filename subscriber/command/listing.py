@@ -14,10 +14,10 @@ from rich.text import Text
 
 from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
 from tricklecast.subscriber.verdicts import first_line
-from tricklecast.trickle.bearer import Bearer
+from tricklecast.trickle.client.arguments import server_url
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, error_for
-from tricklecast.trickle.paths import parse_server_url
-from tricklecast.trickle.words import size
+from tricklecast.trickle.terminal import Bearer, size
+from tricklecast.trickle.wire import redacted
 
 ROUTE: Final = "/api/v1/channels"
 TIMEOUT_S: Final = 10.0
@@ -43,7 +43,8 @@ async def fetch_channels(
         Refused: the server says no.
         RemoteProtocolError: what answers is not a tricklecast server.
     """
-    root = parse_server_url(url)
+    root = server_url(url)
+    shown = redacted(root)
     try:
         # The own transport, since its errors say why in words.
         transport = transport or TrailerTransport()
@@ -51,26 +52,26 @@ async def fetch_channels(
             with anyio.fail_after(TIMEOUT_S):
                 response = await client.get(root + ROUTE)
     except GarbageAnswer as error:
-        raise RemoteProtocolError(detail=f"{root}: {error}") from error
+        raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
-        raise ConnectionLost(detail=f"{root}: no answer within {TIMEOUT_S:g} s") from error
-    except (httpx.TransportError, httpx.InvalidURL) as error:
-        raise ConnectionLost(detail=f"{root}: {error or type(error).__name__}") from error
+        raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error
+    except httpx.TransportError as error:
+        raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
     if response.status_code == 404 or response.status_code < 400:
-        return _checked(response, root)
+        return _checked(response, shown)
     raise error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
-def _checked(response: httpx.Response, root: str) -> dict[str, Any]:
+def _checked(response: httpx.Response, server: str) -> dict[str, Any]:
     if response.status_code != 200:
-        raise RemoteProtocolError(response.status_code, detail=f"{root} has no {ROUTE}")
+        raise RemoteProtocolError(response.status_code, detail=f"{server} has no {ROUTE}")
     try:
         answer = response.json()
     except ValueError:
-        raise RemoteProtocolError(response.status_code, detail=f"{root}{ROUTE} is not JSON") from None
+        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} is not JSON") from None
     channels = answer.get("channels") if isinstance(answer, dict) else None
     if not isinstance(channels, list) or not all(isinstance(channel, dict) for channel in channels):
-        raise RemoteProtocolError(response.status_code, detail=f"{root}{ROUTE} holds no list of channels")
+        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} holds no list of channels")
     return dict(answer)
 
 

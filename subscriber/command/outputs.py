@@ -14,8 +14,8 @@ from tricklecast.subscriber.remux.output import RemuxOutput
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Sink, open_sink
 from tricklecast.trickle import wire
+from tricklecast.trickle.errors import Position
 from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.position import Position
 
 
 class Output(Protocol):

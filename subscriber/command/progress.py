@@ -11,7 +11,7 @@ from typing import Final
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.events import Totals
 from tricklecast.subscriber.statistics import Statistics
-from tricklecast.trickle.words import count, rate, size
+from tricklecast.trickle.terminal import count, rate, size
 
 RATE_WINDOW_S: Final = 5.0
 """Bit rates are those of the last seconds: an average over hours shows no change."""

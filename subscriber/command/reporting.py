@@ -22,7 +22,7 @@ from tricklecast.subscriber.command.events import (
 )
 from tricklecast.subscriber.command.progress import Progress, summary
 from tricklecast.subscriber.sinks import Sink
-from tricklecast.trickle.words import count
+from tricklecast.trickle.terminal import count
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,8 +13,7 @@ from anyio import to_thread
 from tricklecast.subscriber.remux.joiner import Joiner, require_av
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import check_path
-from tricklecast.trickle.errors import InvalidInput, TrickleError
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 
 SPOOL_BYTES: Final = 16 * 1024 * 1024
 """A segment larger than this is gathered on disk."""

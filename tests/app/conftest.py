@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 
 @pytest.fixture(scope="session")

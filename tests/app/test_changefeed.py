@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from tests.support.local import local_server
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.conformance.connection import Connection
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.tools.conformance.connection import Connection
 
 
 class Bench:

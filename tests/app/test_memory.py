@@ -7,15 +7,14 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.app.memory_bound import CACHES_BYTES, Load, bound
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.memory import CACHES_BYTES, Load, bound
 from tricklecast.app.settings import Settings, load
 
 MiB = 1 << 20
@@ -163,37 +162,3 @@ def test_stalled_readers_hold_no_copies(filled: tuple[int, Load, Settings]) -> N
     tight = sum(computed.values()) - CACHES_BYTES - computed["access log"] - computed["tombstones"]
     tight -= computed["guard accounts"]
     assert 0.9 * BUDGET <= grown <= tight, json.dumps({"grown": grown, "tight": tight, **computed})
-
-
-@pytest.mark.parametrize("state", ["publishing", "beginning", "pipelining", "overtaking", "copying"])
-def test_each_state_of_a_connection_has_its_price(state: str) -> None:
-    """One more in that state is more than one more that only waits."""
-    settings = load({}).settings
-    plain = sum(bound(settings, Load(connections=10)).values())
-    assert sum(bound(settings, replace(Load(connections=10), **{state: 1})).values()) > plain
-
-
-def test_an_access_log_is_counted_where_there_is_one(tmp_path: Path) -> None:
-    """Its queue is the only thing of it that is in memory."""
-    nobody = Load(connections=0)
-    assert bound(load({}).settings, nobody)["access log"] == 0
-    assert (
-        bound(load({"access_log": tmp_path / "log", "access_log_queue": 1000}).settings, nobody)["access log"]
-        == 2_304_000
-    )
-
-
-@pytest.mark.parametrize(
-    ("switched_on", "row"),
-    [
-        ({"per_ip_limit": 1}, "addresses"),
-        ({"jwt_secret_file": "secret"}, "tokens"),
-        ({"webhook_url": "http://127.0.0.1/", "control_token_file": "token"}, "webhook"),
-    ],
-)
-def test_what_is_off_takes_nothing(switched_on: dict[str, Any], row: str) -> None:
-    """Tables of what not every server does."""
-    nobody = Load(connections=0)
-    assert bound(load({}).settings, nobody)[row] == 0
-    assert bound(load(switched_on).settings, nobody)[row] > 0
-    assert bound(load({"storm_guard": "off"}).settings, nobody)["guard accounts"] == 0

@@ -10,17 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tricklecast.app.access.grants import MAX_SUBJECT, Grant
-from tricklecast.app.access.lru import Lru
-from tricklecast.app.access.rules import Rights
-from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING, Decision, Webhook
-from tricklecast.app.access_log import AccessLog
-from tricklecast.app.core.clients import Clients
-from tricklecast.app.core.guard import Answer, Guard
-from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.identity import MAX_TEXT
-from tricklecast.app.memory import (
+from tests.app.memory_bound import (
     ACCOUNT_BYTES,
     ADDRESS_BYTES,
     DECISION_BYTES,
@@ -29,6 +19,16 @@ from tricklecast.app.memory import (
     TOKEN_BYTES,
     TOMBSTONE_BYTES,
 )
+from tricklecast.app.access import webhook as webhooks
+from tricklecast.app.access.rights import Claims, Rights
+from tricklecast.app.access.tokens import MAX_SUBJECT, TokenVerifier
+from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING, Webhook
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.clients import Clients
+from tricklecast.app.core.guard import Answer, Guard
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.identity import MAX_TEXT
 from tricklecast.trickle.paths import MAX_NAME_BYTES
 from tricklecast.trickle.records import AccessRecord
 
@@ -73,8 +73,8 @@ def webhook() -> Webhook:
 def decisions() -> Callable[[], int]:
     asked = webhook()
     for number in range(MAX_CACHED + TOO_MANY):
-        asked._cache.put(sha256(b"%d" % number).digest(), Decision(200, float(number)))
-    return lambda: len(asked._cache)
+        asked._answers[sha256(b"%d" % number).digest()] = webhooks.Answer(200, 60.0 + number)
+    return lambda: len(asked._answers)
 
 
 def questions() -> Callable[[], int]:
@@ -85,10 +85,10 @@ def questions() -> Callable[[], int]:
 
 
 def tokens() -> Callable[[], int]:
-    known: Lru[Grant] = Lru(ENTRIES)
+    known = TokenVerifier((), size=ENTRIES)._remembered
     for number in range(ENTRIES + TOO_MANY):
         rights = Rights.parse({"publish": [f"camera-{number}"], "subscribe": ["*"]})
-        known.put(sha256(b"%d" % number).digest(), Grant(f"{number:0{MAX_SUBJECT}}", rights, float(number)))
+        known[sha256(b"%d" % number).digest()] = Claims(f"{number:0{MAX_SUBJECT}}", rights, float(number))
     return lambda: len(known)
 
 

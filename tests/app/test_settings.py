@@ -1,4 +1,4 @@
-"""Settings: layers, where each value came from, and one clear line for each wrong one."""
+"""Settings: values, their sources, and variables that are none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.data_plane.plane import Options
-from tricklecast.app.settings import InvalidSettings, Origin, Settings, load
+from tricklecast.app.settings import (
+    MAX_NAME_LENGTH,
+    MAX_NAMED,
+    InvalidSettings,
+    Settings,
+    Source,
+    load,
+    unknown_variables,
+)
 from tricklecast.trickle.errors import TrickleError
 
 
@@ -33,8 +41,8 @@ def test_the_defaults_are_those_of_the_parts() -> None:
     loaded = load({})
     assert loaded.settings.limits() == Limits()
     assert loaded.settings.options() == Options()
-    assert set(loaded.origins.values()) == {Origin.DEFAULT}
-    assert list(loaded.origins) == list(Settings.model_fields)
+    assert set(loaded.sources.values()) == {Source.DEFAULT}
+    assert list(loaded.sources) == list(Settings.model_fields)
 
 
 def test_the_documented_defaults() -> None:
@@ -59,11 +67,11 @@ def test_later_layers_win_and_are_remembered(config: Path, monkeypatch: pytest.M
     monkeypatch.setenv("TRICKLECAST_PORT", "2")
     loaded = load({"port": "3", "host": None}, config)
     assert (loaded.settings.max_channels, loaded.settings.max_readers, loaded.settings.port) == (1, 2, 3)
-    assert [loaded.origins[name] for name in ("host", "max_channels", "max_readers", "port")] == [
-        Origin.DEFAULT,
-        Origin.FILE,
-        Origin.ENVIRONMENT,
-        Origin.COMMAND_LINE,
+    assert [loaded.sources[name] for name in ("host", "max_channels", "max_readers", "port")] == [
+        Source.DEFAULT,
+        Source.FILE,
+        Source.ENVIRONMENT,
+        Source.COMMAND_LINE,
     ]
 
 
@@ -79,6 +87,16 @@ def test_sizes_take_units(config: Path) -> None:
     config.write_text('window_bytes = "1MiB"\n')
     settings = load({"max_segment_bytes": "2kB", "max_total_bytes": "5"}, config).settings
     assert (settings.window_bytes, settings.max_segment_bytes, settings.max_total_bytes) == (1 << 20, 2000, 5)
+
+
+@pytest.mark.parametrize(
+    "given", ["https://A.example, http://b.example:8080,", ["https://a.example", "http://b.example:8080"]]
+)
+def test_origins_are_a_list(given: object) -> None:
+    """As text with commas or as a list of the file; the data plane gets them in lower case."""
+    options = load({"cors_write_origins": given}).settings.options()
+    assert options.cors_write_origins == ("https://a.example", "http://b.example:8080")
+    assert options.cors_read_origins == ("*",)
 
 
 @pytest.mark.parametrize(("given", "on"), [("on", True), ("off", False)])
@@ -134,7 +152,12 @@ def test_settings_are_frozen() -> None:
             {"trusted_proxies": "127.0.0.1, proxy"},
             "trusted_proxies: 'proxy' does not appear to be an IPv4 or IPv6 network (command line)",
         ),
-        ({"trusted_proxies": 7}, "trusted_proxies: networks are wanted: 10.0.0.0/8, ::1 (command line)"),
+        (
+            {"cors_read_origins": "https://a.example/player"},
+            "cors_read_origins: 'https://a.example/player' is no origin; write scheme://host or scheme://host:port, "
+            "or * (command line)",
+        ),
+        ({"trusted_proxies": 7}, "trusted_proxies: a list is wanted, such as 10.0.0.0/8, ::1 (command line)"),
     ],
 )
 def test_a_wrong_value_is_one_clear_line(values: dict[str, Any], line: str) -> None:
@@ -211,3 +234,40 @@ def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
 def test_every_setting_is_described() -> None:
     """The descriptions are the command line's help and the documentation."""
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("TRICKLECAST_MAX_READER", "TRICKLECAST_MAX_READERS"),
+        ("TRICKLECAST_MAX_CHANELS", "TRICKLECAST_MAX_CHANNELS"),
+        ("TRICKLECAST_ACCESSLOG", "TRICKLECAST_ACCESS_LOG"),
+        ("tricklecast_tls_certs", "TRICKLECAST_TLS_CERT"),
+        ("TRICKLECAST_TOKENS", "TRICKLECAST_TOKEN"),
+    ],
+)
+def test_a_misspelt_setting_is_told_with_what_was_meant(name: str, nearest: str) -> None:
+    """As it is written, and as it should be."""
+    assert unknown_variables(["PATH", name]) == f"no setting, and ignored: {name} (did you mean {nearest}?)"
+
+
+@pytest.mark.parametrize("name", ["TRICKLECAST_SERVICE_HOST", "TRICKLECAST_", "TRICKLECAST_CONFORMANCE_URL"])
+def test_what_is_like_no_setting_is_told_as_it_is(name: str) -> None:
+    """Somebody else may use the prefix."""
+    assert unknown_variables([name]) == f"no setting, and ignored: {name}"
+
+
+def test_settings_are_no_strangers() -> None:
+    """Every setting is known, in any case, and so is the clients' token."""
+    names = [f"TRICKLECAST_{name.upper()}" for name in Settings.model_fields]
+    assert unknown_variables([*names, *map(str.lower, names), "TRICKLECAST_TOKEN", "PATH", "XTRICKLECAST_X"]) is None
+
+
+@pytest.mark.parametrize(("count", "more"), [(MAX_NAMED - 1, ""), (MAX_NAMED, ""), (MAX_NAMED + 1, " and 1 more")])
+def test_it_is_one_line_however_many_there_are(count: int, more: str) -> None:
+    """One below and at the limit all are named; one above, how many more there are; none at any length."""
+    line = unknown_variables([f"TRICKLECAST_QQ\n{number}" + "x" * 1000 for number in range(count)])
+    assert line is not None
+    assert "\n" not in line
+    assert line.endswith(more or "x")
+    assert len(line) < 100 + MAX_NAMED * (MAX_NAME_LENGTH + 50)

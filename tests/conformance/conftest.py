@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.server import serve
-from tricklecast.app.conformance.profiles import PROFILES
-from tricklecast.app.conformance.runner import Runner
-from tricklecast.app.conformance.target import Address
+from tricklecast.app.tools.conformance.profiles import PROFILES
+from tricklecast.app.tools.conformance.runner import Runner
+from tricklecast.app.tools.conformance.target import Address
 from tricklecast.trickle import wire
 
 RunnerFor = Callable[[str], Runner]

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tricklecast.app.conformance.target import Address
+from tricklecast.app.tools.conformance.target import Address
 
 
 @contextmanager

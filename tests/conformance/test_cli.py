@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +15,12 @@ from typer.testing import CliRunner, Result
 
 from tests.conformance.conftest import RunnerFor
 from tests.conformance.fakes import scripted, unused_address
-from tricklecast.app.conformance.cases import CASES
-from tricklecast.app.conformance.cli import conformance
-from tricklecast.app.conformance.target import Address
+from tests.support.local import local_server
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.cli import conformance
+from tricklecast.app.tools.conformance.target import Address
+from tricklecast.trickle.records import Op
 
 _NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 17\r\n\r\nStream not found\n"
 
@@ -103,3 +110,35 @@ def test_deadlines_follow_the_options() -> None:
     with scripted(_NOT_FOUND) as address:
         result = _invoke(_url(address), "--only", "drain/then*", "--drain-s", "0.1", "--skip-grace-s", "0")
     assert result.exit_code == 1
+
+
+def _started(url: str, case: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tricklecast", "conformance", url, "--only", case]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def _interrupted(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C ends the process before its one case has a result: exit code 130, the sums, and no traceback."""
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=WITHIN_S)
+    assert (process.returncode, out, err) == (130, "0 passed, 0 failed, 0 skipped\n", "")
+
+
+def test_ctrl_c_ends_the_channels_of_running_cases() -> None:
+    """Ctrl-C during a case that waits 11 s ends the command at once, and the server hears of the channel's end."""
+    with local_server() as server, _started(f"http://127.0.0.1:{server.port}", "clients/idle*") as process:
+        channel = eventually(lambda: [record.channel for record in list(server.records) if record.op == Op.PUBLISH])[0]
+        _interrupted(process)
+        assert server.record(op=Op.DELETE, channel=channel).status == 200
+
+
+def test_ctrl_c_does_not_wait_for_a_silent_server() -> None:
+    """Ctrl-C ends the command also while a case waits for a server that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(WITHIN_S)
+        with _started(f"http://127.0.0.1:{listener.getsockname()[1]}", "head/starts*") as process:
+            reached, _ = listener.accept()
+            used, _ = listener.accept()
+            with reached, used:
+                assert used.recv(9) == b"POST /tri"
+                _interrupted(process)

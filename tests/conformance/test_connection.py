@@ -1,14 +1,14 @@
-"""The raw connection: what it observes, and that it never invents a fault."""
+"""The raw connection: its requests, its deadlines and its expectations. It never invents a fault."""
 
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
-from tricklecast.app.conformance.connection import Connection, Late, Transcript, Upload, encode_chunk
-from tricklecast.app.conformance.stream import Cut
-from tricklecast.app.conformance.verdicts import Failure
+from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Late, Transcript, Upload, encode_chunk
+from tricklecast.app.tools.conformance.http1 import Cut, Failure
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -152,6 +152,39 @@ def test_an_upload_is_chunked() -> None:
     with _Peer() as peer:
         Upload(peer.connection).chunk(b"0123456789abcdef").end()
         assert peer.socket.recv(999) == b"10\r\n0123456789abcdef\r\n0\r\n\r\n"
+
+
+def test_the_end_of_an_upload_is_expected() -> None:
+    """`stored` sends the final chunk and expects a 200; `last` expects the end of the connection, too."""
+    with _Peer() as peer:
+        peer.connection.expects("POST")
+        peer.socket.sendall(_OK + b"HTTP/1.1 409 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\nmore")
+        assert Upload(peer.connection).stored(content_length=2).body == b"ok"
+        assert peer.socket.recv(99) == b"0\r\n\r\n"
+        with pytest.raises(Failure, match="the end of the connection"):
+            Upload(peer.connection).last(409)
+
+
+def test_bytes_are_expected_where_they_come() -> None:
+    """`gets` expects the next bytes, `ends` the rest; other bytes are a failure."""
+    with _Peer() as peer:
+        peer.socket.sendall(_OK)
+        peer.connection.head()
+        peer.connection.gets(b"ok")
+        with pytest.raises(Failure, match="the rest: 'more', got ''"):
+            peer.connection.ends(b"more")
+
+
+def test_an_interrupt_ends_a_read() -> None:
+    """A read in one thread ends when another thread interrupts the connection."""
+    with _Peer() as peer:
+        reader = threading.Thread(target=peer.connection.closed)
+        reader.start()
+        peer.connection.interrupt()
+        reader.join(AT_ONCE_S)
+        assert not reader.is_alive()
+        peer.connection.close()
+        peer.connection.interrupt()
 
 
 def test_a_half_closed_connection_still_receives() -> None:

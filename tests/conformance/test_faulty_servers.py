@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.fakes import scripted
-from tricklecast.app.conformance.cases import CASES
-from tricklecast.app.conformance.runner import Outcome, Result, Runner
+from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.runner import Outcome, Result, Runner
 
 # Cases that wait for a grace to end would only make this slow.
 _ORDINARY = [case for case in CASES if case.profiles[0] == "default"]
@@ -24,9 +24,9 @@ def _answer(status: bytes, body: bytes = b"", *headers: bytes) -> bytes:
 
 # Groups with rules that a server keeps by always saying the same; it is right about these, and about nothing else.
 _RIGHT_ABOUT = {
-    "200 OK": {"end", "keep-alive"},
+    "200 OK": {"browsers", "end", "keep-alive"},
     "400 Bad Request": {"names"},
-    "404 Not Found": {"routes", "names", "methods", "http"},
+    "404 Not Found": {"browsers", "routes", "names", "methods", "http"},
     "503 Service Unavailable": set(),
 }
 

@@ -1,14 +1,23 @@
-"""The strict parser: it reads what a server may send, and finds fault with the rest."""
+"""The strict parser finds fault with everything that a server may not send; expectations name what differs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.app.conformance.http1 import Framing, Response, ResponseParser
-from tricklecast.app.conformance.stream import ByteReader, Cut, Malformed
-from tricklecast.app.conformance.verdicts import Failure, shorten
+from tricklecast.app.tools.conformance.http1 import (
+    ByteReader,
+    Cut,
+    Failure,
+    Framing,
+    Malformed,
+    Response,
+    ResponseParser,
+    shorten,
+)
 
 
 def _parser(data: bytes, step: int = 1 << 16) -> ResponseParser:
@@ -155,6 +164,55 @@ def test_chunks_come_out_as_they_went_in(chunks: list[bytes], step: int) -> None
     """However the stream is cut, the chunks are those that were framed."""
     body = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     assert _parse(_CHUNKED + body + b"0\r\n\r\n", step=step).chunks == chunks
+
+
+def _answer(status: int, body: bytes = b"no\n", *headers: str) -> Response:
+    lines = [f"HTTP/1.1 {status} X", *headers, f"Content-Length: {len(body)}", "", ""]
+    return _parse("\r\n".join(lines).encode() + body)
+
+
+def test_expectations_that_hold_can_be_chained() -> None:
+    """Each expectation returns the response, and `None` expects that a header is missing."""
+    segment = _answer(200, b"data", "Lp-Trickle-Seq: 3", "Lp-Trickle-Size: 4", "Content-Type: video/mp2t")
+    assert segment.expect(200, 201, seq=3, size=4, closed=None).segment(3, b"data", latest=None).whole() is segment
+    assert segment.keeps_open().number("lp-trickle-size") == 4
+    empty = _answer(200, b"", "Lp-Trickle-Seq: 3", "Content-Type: a/b", "Lp-Trickle-Closed: terminated")
+    assert empty.empty(3, content_type="a/b").ended() is empty
+    missing = _answer(470, b"Entry not found\n", "Lp-Trickle-Latest: 9", "Lp-Trickle-Seq: 3", "Lp-Trickle-Next: 5")
+    assert missing.missing(9, 3, next=5) is missing
+    busy = _answer(503, b"no\n", "Retry-After: 2")
+    assert busy.busy() is busy
+    truncated = _answer(200, b"part", "Lp-Trickle-Truncated: truncated")
+    assert truncated.truncated() is truncated
+
+
+@pytest.mark.parametrize(
+    ("expectation", "words"),
+    [
+        (lambda r: r.expect(200, 404), "status 200 or 404"),
+        (lambda r: r.expect(seq=4), "Lp-Trickle-Seq: 4"),
+        (lambda r: r.expect(seq=None), "no Lp-Trickle-Seq"),
+        (lambda r: r.expect(size=1), "Lp-Trickle-Size: 1"),
+        (lambda r: r.number("Retry-After"), "Retry-After as a number"),
+        (lambda r: r.segment(3, b"data"), "status 200"),
+        (lambda r: r.refused(403), "a body that is one line of text"),
+        (lambda r: r.ended(), "Lp-Trickle-Closed: terminated"),
+        (lambda r: r.truncated(), "Lp-Trickle-Truncated in headers or trailers"),
+        (lambda r: r.keeps_open(), "a connection that stays open"),
+    ],
+)
+def test_expectations_that_fail(expectation: Callable[[Response], object], words: str) -> None:
+    """A failure names the expected value."""
+    response = _answer(403, b"two\nlines\n", "Lp-Trickle-Seq: 3", "Connection: close")
+    with pytest.raises(Failure) as caught:
+        expectation(response)
+    assert words in caught.value.expected
+
+
+def test_a_refusal_has_the_expected_text() -> None:
+    """A refusal with another line of text is a failure."""
+    with pytest.raises(Failure, match="the text: 'yes', got 'no'"):
+        _answer(404).refused(404, "yes")
 
 
 def test_long_bytes_are_shortened_for_people() -> None:

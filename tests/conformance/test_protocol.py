@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.conftest import RunnerFor
-from tricklecast.app.conformance.case import Case
-from tricklecast.app.conformance.cases import CASES
-from tricklecast.app.conformance.runner import Outcome
+from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.runner import Case, Outcome
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,22 +1,25 @@
-"""The runner: verdicts, order, isolation of cases, and what a failure tells."""
+"""The runner: outcomes, order, isolation of cases, interruption, and the report."""
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from tests.conformance.fakes import scripted, unused_address
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.conformance import expect
-from tricklecast.app.conformance.case import Case, Check
-from tricklecast.app.conformance.report import Report, print_rules, write_json
-from tricklecast.app.conformance.runner import Outcome, Result, Runner
-from tricklecast.app.conformance.target import Target
-from tricklecast.app.conformance.verdicts import Failure, Skip
+from tricklecast.app.tools.conformance.http1 import Failure, Skip, check, equal
+from tricklecast.app.tools.conformance.profiles import Settings
+from tricklecast.app.tools.conformance.runner import Case, Outcome, Report, Result, Runner, print_rules
+from tricklecast.app.tools.conformance.target import Channel
+
+Check = Callable[[Channel], None]
 
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno\n"
 
@@ -29,15 +32,15 @@ def _run(check: Check) -> Result:
     return Runner(unused_address()).run_case(_case(check))
 
 
-def _holds(target: Target) -> None:
-    del target
+def _holds(c: Channel) -> None:
+    del c
 
 
-def _fails(target: Target) -> None:
+def _fails(c: Channel) -> None:
     raise Failure("one", "two")
 
 
-def _skips(target: Target) -> None:
+def _skips(c: Channel) -> None:
     raise Skip("too slow")
 
 
@@ -53,17 +56,17 @@ def test_a_case_passes_fails_or_is_skipped() -> None:
 def test_an_answer_that_breaks_the_case_is_a_failure() -> None:
     """A number that is none, or a socket that breaks, fails the case and not the run."""
 
-    def check(target: Target) -> None:
+    def reads_a_number(c: Channel) -> None:
         int("x")
 
-    result = _run(check)
+    result = _run(reads_a_number)
     assert result.outcome is Outcome.FAIL
     assert result.got.startswith("ValueError")
 
 
 def test_a_server_that_is_gone_fails_the_case() -> None:
     """A connection that is refused in the middle of a run is a failure that says so."""
-    result = _run(lambda target: target.settle())
+    result = _run(lambda c: c.target.settle())
     assert (result.outcome, result.expected) == (Outcome.FAIL, "a connection")
 
 
@@ -78,10 +81,10 @@ def test_results_come_in_order() -> None:
     """Results have the order of the cases, whichever ends first."""
     later = threading.Event()
 
-    def first(target: Target) -> None:
-        expect.true(later.wait(WITHIN_S), "the second case to run beside the first", "nothing")
+    def first(c: Channel) -> None:
+        check(later.wait(WITHIN_S), "the second case to run beside the first", "nothing")
 
-    cases = [_case(first, "g/first"), _case(lambda target: later.set(), "g/second")]
+    cases = [_case(first, "g/first"), _case(lambda c: later.set(), "g/second")]
     results = list(Runner(unused_address()).run(cases, jobs=2))
     assert [(result.case.name, result.outcome) for result in results] == [
         ("g/first", Outcome.PASS),
@@ -93,12 +96,12 @@ def test_cases_that_must_be_alone_come_last() -> None:
     """A case that fills a limit runs when no other does."""
     running: set[str] = set()
 
-    def beside(target: Target) -> None:
+    def beside(c: Channel) -> None:
         running.add("beside")
         running.discard("beside")
 
-    def alone(target: Target) -> None:
-        expect.equal("what runs beside it", running, set())
+    def alone(c: Channel) -> None:
+        equal("what runs beside it", running, set())
 
     cases = [_case(alone, "g/alone", alone=True), *(_case(beside, f"g/{number}") for number in range(20))]
     results = list(Runner(unused_address()).run(cases, jobs=8))
@@ -109,7 +112,7 @@ def test_cases_that_must_be_alone_come_last() -> None:
 def test_a_failure_shows_the_way_there() -> None:
     """The transcript of a failure has what was sent and what came."""
     with scripted(_ANSWER) as address:
-        result = Runner(address).run_case(_case(lambda target: target.channel("c").publish(0, b"data")))
+        result = Runner(address).run_case(_case(lambda c: c.target.channel("c").publish(0, b"data")))
     assert result.outcome is Outcome.FAIL
     assert result.expected == "status 200"
     text = "\n".join(result.transcript)
@@ -117,24 +120,40 @@ def test_a_failure_shows_the_way_there() -> None:
     assert "404 Not Found" in text
 
 
-def test_a_slow_machine_is_no_fault_of_the_server() -> None:
-    """Steps that must be done before a grace ends skip the case when they took too long, even if they failed."""
-
-    def check(target: Target) -> None:
-        with target.within(0.0):
-            raise Failure("one", "two")
-
-    assert _run(check).outcome is Outcome.SKIP
+@pytest.mark.parametrize(("grace_s", "outcome"), [(0.0, Outcome.SKIP), (3600.0, Outcome.FAIL)])
+def test_a_slow_machine_is_no_fault_of_the_server(grace_s: float, outcome: Outcome) -> None:
+    """A case that has to end within a grace is skipped if it took too long, even if it failed."""
+    case = Case("g/n", "9. Nothing", "Something holds.", _fails, ("default",), within="skip_grace_s")
+    runner = Runner(unused_address(), settings=Settings(skip_grace_s=grace_s))
+    assert runner.run_case(case).outcome is outcome
 
 
-def test_a_fault_in_time_is_the_servers() -> None:
-    """Steps that were quick enough fail as usual."""
+def test_a_run_that_is_closed_interrupts_its_cases() -> None:
+    """A case that waits for the server ends at once, no further case begins, and no connection is opened."""
+    waits, ended, refused = threading.Event(), threading.Event(), threading.Event()
 
-    def check(target: Target) -> None:
-        with target.within(3600.0):
-            raise Failure("one", "two")
+    def endless(c: Channel) -> None:
+        reader = c.read(0)
+        waits.set()
+        try:
+            reader.response(within_s=WITHIN_S * 10)
+        finally:
+            ended.set()
+            try:
+                c.read(0)
+            except Failure as failure:
+                refused.set()
+                raise failure from None
 
-    assert _run(check).outcome is Outcome.FAIL
+    begun: list[str] = []
+    cases = [_case(_holds), _case(endless), *(_case(lambda c: begun.append(c.name)) for _ in range(3))]
+    with scripted(b"") as address:
+        with closing(Runner(address).run(cases, jobs=1)) as results:
+            next(results)
+            assert waits.wait(WITHIN_S)
+        assert ended.is_set()
+        assert refused.is_set()
+    assert begun == []
 
 
 def _console() -> tuple[Console, StringIO]:
@@ -162,8 +181,10 @@ def test_the_report_has_a_line_for_each_rule() -> None:
 def test_the_report_as_json(tmp_path: Path) -> None:
     """The file has the sums, and everything about each case."""
     path = tmp_path / "results.json"
-    results = [Result(_case(_holds), Outcome.PASS, 0.5), Result(_case(_fails), Outcome.FAIL, expected="e", got="g")]
-    write_json(path, "http://h/trickle", "default", results)
+    report = Report(_console()[0])
+    report.add(Result(_case(_holds), Outcome.PASS, 0.5))
+    report.add(Result(_case(_fails), Outcome.FAIL, expected="e", got="g"))
+    report.write_json(path, "http://h/trickle", "default")
     document = json.loads(path.read_text())
     assert (document["passed"], document["failed"], document["skipped"]) == (1, 1, 0)
     assert document["cases"][0]["name"] == "g/n"

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.analytics.support.sample_report import sample_report
-from tests.app.metrics.exposed import families
+from tests.support.metrics import families
 from tricklecast.analytics.report.prometheus import as_prometheus
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.app.metrics.exposed import families
 from tests.deploy.support import DEPLOY, ROOT, load, promtool, storms, unknown
+from tests.support.metrics import families
 
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 RULES: list[dict[str, Any]] = [rule for group in load(ALERTS)["groups"] for rule in group["rules"]]

@@ -1,4 +1,4 @@
-"""Attack a server, or the functions that read what strangers write, for as long as you like: `scripts/fuzz --help`."""
+"""Attack a server, or the functions that read what strangers write: `scripts/fuzz --help`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from tests.app.hostile.support import Watched, watched
 from tests.app.hostile.test_requests import send
+from tests.fuzz.campaign import campaign
 from tests.fuzz.functions import TARGETS
 from tests.fuzz.own import corpus, inputs
 from tests.fuzz.requests import Requests
@@ -25,6 +26,9 @@ def main() -> int:
     parser.add_argument("target", choices=["server", *TARGETS], nargs="?", default="server")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (1)")
     parser.add_argument("--seed", type=int, help="begin with this one, as a finding names it; random if not given")
+    parser.add_argument(
+        "--campaign", type=int, metavar="N", help="so many random sessions of clients against server processes, instead"
+    )
     parser.add_argument("--atheris", action="store_true", help="guided by coverage; for functions, not for the server")
     arguments = parser.parse_args()
     if arguments.atheris:
@@ -32,6 +36,8 @@ def main() -> int:
         command = [sys.executable, "-m", "tests.fuzz.guided", arguments.target, str(arguments.minutes)]
         return subprocess.run(command, check=False).returncode
     seed = random.SystemRandom().randrange(2**32) if arguments.seed is None else arguments.seed
+    if arguments.campaign:
+        return campaign(arguments.campaign, seed)
     return rounds(arguments.target, seed, time.monotonic() + 60 * arguments.minutes)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.conftest import Serve
 from tests.support.logs import Record, matching, read_log
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.target import Target
+from tricklecast.app.tools.conformance.target import Target
 from tricklecast.trickle.records import FIELD_NAMES, Op
 
 CLIENT = {

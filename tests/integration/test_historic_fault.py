@@ -17,7 +17,7 @@ from tests.integration.conftest import Serve
 from tests.support.logs import logged, matching, read_log
 from tests.support.server import RunningServer
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 SUBSCRIBERS = 5
 

@@ -12,8 +12,8 @@ from tests.support.logs import Record, logged, matching
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import eventually
 from tricklecast.analytics.logs.lines import parsed
-from tricklecast.app.conformance.target import Target
-from tricklecast.app.conformance.verdicts import Failure
+from tricklecast.app.tools.conformance.http1 import Failure
+from tricklecast.app.tools.conformance.target import Target
 
 
 def publish_until_it_breaks(target: Target, answered: list[int], over: Event) -> None:

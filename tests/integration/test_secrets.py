@@ -12,7 +12,7 @@ import jwt
 from tests.app.access.service import service
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.server import serve
-from tricklecast.app.conformance.target import Target
+from tricklecast.app.tools.conformance.target import Target
 
 CONTROL = "control-plane-secret-0123456789"
 HOOK = "hook-secret-0123456789-0123456789-0123456789"

@@ -1,4 +1,4 @@
-"""Signals to a real process: exit codes, and an access log that is complete; the rest is in tests/app/test_drain.py."""
+"""Signals to a real process: exit codes, and a complete access log; tests/app/test_shutdown.py has the rest."""
 
 from __future__ import annotations
 

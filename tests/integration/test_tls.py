@@ -12,8 +12,8 @@ from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.server import serve
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.stream import Cut
-from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.target import Address, Target
 
 Certificate = tuple[Path, Path]
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.app.conftest import target
 from tests.app.data_plane.conftest import server
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 __all__ = ["channel", "server", "target"]
 

@@ -7,8 +7,7 @@ which no header is sent before the first byte; a segment whose body nobody has t
 
 from __future__ import annotations
 
-from tricklecast.app.conformance import expect
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle import wire
 
 RESET = {wire.RESET: "1", "Content-Type": "video/mp2t"}
@@ -18,21 +17,21 @@ def test_a_publisher_that_joins_takes_its_place_from_a_header(channel: Channel) 
     """`Lp-Trickle-Latest` of `/next` is the seq to publish; the reset frees a reader that its predecessor left."""
     channel.publish(0)
     _, stuck = channel.started(1, b"left open")
-    seq = expect.number(expect.status(channel.get("next"), 200), wire.LATEST)
+    seq = channel.get("next").expect(200).number(wire.LATEST)
     upload = channel.upload(seq, b"goes on", headers=RESET)
     assert stuck.rest() == b""
-    expect.status(upload.end().answer(), 200)
-    expect.segment(channel.get(seq), seq, b"goes on")
+    upload.end().answer().expect(200)
+    channel.get(seq).segment(seq, b"goes on")
 
 
 def test_without_a_channel_the_first_place_is_minus_one(target: Target) -> None:
     """`/next` is 404 then; the POST of -1 is told its seq, and the 0 that follows is refused instead of swallowed."""
     channel = target.channel()
-    expect.status(channel.get("next"), 404)
-    expect.header(expect.status(channel.post(-1, b"first", RESET), 200), wire.SEQ, 0)
-    expect.header(expect.status(channel.post(0, b"second"), 409), wire.LATEST, 1)
-    expect.status(channel.post(1, b"third"), 200)
-    expect.segment(channel.get(0), 0, b"first")
+    channel.get("next").expect(404)
+    channel.post(-1, b"first", RESET).expect(200, seq=0)
+    channel.post(0, b"second").expect(409, latest=1)
+    channel.post(1, b"third").expect(200)
+    channel.get(0).segment(0, b"first")
 
 
 def test_empty_segments_keep_a_channel_in_step(channel: Channel) -> None:
@@ -41,11 +40,11 @@ def test_empty_segments_keep_a_channel_in_step(channel: Channel) -> None:
     for seq in range(6):
         reader.request("GET", channel.at(seq))
         channel.target.settle()
-        expect.status(channel.post(seq, b"" if seq % 3 else b"words"), 200)
+        channel.post(seq, b"" if seq % 3 else b"words").expect(200)
         answer = reader.response()
-        expect.segment(answer, seq, b"" if seq % 3 else b"words")
-        expect.header(answer, "Content-Type", "video/mp2t")
-        expect.no_header(answer, wire.CLOSED)
+        answer.segment(seq, b"" if seq % 3 else b"words")
+        answer.expect(content_type="video/mp2t")
+        answer.expect(closed=None)
 
 
 def test_a_connection_that_says_nothing_is_a_preconnect_all_the_same(channel: Channel) -> None:
@@ -56,8 +55,8 @@ def test_a_connection_that_says_nothing_is_a_preconnect_all_the_same(channel: Ch
     head = quiet.render("POST", channel.at(1), [("Transfer-Encoding", "chunked")])
     quiet.send(head + b"5\r\nwords\r\n0\r\n\r\n")
     quiet.expects("POST")
-    expect.status(quiet.response(), 200)
-    expect.segment(reader.response(), 1, b"words")
+    quiet.response().expect(200)
+    reader.response().segment(1, b"words")
 
 
 def test_a_segment_whose_connection_broke_untouched_is_taken_at_once(channel: Channel) -> None:
@@ -67,8 +66,8 @@ def test_a_segment_whose_connection_broke_untouched_is_taken_at_once(channel: Ch
     reader = channel.waiting(1)
     again = channel.upload(1, b"words", headers={"Content-Type": "video/mp2t"})
     broken.abort()
-    expect.status(again.end().answer(), 200)
-    expect.segment(reader.response(), 1, b"words")
+    again.end().answer().expect(200)
+    reader.response().segment(1, b"words")
     assert channel.next_seq() == 2
 
 
@@ -77,7 +76,7 @@ def test_a_segment_dropped_half_read_does_not_stop_the_next(channel: Channel) ->
     upload, reader = channel.started(0, b"first half, ")
     reader.abort()
     upload.chunk(b"second half").end()
-    expect.status(upload.answer(), 200)
+    upload.answer().expect(200)
     channel.publish(1, b"next")
-    expect.segment(channel.get(1), 1, b"next")
-    expect.segment(channel.get(0), 0, b"first half, second half")
+    channel.get(1).segment(1, b"next")
+    channel.get(0).segment(0, b"first half, second half")

@@ -8,8 +8,7 @@ wherever a 470 points it.
 from __future__ import annotations
 
 from tests.support.local import LocalServer, local_server
-from tricklecast.app.conformance import expect
-from tricklecast.app.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 
 
@@ -18,14 +17,14 @@ def test_a_segment_written_again_goes_on_under_an_open_preconnect(channel: Chann
     first, reader = channel.started(0, b"Hello")
     ahead = channel.preconnect(1)
     again = channel.upload(0, b"Goodbye")
-    answer = expect.status(first.answer(), 409)
-    expect.header(answer, wire.SEQ, 0)
+    answer = first.answer().expect(409)
+    answer.expect(seq=0)
     again.end()
-    expect.status(again.answer(), 200)
+    again.answer().expect(200)
     assert reader.rest() == b"Goodbye"
     ahead.chunk(b"next").end()
-    expect.status(ahead.answer(), 200)
-    expect.segment(channel.get(1), 1, b"next")
+    ahead.answer().expect(200)
+    channel.get(1).segment(1, b"next")
 
 
 def test_a_dropped_segment_may_be_closed_before_its_delete_arrives(channel: Channel) -> None:
@@ -34,19 +33,19 @@ def test_a_dropped_segment_may_be_closed_before_its_delete_arrives(channel: Chan
     upload = channel.preconnect(1)
     reader = channel.waiting(1)
     upload.end()
-    expect.status(upload.answer(), 200)
-    expect.status(channel.close(1), 200)
-    expect.segment(reader.response(), 1, b"")
+    upload.answer().expect(200)
+    channel.close(1).expect(200)
+    reader.response().segment(1, b"")
     channel.publish(2, b"goes on")
-    expect.segment(channel.get(2), 2, b"goes on")
+    channel.get(2).segment(2, b"goes on")
 
 
 def test_a_dropped_segment_may_be_deleted_before_its_body_ends(channel: Channel) -> None:
     """The same with the DELETE first: the publisher is answered 200 at once, and its late end goes nowhere."""
     channel.publish(0)
     upload, reader = channel.started(1, b"half")
-    expect.status(channel.close(1), 200)
-    expect.header(expect.status(upload.answer(), 200), wire.SIZE, 4)
+    channel.close(1).expect(200)
+    upload.answer().expect(200, size=4)
     upload.connection.try_send(b"0\r\n\r\n")
     assert reader.rest() == b""
     assert channel.next_seq() == 2
@@ -56,11 +55,11 @@ def test_a_segment_asked_for_twice_at_once_is_served_twice(channel: Channel) -> 
     """Two requests of one subscriber race for the next segment; the one it forgets, unread, holds nobody up."""
     forgotten, used = channel.waiting(0), channel.waiting(0)
     upload = channel.upload(0, b"first ", b"segment").end()
-    expect.status(upload.answer(), 200)
-    expect.segment(used.response(), 0, b"first segment")
+    upload.answer().expect(200)
+    used.response().segment(0, b"first segment")
     channel.publish(1, b"second")
-    expect.segment(channel.get(1), 1, b"second")
-    expect.segment(forgotten.response(), 0, b"first segment")
+    channel.get(1).segment(1, b"second")
+    forgotten.response().segment(0, b"first segment")
 
 
 def test_a_wait_that_is_given_up_and_asked_again_loses_nothing(channel: Channel, server: LocalServer) -> None:
@@ -71,7 +70,7 @@ def test_a_wait_that_is_given_up_and_asked_again_loses_nothing(channel: Channel,
     upload = channel.upload(1, b"begun in between, ")
     new = channel.read(1)
     upload.chunk(b"and ended").end()
-    expect.segment(new.response(), 1, b"begun in between, and ended")
+    new.response().segment(1, b"begun in between, and ended")
     server.record(channel=channel.name, seq=1, op="read", status=None, reason="client_gone")
 
 
@@ -81,12 +80,12 @@ def test_a_reader_that_fell_behind_is_told_once_and_then_waits() -> None:
         channel = target.channel()
         channel.create()
         channel.publish(0, *[b"x"] * 8)
-        behind = expect.status(channel.get(1), 470)
-        latest = expect.number(behind, wire.LATEST)
-        expect.header(behind, wire.SEQ, 1)
+        behind = channel.get(1).expect(470)
+        latest = behind.number(wire.LATEST)
+        behind.expect(seq=1)
         reader = channel.waiting(latest)
         channel.publish(latest, b"live", b"and on")
-        expect.segment(reader.response(), latest, b"live")
+        reader.response().segment(latest, b"live")
         server.record(op="read", seq=latest, status=200)
         server.record(op="read", status=470)  # the only one
 
@@ -95,6 +94,6 @@ def test_the_bytes_of_an_ended_channel_are_not_lost_to_a_late_preconnect(channel
     """A subscriber whose next GET comes after DELETE still reads the last segment, and then hears of the end."""
     channel.publish(0, b"first", b"last")
     channel.end()
-    expect.segment(channel.get(1), 1, b"last")
-    end = expect.status(channel.get(2), 200)
-    expect.header(end, wire.CLOSED, wire.TERMINATED)
+    channel.get(1).segment(1, b"last")
+    end = channel.get(2).expect(200)
+    end.expect(closed=wire.TERMINATED)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.local import local_server
-from tricklecast.app.conformance import expect
-from tricklecast.app.conformance.target import Target
+from tricklecast.app.tools.conformance.target import Target
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +29,10 @@ def test_a_burst_arrives_in_any_order(patient: Target, order: list[int]) -> None
     reader = channel.waiting(1)
     uploads = [channel.upload(seq, b"message %d" % seq).end() for seq in order]
     for upload in uploads:
-        expect.status(upload.answer(), 200)
-    expect.segment(reader.response(), 1, b"message 1")
+        upload.answer().expect(200)
+    reader.response().segment(1, b"message 1")
     for seq in range(2, max(order) + 1):
-        expect.segment(channel.get(seq), seq, b"message %d" % seq)
+        channel.get(seq).segment(seq, b"message %d" % seq)
     assert channel.next_seq() == max(order) + 1
 
 
@@ -41,12 +40,12 @@ def test_a_segment_that_was_overtaken_can_be_asked_for(patient: Target) -> None:
     """A reader that comes between the later segment and the earlier one waits for it, instead of being sent on."""
     channel = patient.channel()
     channel.publish(0)
-    expect.status(channel.post(2, b"overtook"), 200)
+    channel.post(2, b"overtook").expect(200)
     reader = channel.waiting(1)
     reader.silent()
-    expect.status(channel.post(1, b"overtaken"), 200)
-    expect.segment(reader.response(), 1, b"overtaken")
-    expect.segment(channel.get(2), 2, b"overtook")
+    channel.post(1, b"overtaken").expect(200)
+    reader.response().segment(1, b"overtaken")
+    channel.get(2).segment(2, b"overtook")
 
 
 def test_a_segment_that_never_comes_is_not_waited_for_long() -> None:
@@ -55,6 +54,6 @@ def test_a_segment_that_never_comes_is_not_waited_for_long() -> None:
         channel = target.channel()
         channel.publish(0)
         reader = channel.waiting(1)
-        expect.status(channel.post(2, b"next"), 200)
-        expect.segment(reader.response(), 1, b"")
-        expect.segment(channel.get(2), 2, b"next")
+        channel.post(2, b"next").expect(200)
+        reader.response().segment(1, b"")
+        channel.get(2).segment(2, b"next")

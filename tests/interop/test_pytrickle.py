@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance import expect
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle import wire
 
 ALONE = {"Connection": "close", "Content-Type": "video/mp2t"}
@@ -20,18 +19,18 @@ def test_every_segment_has_its_own_connection(channel: Channel) -> None:
     """The connection ends with the answer, which is the whole of it; the reader's too."""
     for seq in range(3):
         upload = channel.upload(seq, b"segment ", b"%d" % seq, headers=ALONE).end()
-        expect.closing(upload.connection, expect.status(upload.answer(), 200))
+        upload.connection.last(200)
         reader = channel.read(seq, ALONE)
-        expect.segment(reader.response(), seq, b"segment %d" % seq)
+        reader.response().segment(seq, b"segment %d" % seq)
         reader.closed()
 
 
 def test_the_second_segment_may_come_before_the_first(channel: Channel) -> None:
     """Where nothing was written yet, both are kept under their numbers, and a subscriber that comes reads both."""
-    expect.status(channel.post(1, b"second", ALONE), 200)
-    expect.status(channel.post(0, b"first", ALONE), 200)
-    expect.segment(channel.get(0), 0, b"first")
-    expect.segment(channel.get(1), 1, b"second")
+    channel.post(1, b"second", ALONE).expect(200)
+    channel.post(0, b"first", ALONE).expect(200)
+    channel.get(0).segment(0, b"first")
+    channel.get(1).segment(1, b"second")
     assert channel.next_seq() == 2
 
 
@@ -43,8 +42,8 @@ def test_a_publisher_that_cancels_everything_leaves_a_channel_to_go_on_with(chan
     cancelled.connection.close()
     channel.target.settle()
     reader.silent()
-    expect.status(channel.post(1, b"by somebody else"), 200)
-    expect.segment(reader.response(), 1, b"by somebody else")
+    channel.post(1, b"by somebody else").expect(200)
+    reader.response().segment(1, b"by somebody else")
 
 
 def test_a_segment_cancelled_in_the_middle_ends_for_its_readers() -> None:
@@ -55,7 +54,7 @@ def test_a_segment_cancelled_in_the_middle_ends_for_its_readers() -> None:
         upload, reader = channel.started(0, b"half of it")
         upload.connection.close()
         assert reader.rest() == b""
-        expect.truncated(channel.get(0))
+        channel.get(0).truncated()
 
 
 def test_an_immediate_retry_of_a_refused_segment_is_the_last_one() -> None:
@@ -66,12 +65,12 @@ def test_an_immediate_retry_of_a_refused_segment_is_the_last_one() -> None:
         channel.publish(0, *[b"x"] * 6)
         connection = target.open()
         connection.request("GET", channel.at(0))
-        latest = expect.number(expect.status(connection.response(), 470), wire.LATEST)
+        latest = connection.response().expect(470).number(wire.LATEST)
         connection.request("GET", channel.at(latest))
         target.settle()
         connection.silent()
         channel.publish(latest, b"the next one")
-        expect.segment(connection.response(), latest, b"the next one")
+        connection.response().segment(latest, b"the next one")
 
 
 def test_a_wait_that_times_out_again_and_again_is_no_harm(channel: Channel, server: LocalServer) -> None:
@@ -81,7 +80,7 @@ def test_a_wait_that_times_out_again_and_again_is_no_harm(channel: Channel, serv
         channel.waiting(1).close()
     reader = channel.waiting(1)
     channel.publish(1, b"at last")
-    expect.segment(reader.response(), 1, b"at last")
+    reader.response().segment(1, b"at last")
 
     def given_up() -> int:
         records = [record for record in list(server.records) if record.channel == channel.name]
@@ -95,9 +94,9 @@ def test_a_control_message_comes_in_one_piece(channel: Channel, target: Target) 
     for seq, message in enumerate([b'{"prompt": "one"}', b'{"prompt": "' + b"x" * 30_000 + b'"}']):
         reader = channel.waiting(seq)
         upload = channel.upload(seq, message, headers=ALONE)
-        expect.status(reader.head(), 200)
+        reader.head().expect(200)
         assert reader.chunk() == message
         reader.close()
         upload.end()
-        expect.status(upload.answer(), 200)
+        upload.answer().expect(200)
     assert channel.next_seq() == 2

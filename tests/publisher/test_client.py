@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -533,15 +535,41 @@ def test_an_endless_refusal_is_not_read_to_its_end() -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("preconnect", 3),
+        ("preconnect", 1.0),
+        ("start", "x"),
+        ("start", True),
+        ("max_in_flight", 0),
+        ("max_in_flight", math.inf),
+        ("when_full", "explode"),
+        ("retain_bytes", -1),
+        ("retain_bytes", math.nan),
+        ("idle_rotation_s", 0.0),
+        ("idle_rotation_s", math.nan),
+        ("idle_rotation_s", math.inf),
+        ("content_type", "text/plain\n"),
+        ("content_type", " text/plain"),
+        ("headers", {"Content-Length": "3"}),
+        ("headers", {"transfer-encoding": "chunked"}),
+        ("headers", {"X-Name": "a\nb"}),
+        ("url", "ftp://host/cam"),
+        ("url", "http://999.1.1.1/cam"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_construction(name: str, value: object) -> None:
+    """The error is typed, and comes before any request."""
+    options: dict[str, Any] = {"url": "http://host/cam", name: value}
+    with pytest.raises(errors.InvalidInput):
+        Publisher(**options)
+
+
 def test_wrong_use_is_refused() -> None:
     """Each rule of the objects has its error, and breaking one changes nothing."""
 
     async def main() -> None:
-        wrong: dict[str, object] = {"preconnect": 3, "start": "x", "max_in_flight": 0, "when_full": "explode"}
-        wrong |= {"retain_bytes": -1, "idle_rotation_s": 0.0, "content_type": "text/plain\n"}
-        for url, options in (("ftp://x/y", {}), *(("http://h/c", {name: value}) for name, value in wrong.items())):
-            with pytest.raises(errors.InvalidInput):
-                Publisher(url, **options)  # type: ignore[arg-type]
         async with fake_server(Trickle()) as server:
             pub = publisher(server)
             assert pub.statistics().segments == 0

@@ -15,7 +15,6 @@ from tests.publisher.peers import run
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.app.conformance import expect
 from tricklecast.publisher import Publisher, testing
 from tricklecast.trickle import errors, wire
 
@@ -106,7 +105,7 @@ def test_a_dropped_segment_is_seen_by_its_reader_at_once(server: LocalServer) ->
                 await anyio.to_thread.run_sync(reader.rest)
                 with pytest.raises(errors.SegmentDropped):
                     await slow.write(b"more")
-                expect.truncated(await anyio.to_thread.run_sync(target.channel("drop").get, 0))
+                (await anyio.to_thread.run_sync(target.channel("drop").get, 0)).truncated()
                 assert pub.statistics().dropped == 1
 
     run(main())

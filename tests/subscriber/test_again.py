@@ -15,8 +15,7 @@ from tricklecast.subscriber import Segment, Subscriber, TrailerTransport
 from tricklecast.subscriber.again import Read
 from tricklecast.subscriber.verdicts import Answer
 from tricklecast.trickle import wire
-from tricklecast.trickle.errors import ConnectionLost
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import ConnectionLost, Position
 
 Part = Callable[[Exchange], Awaitable[None]]
 

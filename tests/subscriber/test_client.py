@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
     InvalidChannelName,
-    InvalidSeq,
+    InvalidInput,
     InvalidURL,
     LocalProtocolError,
     Refused,
@@ -410,12 +411,28 @@ class TestStarting:
         with pytest.raises(error):
             Subscriber(url)
 
-    def test_bad_options_are_refused(self) -> None:
-        """Start and lag policy are checked at once."""
-        with pytest.raises(InvalidSeq):
-            Subscriber("http://host/trickle/cam", start="last")
-        with pytest.raises(ValueError, match="never"):
-            Subscriber("http://host/trickle/cam", on_lag="never")
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("start", "last"),
+            ("start", 1.5),
+            ("on_lag", "never"),
+            ("on_broken", "never"),
+            ("wait_for_channel_s", -1),
+            ("wait_for_channel_s", math.nan),
+            ("refresh_s", 0),
+            ("refresh_s", math.inf),
+            ("stall_timeout_s", 0.0),
+            ("stall_timeout_s", math.nan),
+            ("client", httpx.AsyncClient(headers={"Content-Length": "3"})),
+            ("client", httpx.AsyncClient(headers={"Connection": "close"})),
+        ],
+    )
+    def test_a_wrong_argument_is_refused_at_construction(self, name: str, value: object) -> None:
+        """The error is typed, and comes before any request."""
+        options: dict[str, Any] = {name: value}
+        with pytest.raises(InvalidInput):
+            Subscriber("http://host/trickle/cam", **options)
 
 
 class TestFaults:

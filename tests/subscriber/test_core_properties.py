@@ -28,8 +28,7 @@ from tricklecast.subscriber.verdicts import (
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
-from tricklecast.trickle.errors import ConnectionLost, TrickleError
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import ConnectionLost, Position, TrickleError
 
 seqs = st.integers(0, 30)
 texts = st.one_of(

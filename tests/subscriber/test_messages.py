@@ -14,7 +14,7 @@ from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.subscriber.test_client import Slept, channel, ended
 from tricklecast.subscriber import BadMessage, Message, Messages, Position, Subscriber, json_lines, json_messages
 from tricklecast.subscriber.messages import Options
-from tricklecast.trickle.errors import ChannelNotFound
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 
 Open = Callable[..., AbstractAsyncContextManager[Messages]]
 
@@ -258,3 +258,11 @@ def test_the_options_are_the_subscribers() -> None:
     """None is missing, and none is invented."""
     parameters = inspect.signature(Subscriber).parameters
     assert set(Options.__annotations__) == {name for name in parameters if name != "url"}
+
+
+@pytest.mark.parametrize("read", [json_messages, json_lines])
+@pytest.mark.parametrize("limit", [0, 1.5, float("nan")])
+def test_a_wrong_limit_is_refused_at_construction(read: Callable[..., Messages], limit: object) -> None:
+    """The limit is a number of bytes."""
+    with pytest.raises(InvalidInput, match="limit must be a whole number"):
+        read("http://host/trickle/cam", limit=limit)

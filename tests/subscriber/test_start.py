@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tricklecast.subscriber.start import AnyStart, Start
-from tricklecast.trickle.errors import InvalidSeq
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import InvalidSeq, Position
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 import uvloop
 
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.conformance.target import Address, Target
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.authorize_adapter import AuthorizeAdapter
 from tricklecast.app.data_plane.plane import DataPlane
-from tricklecast.app.server import Server, control_config, uvicorn_config
+from tricklecast.app.listener import tune
+from tricklecast.app.server import Server, control_config, sweep, uvicorn_config
 from tricklecast.app.settings import Settings
-from tricklecast.app.sockets import tune
-from tricklecast.app.sweeper import sweep
+from tricklecast.app.tools.conformance.target import Address, Target
 from tricklecast.trickle.records import AccessRecord
 
 T = TypeVar("T")
@@ -119,7 +119,8 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
 
         registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=changefeed.note)
         access = Access(configured, "here")
-        plane = DataPlane(registry, configured.options(), sink=records.append, node="here", access=access.gate)
+        gate = AuthorizeAdapter(access.authorizer) if access.authorizer is not None else None
+        plane = DataPlane(registry, configured.options(), sink=records.append, node="here", access=gate)
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]

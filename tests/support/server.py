@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.tools.conformance.target import Address, Target
 
 QUICK_END = ("--shutdown-drain-s", "0.1")
 """What a test's server has unless it is given another one: connections that tests leave open would keep it for 5 s."""
@@ -47,8 +47,7 @@ class RunningServer:
         try:
             yield target
         finally:
-            for connection in target._connections:
-                connection.close()
+            target.close()
 
     @property
     def port(self) -> int:

@@ -1,4 +1,4 @@
-"""The exception tree, and the one table from statuses to exceptions."""
+"""The exception tree, the one table from statuses to exceptions, and positions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tricklecast.trickle.errors import (
     InvalidSeq,
     InvalidURL,
     LocalProtocolError,
+    Position,
     Refused,
     RemoteProtocolError,
     SegmentDropped,
@@ -32,12 +33,19 @@ from tricklecast.trickle.errors import (
     retry_after_s,
 )
 
-_ALL = [error for _, error in inspect.getmembers(errors, inspect.isclass) if error.__module__ == errors.__name__]
+_ALL = [error for _, error in inspect.getmembers(errors, inspect.isclass) if issubclass(error, Exception)]
 
 
-def test_errors_know_no_position_by_themselves() -> None:
-    """Whoever can be resumed fills it in."""
+def test_an_error_has_no_position_of_its_own() -> None:
+    """The subscription that fails sets it."""
     assert ConnectionLost().resume is None
+
+
+def test_an_invalid_url_shows_no_secrets() -> None:
+    """Neither its text nor its arguments, which a traceback or a log may print."""
+    error = InvalidURL("http://me:secret@host:x/cam?token=abc", "why")
+    assert str(error) == "not a usable URL: 'http://***@host:x/cam?token=***': why"
+    assert "secret" not in repr(error) + error.url
 
 
 @pytest.mark.parametrize("error", _ALL)
@@ -218,3 +226,34 @@ def test_a_dropped_segment_names_itself_if_it_had_a_number() -> None:
     assert isinstance(SegmentDropped(), ClosedHere)
     assert (SegmentDropped(7).seq, str(SegmentDropped(7))) == (7, "segment 7 was dropped: too many were in flight")
     assert str(SegmentDropped()) == "a segment was dropped: too many were in flight"
+
+
+# Positions.
+
+seqs = st.integers(0, 10**15 - 1)
+
+
+@given(seqs, st.none() | seqs)
+def test_a_position_survives_its_text(seq: int, epoch: int | None) -> None:
+    """A program stores a position as text and reads the same position back."""
+    assert Position.parse(str(Position(seq, epoch))) == Position(seq, epoch)
+
+
+def test_the_text_of_a_position() -> None:
+    """The seq, then an at sign and the epoch if the epoch is known."""
+    assert str(Position(128, 3)) == "128@3"
+    assert str(Position(128)) == "128"
+
+
+@pytest.mark.parametrize("text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "9" * 16])
+def test_other_texts_are_no_positions(text: str) -> None:
+    """A position has no words, no signs, and no number of more than 15 digits."""
+    with pytest.raises(InvalidSeq, match="not a seq"):
+        Position.parse(text)
+
+
+@pytest.mark.parametrize(("seq", "epoch"), [(-1, None), (0, -1), (10**15, None), (0, 10**15)])
+def test_impossible_positions_are_refused(seq: int, epoch: int | None) -> None:
+    """The limits also hold for numbers that a program passes."""
+    with pytest.raises(InvalidSeq):
+        Position(seq, epoch)

@@ -185,8 +185,11 @@ def test_built_urls_parse_back_to_the_channel(name: str, seq: int) -> None:
         ("host/c", "must begin"),
         ("ftp://host/c", "must begin"),
         ("http:///c", "no host"),
-        ("http://host:99999/c", "[Pp]ort"),
-        ("http://[::1/c", "Invalid"),
+        ("http://host:99999/c", "its host or port is not valid"),
+        ("http://[::1/c", "its host or port is not valid"),
+        ("http://host/a\tb/c", "a control character"),
+        ("http://host/c\n", "a control character"),
+        ("http://host/\x01/c", "a control character"),
         ("http://host", "names no channel"),
         ("http://host/", "names no channel"),
     ],
@@ -214,3 +217,10 @@ def test_a_server_url_needs_a_host() -> None:
     """Without a host there is no server to speak to."""
     with pytest.raises(InvalidURL, match="no host"):
         parse_server_url("http://")
+
+
+def test_an_unusable_port_is_not_repeated() -> None:
+    """A password with a slash looks like a port, and must not be shown."""
+    with pytest.raises(InvalidURL) as caught:
+        ChannelURL.parse("http://me:sec/ret@host/c")
+    assert str(caught.value) == "not a usable URL: '***@host/c': its host or port is not valid"

@@ -93,3 +93,21 @@ def test_header_lists_hold_valid_and_distinct_names(names: tuple[str, ...]) -> N
 def test_the_default_base_path_has_no_trailing_slash() -> None:
     """A base path is joined with a slash, so it ends without one."""
     assert wire.DEFAULT_BASE_PATH == "/trickle"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://host:2939/trickle/cam", "http://host:2939/trickle/cam"),
+        ("http://host/trickle/a@b", "http://host/trickle/a@b"),
+        ("https://me:secret@host/trickle/cam", "https://***@host/trickle/cam"),
+        ("https://secret@host", "https://***@host"),
+        ("rtsp://me:s@cr@t@host/stream?x=1", "rtsp://***@host/stream?x=***"),
+        ("http://host/trickle/cam?token=abc&flag&b=#end", "http://host/trickle/cam?token=***&flag&b=#end"),
+        ("me:secret@host/cam", "***@host/cam"),
+        ("", ""),
+    ],
+)
+def test_a_shown_url_has_no_secrets(url: str, shown: str) -> None:
+    """User, password and every value of the query are hidden; the rest of the text stays as it is."""
+    assert wire.redacted(url) == shown

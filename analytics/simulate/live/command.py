@@ -16,6 +16,7 @@ from tricklecast.analytics.simulate.live.stage import ServerUnreachable, first_o
 from tricklecast.analytics.simulate.live.truth import truth_of
 from tricklecast.analytics.simulate.output import complete_folder
 from tricklecast.analytics.simulate.truth import FILE
+from tricklecast.trickle.wire import redacted
 
 
 def play(
@@ -38,7 +39,7 @@ def play(
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise typer.BadParameter(f"{url!r} is no http:// or https:// URL", param_hint="--live")
+        raise typer.BadParameter(f"{redacted(url)!r} is no http:// or https:// URL", param_hint="--live")
     if unknown := [name for name in names if name not in ACTS]:
         raise typer.BadParameter(f"no such act: {unknown[0]}; there are {', '.join(ACTS)}", param_hint="--act")
     chosen = list(dict.fromkeys(names)) or list(ACTS)

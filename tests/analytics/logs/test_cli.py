@@ -40,7 +40,9 @@ def test_tail(tmp_path: Path) -> None:
 def test_tail_of_what_is_not_there(tmp_path: Path) -> None:
     """A file that cannot be read is one line, and exit code 3."""
     for name in (tmp_path / "missing.jsonl", tmp_path):
-        result = subprocess.run([sys.executable, "-m", "tricklecast", "logs", "tail", name], capture_output=True, text=True)
+        result = subprocess.run(
+            [sys.executable, "-m", "tricklecast", "logs", "tail", name], capture_output=True, text=True
+        )
         assert result.returncode == 3
         assert result.stderr.startswith("tricklecast: cannot read")
         assert result.stderr.count("\n") == 1

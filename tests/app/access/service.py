@@ -1,4 +1,4 @@
-"""A small HTTP service that answers as a test says, and remembers what it was asked."""
+"""A small HTTP service that answers as a test says, and remembers its requests."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class Service:
-    """What runs.
+    """A running service.
 
     Attributes:
-        answer: decides what a request is answered, from its path and body.
-        gate: requests wait while it is closed.
+        answer: makes the answer to a request from its path and body.
+        may_answer: requests wait while this event is not set.
         asked: the bodies of requests so far, with their headers (names in lower case).
     """
 
     answer: Callable[[str, bytes], Answer] = lambda path, body: (200, {}, b"")
     url: str = ""
-    gate: threading.Event = field(default_factory=threading.Event)
+    may_answer: threading.Event = field(default_factory=threading.Event)
     asked: list[tuple[bytes, dict[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.gate.set()
+        self.may_answer.set()
 
     def says(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """From now on everybody is answered this."""
+        """Answer all further requests with this."""
         self.answer = lambda path, asked: (status, headers or {}, body)
 
 
@@ -50,7 +50,7 @@ def service() -> Iterator[Service]:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             running.asked.append((body, {name.lower(): value for name, value in self.headers.items()}))
-            running.gate.wait(WITHIN_S)
+            running.may_answer.wait(WITHIN_S)
             status, headers, content = running.answer(self.path, body)
             try:
                 self.send_response(status)
@@ -59,7 +59,7 @@ def service() -> Iterator[Service]:
                 self.end_headers()
                 self.wfile.write(content)
             except OSError:
-                self.close_connection = True  # whoever asked has given up
+                self.close_connection = True  # the client has given up
 
         do_GET = do_POST = _answer
 
@@ -71,7 +71,7 @@ def service() -> Iterator[Service]:
     try:
         yield running
     finally:
-        running.gate.set()
+        running.may_answer.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -9,6 +9,7 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt import PyJWK
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 SECRET = b"a secret of more than thirty-two bytes"
@@ -16,7 +17,7 @@ ALGORITHMS = ("RS256", "ES256", "EdDSA")
 
 
 def private_key(algorithm: str, number: int = 0) -> Any:
-    """A private key for an algorithm; another one for another number."""
+    """A private key for an algorithm: the same one for the same number."""
     return _private_key(algorithm, number)
 
 
@@ -43,13 +44,18 @@ def public_jwk(algorithm: str, number: int = 0, **more: Any) -> dict[str, Any]:
     """The public part as a JSON Web Key."""
     maker: Any = {"RS256": RSAAlgorithm, "ES256": ECAlgorithm, "EdDSA": OKPAlgorithm}[algorithm]
     entry: dict[str, Any] = maker.to_jwk(private_key(algorithm, number).public_key(), as_dict=True)
-    # PyJWT names operations as well; most key servers do not.
+    # PyJWT adds the key's operations; most key servers do not.
     entry.pop("key_ops", None)
     return {**entry, **more}
 
 
+def public_key(algorithm: str, number: int = 0, **more: Any) -> PyJWK:
+    """The public part as the server keeps it."""
+    return PyJWK(public_jwk(algorithm, number, **more))
+
+
 def claims(**more: Any) -> dict[str, Any]:
-    """Everything on every channel, for an hour from now; an argument replaces a claim, ``None`` takes it away."""
+    """Claims that allow everything for an hour. An argument replaces a claim; ``None`` removes it."""
     everything = {"publish": ["*"], "subscribe": ["*"], "manage": ["*"]}
     values = {"sub": "somebody", "exp": int(time.time()) + 3600, "trickle": everything, **more}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`tricklecast token`: what it makes a server takes, and what it is shown it explains."""
+"""`tricklecast token`: a server takes the tokens that it makes, and it explains tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from typer.testing import CliRunner, Result
 
 from tests.app.access.signing import ALGORITHMS, SECRET, private_key, public_pem, token
-from tricklecast.app.access.access import Access
+from tricklecast.app.access.authorizer import Access
+from tricklecast.app.access.rights import Rights
 from tricklecast.app.cli import cli
 from tricklecast.app.settings import load
 
@@ -28,7 +29,7 @@ def secret(tmp_path: Path) -> Path:
 
 
 def test_first_steps(tmp_path: Path) -> None:
-    """A new secret that nobody else can read, a token, and a server that takes it."""
+    """The command writes a secret that only its owner can read, and a token that a server with the secret takes."""
     file = tmp_path / "secret"
     made = run(
         "create", "--key", file, "--make-key", "--publish", "cam-*", "--subscribe", "*", "--subscribe", "x",
@@ -36,18 +37,18 @@ def test_first_steps(tmp_path: Path) -> None:
     )  # fmt: skip
     assert made.exit_code == 0, made.output
     assert file.stat().st_mode & 0o777 == 0o600
-    judge = Access(load({"jwt_secret_file": str(file)}).settings, None).judge
-    assert judge is not None
-    grant = judge.judge(made.output.strip().encode())
-    assert grant.subject == "me"
-    assert grant.rights.as_claim() == {"publish": ["cam-*"], "subscribe": ["*", "x"], "manage": []}
+    tokens = Access(load({"jwt_secret_file": str(file)}).settings, None).tokens
+    assert tokens is not None
+    claims = tokens.verify(made.output.strip().encode())
+    assert claims.subject == "me"
+    assert claims.rights == Rights(("cam-*",), ("*", "x"), ())
     again = run("create", "--key", file, "--make-key", "--publish", "x")
     assert str(again.exception) == f"cannot make {file}: File exists"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_private_keys(tmp_path: Path, algorithm: str) -> None:
-    """A key of each kind; the server has the public part."""
+    """A token of each type of private key is valid by the public key."""
     private, public = tmp_path / "private.pem", tmp_path / "public.pem"
     private.write_bytes(private_key(algorithm).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     public.write_bytes(public_pem(algorithm))
@@ -63,13 +64,13 @@ def test_private_keys(tmp_path: Path, algorithm: str) -> None:
 
 
 def test_keys_that_cannot_sign(tmp_path: Path) -> None:
-    """One line why."""
+    """The message is one line and says why."""
     file = tmp_path / "key"
     locked = private_key("ES256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
     for data, text in (
         (b"short", "holds 5 bytes, and a secret has at least 32 (openssl rand -hex 32)"),
-        (public_pem("ES256"), "holds no private key in PEM form that is open"),
-        (locked, "holds no private key in PEM form that is open"),
+        (public_pem("ES256"), "holds no private key in PEM form without a password"),
+        (locked, "holds no private key in PEM form without a password"),
     ):
         file.write_bytes(data)
         assert str(run("create", "--key", file, "--publish", "x").exception) == f"{file} {text}"
@@ -85,8 +86,8 @@ def test_wrong_usage(secret: Path, arguments: list[str]) -> None:
     assert run("create", "--key", secret, *arguments).exit_code == 2
 
 
-def test_a_good_token_is_shown(secret: Path) -> None:
-    """With its claims, its times as people write them, and whether it was checked; also from standard input."""
+def test_a_valid_token(secret: Path) -> None:
+    """The command shows its claims and readable times, and says whether it verified it; it reads standard input."""
     text = token(nbf=0)
     for shown, checked in (
         (run("inspect", input=text + "\n"), False),
@@ -109,13 +110,13 @@ def test_a_good_token_is_shown(secret: Path) -> None:
         (lambda: token(trickle="*"), "the claim 'trickle' is no object"),
     ],
 )
-def test_a_bad_token_is_explained(text: Any, problem: str) -> None:
-    """Also where there is no key to check it with."""
+def test_an_invalid_token(text: Any, problem: str) -> None:
+    """The command sees most problems without a key."""
     shown = run("inspect", text())
     assert (shown.exit_code, json.loads(shown.output)["problems"]) == (1, [problem])
 
 
-def test_a_forged_token_is_explained(secret: Path) -> None:
-    """Its signature is none of the key's."""
+def test_a_forged_token(secret: Path) -> None:
+    """The command needs the key to see that it is forged."""
     shown = run("inspect", token(b"x" * 32), "--key", secret)
-    assert (shown.exit_code, json.loads(shown.output)["problems"]) == (1, ["its signature is not that of the key"])
+    assert (shown.exit_code, json.loads(shown.output)["problems"]) == (1, ["it was not signed with the key"])

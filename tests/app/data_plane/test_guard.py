@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.connection import Connection
-from tricklecast.app.conformance.target import Channel, Target
 from tricklecast.app.core.crowd import CROWD
 from tricklecast.app.core.guard import FORGOTTEN_S, FREE, Answer, Guard
 from tricklecast.app.data_plane import guarded
 from tricklecast.app.data_plane.guarded import Guarded
+from tricklecast.app.tools.conformance.connection import Connection
+from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle.records import AccessRecord
 from tricklecast.trickle.wire import CLIENT, IDEMPOTENCY_KEY, RESET
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.local import local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.target import Channel
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.tools.conformance.target import Channel
 
 KEPT = 4
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.connection import encode_chunk
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.connection import encode_chunk
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 MB = 1 << 20
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.connection import Connection, encode_chunk
-from tricklecast.app.conformance.stream import Cut
-from tricklecast.app.conformance.target import Channel, Target
 from tricklecast.app.data_plane.stalled import cut_off_stalled
+from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
+from tricklecast.app.tools.conformance.http1 import Cut
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 READERS = 60
 

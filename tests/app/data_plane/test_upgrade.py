@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.app.conformance.connection import encode_chunk
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.connection import encode_chunk
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 OFFER = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.conformance.target import Channel
 from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.data_plane.patience import Patience
 from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.tools.conformance.target import Channel
 
 CONTROL: Final = "control"
 CONTROL_BODIES: Final = (b"first", b"second")

@@ -11,8 +11,8 @@ from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer
 from tests.support.resets import reset_when_closed
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.conformance.target import Channel
 from tricklecast.app.core.segment import State
+from tricklecast.app.tools.conformance.target import Channel
 
 COUNTED = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\nABCDEFGH"
 CHUNKED = (

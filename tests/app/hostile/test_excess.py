@@ -7,11 +7,11 @@ import pytest
 from tests.app.hostile.support import left_over
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.connection import Connection, encode_chunk
-from tricklecast.app.conformance.target import Channel, Target
 from tricklecast.app.data_plane.delegating import BODY_BYTES
 from tricklecast.app.data_plane.protocol import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
 from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_REQUESTS
+from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 CREATE = "/api/v1/channels"
 NEXT = "/trickle/control/next"

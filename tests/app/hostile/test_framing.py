@@ -6,7 +6,7 @@ import pytest
 
 from tests.app.hostile.support import exchange, statuses
 from tests.support.local import LocalServer
-from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.tools.conformance.target import Channel, Target
 
 CHUNKED_BODY = b"4\r\ndata\r\n0\r\n\r\n"
 

@@ -13,7 +13,7 @@ import pytest
 from tests.app.hostile.support import Clock, Watched, clock_of, watched
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
-from tricklecast.app.conformance.target import Target
+from tricklecast.app.tools.conformance.target import Target
 
 HEAD_S = 10.0
 KEEP_ALIVE_S = 75.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -11,12 +13,13 @@ from typing import Any
 
 import pytest
 
+import tricklecast.app.listener
 from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.conformance.target import Target
+from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.data_plane.door import MAX_SURPLUS
-from tricklecast.app.tls_listener import _why
+from tricklecast.app.listener import TlsListener, _failure
+from tricklecast.app.tools.conformance.target import Target
 
 Certificate = tuple[Path, Path]
 
@@ -34,6 +37,51 @@ def attacked(certificate: Certificate, **settings: Any) -> Iterator[tuple[LocalS
 def silent(server: LocalServer, stack: ExitStack) -> socket.socket:
     """A connection that says nothing."""
     return stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=WITHIN_S))
+
+
+def test_connections_that_wait_are_accepted_together(certificate: Certificate) -> None:
+    """Ten connections that arrive in one turn of a busy event loop need only a few turns, not one or more each."""
+
+    async def burst() -> int:
+        for _ in range(10):
+            silent(server, stack)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        return places(server)
+
+    with attacked(certificate) as (server, _, stack):
+        assert asyncio.run_coroutine_threadsafe(burst(), server.loop).result(WITHIN_S) == 10
+
+
+def test_a_listener_without_descriptors_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It logs the reason, and does not spin meanwhile; closed, it accepts nothing more."""
+    monkeypatch.setattr(tricklecast.app.listener, "ACCEPT_RETRY_S", 0.001)
+
+    class Full(socket.socket):
+        tried = 0
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            self.tried += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    async def main(sock: Full) -> None:
+        unused: Any = None
+        listener = TlsListener(sock, unused, unused, unused)
+        await until(lambda: sock.tried >= 3)
+        listener.close()
+        tried = sock.tried
+        for _ in range(10):
+            await asyncio.sleep(0.001)
+        assert sock.tried == tried
+
+    with Full() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        with socket.create_connection(sock.getsockname()):
+            asyncio.run(main(sock))
+    assert set(caplog.messages) == {"cannot accept a connection: Too many open files"}
 
 
 def places(server: LocalServer) -> int:
@@ -149,7 +197,7 @@ def test_a_handshake_that_is_ended_says_by_what(certificate: Certificate) -> Non
 
 def test_an_error_of_ours_in_a_handshake_is_told_as_such(caplog: pytest.LogCaptureFixture) -> None:
     """With its traceback."""
-    assert _why(ValueError("ours")) == "error"
+    assert _failure(ValueError("ours")) == "error"
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 

@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 
 from tricklecast.publisher.media.picture import BLACK
 from tricklecast.publisher.media.source import MediaSource
-from tricklecast.trickle.picture_clock import read
+from tricklecast.trickle.media.clock import read_clock
 
 
 class Packets:
@@ -106,7 +106,7 @@ def luma(frame: VideoFrame) -> Callable[[int, int], int]:
 
 def clock_of(frame: VideoFrame) -> int | None:
     """What the picture clock says, in milliseconds of Unix time."""
-    return read(luma(frame), frame.width, frame.height)
+    return read_clock(luma(frame), frame.width, frame.height)
 
 
 def flashes(frames: Iterable[VideoFrame]) -> list[Fraction]:

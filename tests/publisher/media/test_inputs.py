@@ -133,3 +133,9 @@ def test_a_dead_source_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         url = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(InvalidInput, match="nothing came in time"):
             Input.parse(url).open(never)
+
+
+def test_the_name_of_a_camera_has_no_password() -> None:
+    """Messages and the live line show the name; the name of a file stays as it is."""
+    assert Input.parse("rtsp://me:secret@camera/stream1").name == "rtsp://***@camera/stream1"
+    assert Input.parse("me@home.mp4").name == "me@home.mp4"

@@ -8,7 +8,7 @@ from av.video.frame import VideoFrame
 from tests.publisher.media.generated import clock_of, flashes, luma
 from tricklecast.publisher.media.digits import Digits
 from tricklecast.publisher.media.picture import BLACK, WHITE, Painter
-from tricklecast.trickle.picture_clock import strip_height
+from tricklecast.trickle.media.clock import strip_height
 
 NOW_US = 1_785_000_000_123_456  # 17:20:00.123 UTC
 

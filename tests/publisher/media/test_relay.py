@@ -23,7 +23,7 @@ from tricklecast.publisher.media.inputs import Input
 from tricklecast.publisher.media.relay import ContainerKind, MediaOptions, Relay
 from tricklecast.publisher.steps import Chunk, Cut
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.producer_time import PACKET_BYTES
+from tricklecast.trickle.media.clock import PACKET_BYTES
 
 FRAMES = 3 * FRAME_RATE
 LIMIT_S = 30

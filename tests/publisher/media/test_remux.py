@@ -20,7 +20,7 @@ from tricklecast.publisher.media.remux import Cutting, Remuxer, SourceBroke
 from tricklecast.publisher.media.source import open_media
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.producer_time import PACKET_BYTES, read_prft, read_temi
+from tricklecast.trickle.media.clock import PACKET_BYTES, read_prft, read_temi
 
 BOTH = pytest.mark.parametrize("kind", list(ContainerKind), ids=lambda kind: kind.value)
 FORMATS = {ContainerKind.MPEGTS: "mpegts", ContainerKind.FMP4: "mp4"}

@@ -20,8 +20,7 @@ from tricklecast.subscriber.archive.index import DamagedIndex, Entry
 from tricklecast.subscriber.archive.keep import Keep
 from tricklecast.subscriber.archive.record import read_index
 from tricklecast.subscriber.sinks import SinkFailed
-from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
-from tricklecast.trickle.position import Position
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position
 
 
 @dataclass(frozen=True)

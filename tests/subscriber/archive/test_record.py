@@ -13,7 +13,7 @@ from tests.subscriber.archive.faulty_disk import FULL, FaultyDisk
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import until
-from tricklecast.app.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.subscriber import DirectoryInUse, Entry, Position, Recording, read_index, record
 from tricklecast.subscriber.archive.folder import INDEX
 from tricklecast.subscriber.sinks import SinkFailed

@@ -16,7 +16,7 @@ from tricklecast.subscriber.check.content import Channel
 from tricklecast.subscriber.check.decode import first_picture
 from tricklecast.subscriber.check.findings import Verdict
 from tricklecast.subscriber.check.media import Container
-from tricklecast.trickle import picture_clock, producer_time
+from tricklecast.trickle.media import clock
 
 BEGAN_MS = 1_700_000_100_800
 """A little before the first segment of ``seen_of`` arrives."""
@@ -33,7 +33,7 @@ def clocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(75):
             frame = VideoFrame(320, 180, "yuv420p")
             luma, width = bytearray(frame.planes[0].buffer_size), frame.planes[0].line_size
-            for cell in picture_clock.draw(BEGAN_MS + number * 40, 320, 180):
+            for cell in clock.draw_clock(BEGAN_MS + number * 40, 320, 180):
                 for y in range(cell.top, cell.bottom):
                     level = b"\xeb" if cell.white else b"\x10"
                     luma[y * width + cell.left : y * width + cell.right] = level * (cell.right - cell.left)
@@ -67,10 +67,10 @@ def test_latency_by_producer_time(tmp_path: Path, format_: str) -> None:
     for number, data in enumerate(plain):
         made_us = 1_700_000_100_500_000 + number * 1_000_000
         if format_ == "mpegts":
-            segments.append(data[: 3 * 188] + producer_time.temi_packet(0x100, made_us) + data[3 * 188 :])
+            segments.append(data[: 3 * 188] + clock.temi_packet(0x100, made_us) + data[3 * 188 :])
         else:
             at = data.index(b"moof") - 4
-            segments.append(data[:at] + producer_time.prft_box(1, made_us, 0) + data[at:])
+            segments.append(data[:at] + clock.prft_box(1, made_us, 0) + data[at:])
     segments = numbered(segments) if format_ == "mpegts" else segments
     seen = seen_of(segments, content_type="video/mp2t" if format_ == "mpegts" else "video/mp4", decode=True)
     judgement = judged(seen)

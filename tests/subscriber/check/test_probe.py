@@ -205,7 +205,8 @@ def test_messages_are_judged_by_what_arrives(url: str) -> None:
 def report_of(judgement: Judgement) -> str:
     """What is printed into a file."""
     out = io.StringIO()
-    print_report("http://host/trickle/cam", judgement, Console(file=out, width=100))
+    print_report("http://me:secret@host/trickle/cam?token=secret", judgement, Console(file=out, width=100))
+    assert "secret" not in out.getvalue()
     return out.getvalue()
 
 
@@ -225,7 +226,7 @@ def test_the_report_for_people(segments: list[bytes]) -> None:
     assert "\x1b" not in text
     nothing = report_of(judged([])).splitlines()
     assert [line.split()[0] for line in nothing if not line.startswith(" ")] == [
-        "http://host/trickle/cam",
+        "http://***@host/trickle/cam?token=***",
         "FAIL",
         "not",
     ]
@@ -234,8 +235,9 @@ def test_the_report_for_people(segments: list[bytes]) -> None:
 def test_the_report_for_programs(segments: list[bytes]) -> None:
     """A versioned document: every check with its numbers, every segment with its own."""
     judgement = judged(seen_of(segments, decode=True))
-    document = json.loads(as_json("http://host/trickle/cam", judgement))
-    assert document == as_dict("http://host/trickle/cam", judgement)
+    document = json.loads(as_json("http://me:secret@host/trickle/cam", judgement))
+    assert document == as_dict("http://me:secret@host/trickle/cam", judgement)
+    assert document["url"] == "http://***@host/trickle/cam"
     assert (document["report"], document["version"], document["verdict"]) == ("tricklecast check", 1, "ok")
     checks = {check["check"]: check for check in document["checks"]}
     assert checks["lengths"]["values"]["median_s"] == pytest.approx(1.0, abs=0.01)
@@ -277,7 +279,18 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @contextmanager
 def checking(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which ends with the block."""
-    command = [sys.executable, "-m", "tricklecast", "check", url, "--start", "0", "--for", f"{WITHIN_S:.0f}s", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "tricklecast",
+        "check",
+        url,
+        "--start",
+        "0",
+        "--for",
+        f"{WITHIN_S:.0f}s",
+        *arguments,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
-from tricklecast.app.cli import main
-from tricklecast.app.running import runnable
+from tricklecast.app.cli import main, runnable
 from tricklecast.subscriber.archive.keep import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe
@@ -30,9 +29,9 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["subscribe", "cam"], 1, "it must begin with http:// or https://"),
-        (["subscribe", "http://host"], 1, "it names no channel"),
-        (["subscribe", "http://host/trickle/a%00b"], 1, "not a channel name"),
+        (["subscribe", "cam"], 2, "it must begin with http:// or https://"),
+        (["subscribe", "http://host"], 2, "it names no channel"),
+        (["subscribe", "http://host/trickle/a%00b"], 2, "not a channel name"),
         (["subscribe", NOWHERE], 1, "Connection refused"),
         (["subscribe", NOWHERE, "-o", "/no/such/folder/out.ts"], 1, "its folder does not exist"),
         (["subscribe", NOWHERE, "--start", "yesterday"], 2, "not a seq"),
@@ -42,7 +41,7 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--for", "-1"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--keep", "20 parsecs"], 2, "not a size"),
-        (["subscribe", NOWHERE, "--keep", "0"], 2, "at least one segment"),
+        (["subscribe", NOWHERE, "--keep", "0"], 2, "a whole number at least 1"),
         (["subscribe", NOWHERE, "-o", "out.ts", "--keep", "5"], 2, "only a folder can be kept small"),
         (["subscribe", NOWHERE, "-o", ""], 2, "an empty name"),
         (["subscribe", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates from /dev/null"),
@@ -53,8 +52,13 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         ),
         (["check", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates"),
         (["subscribe"], 2, "URL"),
-        (["channels", "host"], 1, "it must begin with http:// or https://"),
+        (["channels", "host"], 2, "it must begin with http:// or https://"),
         (["channels", NOWHERE], 1, "Connection refused"),
+        (["publish", "http://host/\x01/cam", "testsrc"], 2, "a control character"),
+        (["publish", "http://999.1.1.1/cam", "testsrc"], 2, "not a usable URL"),
+        (["subscribe", "http://host/cam\n"], 2, "a control character"),
+        (["check", "http://host/\x01/cam"], 2, "a control character"),
+        (["channels", "http://999.1.1.1/cam"], 2, "not a usable URL"),
     ],
 )
 def test_a_mistake_is_one_clear_line(
@@ -76,6 +80,22 @@ def test_a_mistake_is_one_clear_line(
     if code == 1:
         assert said.err.startswith("tricklecast: ")
         assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["subscribe", "check", "channels", "publish", "conformance", "stress"])
+@pytest.mark.parametrize("at", [NOWHERE, "ftp://nowhere/cam"])
+def test_a_url_is_shown_without_its_secrets(
+    command: str, at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither user and password nor an access token stand in a message, which may go to a log."""
+    url = at.replace("://", "://user:secret@") + "?token=secret"
+    source = {"publish": ["testsrc:duration=1s"]}
+    monkeypatch.setattr("sys.argv", ["tricklecast", command, url, *source.get(command, [])])
+    with pytest.raises(SystemExit):
+        main()
+    said = capfd.readouterr()
+    assert said.err
+    assert "secret" not in said.out + said.err
 
 
 def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_line_is_the_event_with_its_time() -> None:
 
 def kinds(kind: type[errors.TrickleError]) -> set[type[errors.TrickleError]]:
     """That type of error and all below it that the subscriber has to do with."""
-    here = {kind} if kind.__module__.startswith(("subscriber.", "trickle.")) else set()
+    here = {kind} if kind.__module__.startswith(("tricklecast.subscriber.", "tricklecast.trickle.")) else set()
     return here.union(*(kinds(below) for below in kind.__subclasses__()))
 
 

@@ -18,7 +18,7 @@ from tests.publisher.media.clips import Decoded, decode, make_clip
 from tests.support.local import LocalServer, local_server
 from tests.support.segments import cut
 from tests.support.waiting import WITHIN_S
-from tricklecast.app.conformance.target import Channel
+from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.subscriber.archive.record import read_index
 
 GOP = 25

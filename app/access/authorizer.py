@@ -1,0 +1,279 @@
+"""Access control as one part: it is made from the settings, decides about requests, and runs beside the server.
+
+A client shows a token; the server verifies it and compares its rights with the request. Then the server asks the
+webhook, if there is one. Each of the two may be switched off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import orjson
+
+from tricklecast.app.access import responses
+from tricklecast.app.access.rights import MAX_TOKEN_BYTES, Claims, InvalidToken
+from tricklecast.app.access.secrets import InvalidKey, read_secret
+from tricklecast.app.access.settings import AccessSettings
+from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
+from tricklecast.app.data_plane.request import Request
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.records import Op, Reason
+from tricklecast.trickle.wire import Status
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from tricklecast.app.access.tokens import TokenVerifier
+    from tricklecast.app.access.webhook import Webhook
+
+T = TypeVar("T")
+
+MIN_CONTROL_TOKEN_BYTES: Final = 16
+"""The control plane's token signs nothing, so that an attacker can only guess it by asking: 16 characters will do."""
+
+OPERATIONS: Final[Mapping[Op, str]] = {
+    Op.CREATE: "create",
+    Op.PUBLISH: "publish",
+    Op.CLOSE_SEGMENT: "publish",
+    Op.READ: "subscribe",
+    Op.CHANGES: "subscribe",
+    Op.NEXT: "next",
+    Op.DELETE: "delete",
+}
+"""The field ``operation`` of a question to the webhook."""
+
+_SCHEME: Final = b"bearer "
+_PARAMETER: Final = b"token="
+
+
+class Access:
+    """All of access control.
+
+    Args:
+        settings: what is switched on.
+        node: this server's name, for the webhook.
+
+    Attributes:
+        tokens, webhook: ``None`` where they are switched off.
+        authorizer: for the data plane; ``None`` if it has nothing to decide.
+        control_token: holders of it may do everything on the control plane.
+
+    Raises:
+        InvalidInput: a file cannot be read or does not hold what it should, or a package is missing.
+    """
+
+    def __init__(self, settings: AccessSettings, node: str | None) -> None:
+        self.tokens = _token_verifier(settings) if settings.has_tokens else None
+        self.webhook = _webhook(settings, settings.webhook_url) if settings.webhook_url is not None else None
+        self.control_token = _load(
+            "control_token_file",
+            settings.control_token_file,
+            lambda path: read_secret(path, least=MIN_CONTROL_TOKEN_BYTES),
+        )
+        self._metrics_open = settings.metrics_open
+        self.authorizer: RequestAuthorizer | None = None
+        if self.tokens is not None or self.webhook is not None:
+            self.authorizer = RequestAuthorizer(
+                self.tokens,
+                self.webhook,
+                fail_open=settings.webhook_fail_open,
+                token_in_query=settings.token_in_query,
+                node=node,
+            )
+
+    def protect(self, api: FastAPI) -> None:
+        """Let the control plane serve only clients with a token, if there are tokens of either kind."""
+        if self.tokens is None and self.control_token is None:
+            return
+        from tricklecast.app.access.control_plane import AuthorizeControlPlane
+
+        api.add_middleware(
+            AuthorizeControlPlane,
+            control_token=self.control_token,
+            tokens=self.tokens,
+            metrics_open=self._metrics_open,
+        )
+
+    async def run(self) -> None:
+        """Fetch keys and ask the webhook, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self.tokens is not None and self.tokens.remote is not None:
+                group.create_task(self.tokens.remote.run())
+            if self.webhook is not None:
+                group.create_task(self.webhook.run())
+
+
+class RequestAuthorizer:
+    """Decides about requests to the data plane (:class:`app.data_plane.authorization.Authorizer`).
+
+    Args:
+        tokens: ``None``: clients need no token.
+        webhook: ``None``: the server asks nobody.
+        fail_open: whether a request is granted if the webhook does not answer.
+        token_in_query: whether a token in ``?token=`` counts if there is none in a header.
+        node: this server's name, for the webhook.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenVerifier | None,
+        webhook: Webhook | None = None,
+        *,
+        fail_open: bool = False,
+        token_in_query: bool = False,
+        node: str | None = None,
+    ) -> None:
+        self._tokens = tokens
+        self._webhook = webhook
+        self._fail_open = fail_open
+        self._token_in_query = token_in_query
+        self._node = node
+
+    def authorize(self, request: Request) -> Granted | Refused | Pending:
+        """Decide about a request for a known route."""
+        route, ip = request.route, request.ip
+        assert route is not None, "the request is for a segment route"
+        op, channel = route.op, route.channel
+        assert op is not None, "the route is known"
+        token = bearer_token(request.headers)
+        if token is None and self._token_in_query:
+            token = query_token(request.target)
+        if self._tokens is None:
+            if token is not None and len(token) > MAX_TOKEN_BYTES:
+                return Refused(responses.invalid_token("malformed"))
+            return self._ask_webhook(Granted(None, math.inf), op, channel, ip, token)
+        if token is None:
+            return Refused(responses.MISSING)
+        try:
+            claims = self._tokens.verify(token)
+        except InvalidToken as error:
+            pending = Pending()
+            if error.unknown_key and self._tokens.refetch(lambda: self._verify_again(pending, op, channel, ip, token)):
+                return pending
+            return Refused(responses.invalid_token(error.why))
+        return self._check_rights(claims, op, channel, ip)
+
+    def _verify_again(self, pending: Pending, op: Op, channel: str, ip: str | None, token: bytes) -> None:
+        """Decide about a token for which the server has fetched the keys again."""
+        assert self._tokens is not None, "there are keys"
+        if pending.cancelled:
+            return
+        decision: Granted | Refused | Pending
+        try:
+            decision = self._check_rights(self._tokens.verify(token), op, channel, ip)
+        except InvalidToken as error:
+            decision = Refused(responses.invalid_token(error.why))
+        if isinstance(decision, Pending):
+            decision.then(pending.decide)
+        else:
+            pending.decide(decision)
+
+    def _check_rights(self, claims: Claims, op: Op, channel: str, ip: str | None) -> Granted | Refused | Pending:
+        if not claims.rights.allow(op, channel):
+            return Refused(responses.NOT_ALLOWED, claims.subject)
+        # The server has verified the token; the webhook need not see it.
+        return self._ask_webhook(Granted(claims.subject, claims.expires_at), op, channel, ip, None)
+
+    def _ask_webhook(
+        self, granted: Granted, op: Op, channel: str, ip: str | None, token: bytes | None
+    ) -> Granted | Refused | Pending:
+        if self._webhook is None:
+            return granted
+        # Equal questions share an answer, so that a question holds nothing beyond what a service needs to decide.
+        question = orjson.dumps(
+            {
+                "v": 1,
+                "node": self._node,
+                "operation": OPERATIONS[op],
+                "channel": channel,
+                "subject": granted.subject,
+                "token": None if token is None else token.decode("latin-1"),
+                "ip": ip,
+            }
+        )
+        status = self._webhook.remembered(question)
+        if status is not None:
+            return self._obey(status, granted)
+        pending = Pending()
+        if self._webhook.ask(question, lambda status: pending.decide(self._obey(status, granted))):
+            return pending
+        return self._undecided(Reason.limit("webhook"), granted)
+
+    def _obey(self, status: int, granted: Granted) -> Granted | Refused:
+        match status:
+            case Status.OK:
+                return granted
+            case Status.UNAVAILABLE:
+                return self._undecided(Reason.webhook("failed"), granted)
+        return Refused(responses.REFUSED_BY_WEBHOOK[status], granted.subject)
+
+    def _undecided(self, reason: str, granted: Granted) -> Granted | Refused:
+        return granted if self._fail_open else Refused(responses.unavailable(reason), granted.subject)
+
+
+def bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The token of ``Authorization: Bearer`` (RFC 6750, section 2.1)."""
+    value = headers.get(b"authorization")
+    if value is None or value[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    return value[len(_SCHEME) :].strip() or None
+
+
+def query_token(target: bytes) -> bytes | None:
+    """The token of ``?token=`` (as RFC 6750, section 2.3, under a shorter name); of several the first."""
+    for parameter in target.partition(b"?")[2].split(b"&"):
+        if parameter.startswith(_PARAMETER):
+            return unquote_to_bytes(parameter[len(_PARAMETER) :]) or None
+    return None
+
+
+def _load(setting: str, path: Path | None, read: Callable[[Path], T]) -> T | None:
+    """Read the file of a setting, if it is set; an error names the setting."""
+    if path is None:
+        return None
+    try:
+        return read(path)
+    except InvalidKey as error:
+        raise InvalidKey(f"{setting}: {error}") from None
+
+
+def _token_verifier(settings: AccessSettings) -> TokenVerifier:
+    try:
+        from tricklecast.app.access import jwks, tokens
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f'tokens need {error.name}: pip install "tricklecast[tokens]"') from None
+    keys = (
+        *(_load("jwt_secret_file", settings.jwt_secret_file, jwks.read_secret_key) or ()),
+        *(_load("jwt_key_file", settings.jwt_key_file, jwks.read_public_key) or ()),
+        *(_load("jwks_file", settings.jwks_file, jwks.read_key_set) or ()),
+    )
+    remote = None
+    if settings.jwks_url is not None:
+        remote = jwks.RemoteKeySet(
+            settings.jwks_url, refetch_s=settings.jwks_refetch_s, max_age_s=settings.jwks_max_age_s
+        )
+    return tokens.TokenVerifier(
+        keys,
+        remote,
+        audience=settings.jwt_audience,
+        issuer=settings.jwt_issuer,
+        leeway_s=settings.jwt_leeway_s,
+        size=settings.token_cache,
+    )
+
+
+def _webhook(settings: AccessSettings, url: str) -> Webhook:
+    from tricklecast.app.access.webhook import Webhook
+
+    return Webhook(
+        url,
+        secret=_load("webhook_secret_file", settings.webhook_secret_file, read_secret),
+        timeout_s=settings.webhook_timeout_s,
+        concurrency=settings.webhook_concurrency,
+        cache_s=settings.webhook_cache_s,
+    )

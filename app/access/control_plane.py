@@ -1,0 +1,95 @@
+"""Access to the control plane: its own token allows everything, other tokens what their right ``manage`` says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tricklecast.app.access import responses
+from tricklecast.app.access.authorizer import bearer_token
+from tricklecast.app.access.rights import ANY, EVERYTHING, Claims, InvalidToken, Right, Rights
+from tricklecast.app.access.secrets import is_secret
+from tricklecast.app.control_plane.middleware import HEALTH, MAY_MANAGE, METRICS, RECORD, everything, refuse
+from tricklecast.app.data_plane.responses import Reply
+from tricklecast.trickle.records import AccessRecord
+
+if TYPE_CHECKING:
+    from pydantic import SecretBytes
+
+    from tricklecast.app.access.tokens import TokenVerifier
+
+CHANNELS: Final = "/api/v1/channels"
+
+
+class AuthorizeControlPlane:
+    """ASGI middleware that serves only clients that may manage something.
+
+    Args:
+        app: the application inside.
+        control_token: its holders may do everything; ``None``: there is none.
+        tokens: verifies other tokens; ``None``: there are none.
+        metrics_open: whether everybody may read the metrics.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, control_token: SecretBytes | None, tokens: TokenVerifier | None, metrics_open: bool
+    ) -> None:
+        self._app = app
+        self._control_token = control_token
+        self._tokens = tokens
+        self._open = HEALTH | {METRICS} if metrics_open else HEALTH
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open:
+            await self._app(scope, receive, send)
+            return
+        rights = await self._authorize(scope)
+        if isinstance(rights, Reply):
+            await refuse(rights, scope, receive, send)
+            return
+        scope[MAY_MANAGE] = _may_manage(rights)
+        await self._app(scope, receive, send)
+
+    async def _authorize(self, scope: Scope) -> Rights | Reply:
+        token = bearer_token(dict(scope["headers"]))
+        if token is None:
+            return responses.MISSING
+        if self._control_token is not None and is_secret(self._control_token, token):
+            return EVERYTHING
+        if self._tokens is None:
+            return responses.invalid_token("signature")
+        try:
+            claims = await _verify(self._tokens, token)
+        except InvalidToken as error:
+            return responses.invalid_token(error.why)
+        record: AccessRecord = scope[RECORD]
+        record.client = claims.subject or record.client
+        path, manage = scope["path"], claims.rights.manage
+        # Of a list, the routes show only the channels that the token may manage; all else is about the whole server.
+        allowed = bool(manage) if path == CHANNELS or path.startswith(f"{CHANNELS}/") else ANY in manage
+        return claims.rights if allowed else responses.NOT_ALLOWED
+
+
+async def _verify(tokens: TokenVerifier, token: bytes) -> Claims:
+    """Return what a token says, after a look for newer keys if its key is unknown.
+
+    Raises:
+        InvalidToken: it allows nothing.
+    """
+    try:
+        return tokens.verify(token)
+    except InvalidToken as error:
+        fetched = asyncio.Event()
+        if not error.unknown_key or not tokens.refetch(fetched.set):
+            raise
+    await fetched.wait()
+    return tokens.verify(token)
+
+
+def _may_manage(rights: Rights) -> Callable[[str], bool]:
+    if ANY in rights.manage:
+        return everything
+    return lambda channel: rights.has(Right.MANAGE, channel)

@@ -1,0 +1,61 @@
+"""The answers to clients that are refused.
+
+Each says in one line what the client can do about it. None tells whether a channel exists, and none tells a client
+with a forged token what is wrong with it: the access log does.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from tricklecast.app.data_plane.responses import EXPIRED, OVERLOAD_RETRY_S, Reply
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import Reason
+from tricklecast.trickle.wire import Status
+
+_CHALLENGE: Final = 'Bearer realm="tricklecast"'
+
+
+def _refusal(status: Status, reason: str, challenge: str, text: bytes) -> Reply:
+    # The connection closes, so that the server need not read a body that the client may have begun to send.
+    headers = ((wire.WWW_AUTHENTICATE, challenge),) if challenge else ()
+    return Reply(status, reason, headers, text, close=True)
+
+
+MISSING: Final = _refusal(Status.UNAUTHORIZED, Reason.token("missing"), _CHALLENGE, b"Token required")
+NOT_ALLOWED: Final = _refusal(
+    Status.FORBIDDEN, Reason.FORBIDDEN, f'{_CHALLENGE}, error="insufficient_scope"', b"Not allowed"
+)
+
+REFUSED_BY_WEBHOOK: Final = {
+    401: _refusal(Status.UNAUTHORIZED, Reason.webhook("refused"), _CHALLENGE, b"Not allowed"),
+    403: _refusal(Status.FORBIDDEN, Reason.webhook("refused"), "", b"Not allowed"),
+    404: _refusal(Status.NOT_FOUND, Reason.webhook("refused"), "", b"Stream not found"),
+}
+"""The answers to requests that the webhook refused, by the status that it chose."""
+
+
+def invalid_token(why: str) -> Reply:
+    """The answer to a token that is not valid: the same one for every reason that a forger could learn from.
+
+    Args:
+        why: the word of :class:`app.access.rights.InvalidToken`.
+    """
+    match why:
+        case "expired":  # only the holder of a genuine token gets here
+            return EXPIRED
+        case "no_keys":  # the token may be valid
+            return unavailable(Reason.token(why))
+    return EXPIRED._replace(reason=Reason.token(why), body=b"Token invalid")
+
+
+def unavailable(reason: str) -> Reply:
+    """The answer to a request that nobody can decide about at present."""
+    return Reply(
+        Status.UNAVAILABLE,
+        reason,
+        body=b"Access cannot be checked",
+        close=True,
+        retry_after_s=random.randint(*OVERLOAD_RETRY_S),
+    )

@@ -1,0 +1,212 @@
+"""Middleware around the control plane's routes: access records, limits of a client's address, cross-origin requests.
+
+From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckOrigin`, and, where access is
+controlled, ``GuardControlPlane`` of :mod:`tricklecast.app.access.control`. They leave two things for those further in,
+under the keys :data:`RECORD` and :data:`MAY_MANAGE` of the ASGI scope.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
+from tricklecast.app.data_plane.client_address import client_key, client_of, user_agent
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.cors import Cors
+from tricklecast.app.data_plane.responses import ORIGIN_REFUSED, Reply, limit_reply
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import AccessRecord, Op, Reason
+
+RECORD: Final = "tricklecast.record"
+"""The access record of the request."""
+
+MAY_MANAGE: Final = "tricklecast.may_manage"
+"""A function that tells whether the caller may see and manage the channel of this name; missing where everybody may."""
+
+HEALTH: Final = frozenset({"/healthz", "/readyz"})
+"""Paths that load balancers ask; anybody may."""
+
+METRICS: Final = "/metrics"
+
+_UNLIMITED: Final = HEALTH | {METRICS}
+"""Paths outside a client's limits: monitoring must see a server also when another client at the same address has used
+up the limits. These requests cost little: health 0.1 ms, metrics what :class:`RateLimitedPage` allows."""
+
+_REASONS: Final = {
+    400: Reason.BAD_REQUEST,
+    403: Reason.FORBIDDEN,
+    404: Reason.NOT_FOUND,
+    405: Reason.BAD_REQUEST,
+    422: Reason.BAD_REQUEST,
+    503: Reason.SHUTDOWN,
+}
+"""The reason of a refusal by its status, unless a middleware or route has set a more precise one."""
+
+MayManage = Callable[[str], bool]
+
+
+def everything(name: str) -> bool:
+    """The rule of a server without access control: the caller may manage every channel."""
+    del name
+    return True
+
+
+def _may_manage(request: Request) -> MayManage:
+    found: MayManage = request.scope.get(MAY_MANAGE, everything)
+    return found
+
+
+Visible = Annotated[MayManage, Depends(_may_manage)]
+"""A route's parameter: tells which channels the caller may see and manage."""
+
+
+async def refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request with a reply of the data plane, and set the reason of its access record."""
+    record: AccessRecord = scope[RECORD]
+    record.reason = reply.reason
+    headers = {name: str(value) for name, value in reply.headers}
+    if reply.retry_after_s is not None:
+        headers[wire.RETRY_AFTER] = str(reply.retry_after_s)
+        record.retry_after_ms = reply.retry_after_s * 1000
+    await PlainTextResponse(reply.body, reply.status, headers)(scope, receive, send)
+
+
+class RecordRequests:
+    """Ends every request with an access record, of op ``api``.
+
+    Args:
+        app: the application inside.
+        plane: counts and logs the records.
+    """
+
+    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
+        self._app = app
+        self._plane = plane
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = time.perf_counter_ns()
+        record = scope[RECORD] = self._begin(scope)
+        connection: AsgiExchange | None = scope.get(CONNECTION)
+
+        async def watch(message: Message) -> None:
+            await send(message)
+            if connection is not None and connection.gone is not None:
+                record.reason = connection.gone
+            elif message["type"] == "http.response.start":
+                record.status = message["status"]
+                if record.reason == Reason.COMPLETE:
+                    record.reason = _REASONS.get(message["status"], Reason.COMPLETE)
+                record.wait_us = (time.perf_counter_ns() - begun) // 1000
+            else:
+                record.bytes_out = (record.bytes_out or 0) + len(message.get("body", b""))
+                if connection is not None and not message.get("more_body"):
+                    record.reason = await connection.taken(record) or record.reason
+
+        try:
+            await self._app(scope, receive, watch)
+        except asyncio.CancelledError:
+            record.reason = Reason.SHUTDOWN
+            raise
+        except Exception:
+            record.status, record.reason = 500, Reason.ERROR
+            raise
+        finally:
+            record.dur_us = (time.perf_counter_ns() - begun) // 1000
+            self._plane.ended(record)
+
+    def _begin(self, scope: Scope) -> AccessRecord:
+        plane, client = self._plane, scope.get("client")
+        ip = plane.proxies.origin(client[0], scope["headers"]) if client else None
+        ua, release = user_agent(dict(scope["headers"]).get(b"user-agent", b""))
+        return AccessRecord(
+            plane.wall_us(),
+            node=plane.node,
+            op=Op.API,
+            method=scope["method"],
+            path=scope["path"][:512],
+            client=client_key(ip or "", ua),
+            ip=ip,
+            ua=ua,
+            release=release,
+            bytes_out=0,
+            reason=Reason.COMPLETE,
+        )
+
+
+class LimitRequests:
+    """Refuses a client's requests beyond its limits, which count its requests to both planes together.
+
+    Args:
+        app: the application inside.
+        plane: decides, as it does for segment routes. A connection beyond a limit may send requests here all the same,
+            so that an operator gets in.
+    """
+
+    def __init__(self, app: ASGIApp, plane: DataPlane) -> None:
+        self._app = app
+        self._plane = plane
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        plane = self._plane
+        admission, clients = plane.admission, plane.admission.clients
+        if clients is None or scope["path"] in _UNLIMITED:
+            await self._app(scope, receive, send)
+            return
+        record: AccessRecord = scope[RECORD]
+        client = clients.hold(client_of(record.ip or ""))
+        try:
+            limit = admission.begin(client, plane.clock())
+            if limit is not None:
+                reply = limit_reply(limit, plane.jitter, close=False, wait_s=admission.wait_s(limit))
+                await refuse(reply, scope, receive, send)
+                return
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                admission.end(client)
+        finally:
+            clients.release(client)
+
+
+class CheckOrigin:
+    """Applies CORS to the control plane: only pages that may write may also read.
+
+    A player on any page reads segments, but the list of channels and the metrics are no page's business.
+
+    Args:
+        app: the application inside.
+        write_origins: origins whose pages may read and write.
+    """
+
+    def __init__(self, app: ASGIApp, write_origins: tuple[str, ...]) -> None:
+        self._app = app
+        self._cors = Cors(write_origins, write_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"].encode("latin-1")
+        decision = self._cors.decide(method, dict(scope["headers"]), scope["scheme"])
+        if not decision.allowed:
+            await refuse(ORIGIN_REFUSED, scope, receive, send)
+        elif not decision.headers:
+            await self._app(scope, receive, send)
+        elif method == b"OPTIONS":
+            await Response(status_code=204, headers=dict(decision.headers))(scope, receive, send)
+        else:
+
+            async def permit(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(dict(decision.headers))
+                await send(message)
+
+            await self._app(scope, receive, permit)

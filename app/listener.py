@@ -1,0 +1,342 @@
+"""Where the server listens: sockets and their options, TLS, and how many connections the process can have."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.data_plane.connection import Connection
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.settings import Settings
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.records import Reason
+
+_LOGGER = logging.getLogger(__name__)
+
+UNSENT_BYTES: Final = 128 << 10
+"""The kernel keeps at most so many bytes of a connection beyond those on their way to the peer. Without this limit a
+peer that does not read fills up to 4 MiB of kernel memory (``tcp_wmem``) before the server notices that it lags."""
+
+KEEP_ALIVE_PROBES: Final = 3
+"""The kernel gives a peer up after so many unanswered probes, sent in the last third of ``peer_timeout_s``."""
+
+SPARE_FILES: Final = 256
+"""The server keeps so many file descriptors free of ordinary connections: for 64 connections beyond the limit, as many
+that are just being closed, listeners, the access log, the event loop, and requests to webhooks and key servers."""
+
+LEAST_CONNECTIONS: Final = 64
+"""The server does not start with fewer than so many, unless ``max_connections`` asks for fewer."""
+
+MAX_ACCEPTED: Final = 16
+"""A TLS listener accepts so many connections per turn of the event loop, which takes about 5 ms."""
+
+ACCEPT_RETRY_S: Final = 1.0
+"""How long a TLS listener pauses when the process has no file descriptor left; asyncio pauses as long."""
+
+
+class CannotServe(TrickleError):
+    """The server cannot start as it is configured."""
+
+
+# The process's limit of file descriptors.
+
+
+def attainable_limits(settings: Settings) -> Limits:
+    """The limits that the settings ask for, with no more connections than the process can open.
+
+    Raises the process's soft limit of file descriptors as far as the hard limit allows, and logs a warning if a
+    configured ``max_connections`` had to be lowered.
+
+    Raises:
+        CannotServe: the process can open fewer than 64 connections (or ``max_connections``, if that is less).
+    """
+    limits = settings.limits()
+    files = _raise_file_limit(None if limits.connections is None else limits.connections + SPARE_FILES)
+    if files is None:
+        return limits
+    possible = files - SPARE_FILES
+    wanted = possible if limits.connections is None else limits.connections
+    least = LEAST_CONNECTIONS if limits.connections is None else min(LEAST_CONNECTIONS, limits.connections)
+    if possible < least:
+        raise CannotServe(
+            f"this process may open only {files} files, which leaves {max(0, possible)} for connections; "
+            f"allow at least {least + SPARE_FILES} (ulimit -n, LimitNOFILE=, docker run --ulimit nofile=)"
+        )
+    if wanted > possible and "max_connections" in settings.model_fields_set:  # the default is only an upper bound
+        _LOGGER.warning(
+            "max_connections is lowered from %d to %d: the process may open only %d files (ulimit -n)",
+            wanted,
+            possible,
+            files,
+        )
+    return replace(limits, connections=min(wanted, possible))
+
+
+def _raise_file_limit(wanted: int | None) -> int | None:
+    """Raise the soft limit of file descriptors to ``wanted``, or to the hard limit if that is less.
+
+    Args:
+        wanted: number of descriptors; ``None`` for as many as possible.
+
+    Returns:
+        The limit that then holds; ``None`` if there is none.
+    """
+    unlimited = resource.RLIM_INFINITY
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == unlimited:
+        return None
+    target = hard if wanted is None else wanted if hard == unlimited else min(wanted, hard)
+    if target == unlimited or target > soft:
+        # Where a process has no hard limit, the kernel may still have one, which shows only in this call.
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
+    return None if soft == unlimited else soft
+
+
+# Sockets.
+
+
+def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")) -> socket.socket:
+    """Open a socket that listens for TCP connections.
+
+    Args:
+        host: an address or a name; ``0.0.0.0`` is every IPv4 address of the machine, ``::`` every address.
+        port: 0 for any free port.
+        settings: names of the settings that hold host and port, for the error's text.
+
+    Raises:
+        CannotServe: the address is in use, or does not belong to this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        every = host == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=every)
+    except OSError as error:
+        hint = "; is another server running?" if error.errno == errno.EADDRINUSE else ";"
+        name = settings[error.errno in (errno.EADDRINUSE, errno.EACCES)]
+        # Python appends the address to the reason, in parentheses.
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        option = f"--{name.replace('_', '-')} (TRICKLECAST_{name.upper()})"
+        raise CannotServe(f"cannot listen on {host}:{port}: {reason}{hint} {option} says where") from None
+
+
+def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
+    """Set TCP options, which every accepted connection inherits.
+
+    They bound the bytes that the kernel keeps of a connection, and the time after which it gives up a peer that has
+    vanished without closing. An option that the operating system does not know is left out.
+
+    Args:
+        listener: a TCP socket.
+        peer_timeout_s: how long a peer may acknowledge nothing, in seconds.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    pause_s = max(1, peer_timeout_s // (2 * KEEP_ALIVE_PROBES))
+    options = {
+        "TCP_NOTSENT_LOWAT": UNSENT_BYTES,
+        "TCP_KEEPIDLE": max(1, peer_timeout_s - KEEP_ALIVE_PROBES * pause_s),
+        "TCP_KEEPINTVL": pause_s,
+        "TCP_KEEPCNT": KEEP_ALIVE_PROBES,
+        "TCP_USER_TIMEOUT": peer_timeout_s * 1000,
+    }
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def address_of(settings: Settings, listener: Any) -> str:
+    """The URL of a listening socket's root."""
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def accept_on(
+    server: uvicorn.Server,
+    config: uvicorn.Config,
+    listener: socket.socket,
+    plane: DataPlane,
+    tls: ssl.SSLContext | None,
+) -> None:
+    """Accept connections on a socket until the server shuts down.
+
+    Args:
+        server: has started; its list of servers gets one more.
+        config: names the protocol class and the application; loaded.
+        listener: bound.
+        plane: the part that all connections share.
+        tls: certificate and key; ``None`` for plain connections.
+    """
+    make = partial(
+        cast(Any, config.http_protocol_class),
+        config=config,
+        server_state=server.server_state,
+        app_state=server.lifespan.state,
+    )
+    if tls is None:
+        opened = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=config.backlog)
+    else:
+        opened = cast(Any, TlsListener(listener, tls, plane, make))
+    server.servers.append(opened)
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application at the data plane's address where the control plane has an address of its own."""
+    await PlainTextResponse("Not found", 404)(scope, receive, send)
+
+
+# TLS.
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The certificate and key of the settings; ``None`` without ``tls_cert``.
+
+    Raises:
+        CannotServe: certificate or key cannot be read, are not in PEM form, or do not belong together.
+    """
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is None or key is None:
+        return None
+    if b"-----BEGIN CERTIFICATE-----" not in _read("tls_cert", certificate):
+        raise CannotServe(f"tls_cert: {certificate} holds no certificate in PEM form")
+    secret = _read("tls_key", key)
+    if b"PRIVATE KEY-----" not in secret:
+        raise CannotServe(f"tls_key: {key} holds no private key in PEM form")
+    if b"ENCRYPTED" in secret:
+        # OpenSSL would ask for the password at the terminal, and a server in the background would wait for ever.
+        raise CannotServe(f"tls_key: {key} is encrypted; give a key without a password that only the server can read")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            raise CannotServe(f"tls_key: {key} is not the key of {certificate}") from None
+        raise CannotServe(f"tls_cert, tls_key: cannot use {certificate} with {key}: {error}") from None
+    return context
+
+
+def _read(setting: str, file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise CannotServe(f"{setting}: cannot read {file}: {error.strerror or error}") from None
+
+
+class TlsListener:
+    """Accepts connections and begins their TLS handshakes; for TLS what :class:`asyncio.Server` is for plain ones.
+
+    A connection is counted when it is accepted. The event loop's own listener would count it after its handshake: a
+    client that opens connections and sends nothing could then have as many as the process has file descriptors,
+    whatever ``max_connections`` says (docs/adr/0011-an-own-listener-for-tls.md).
+
+    Args:
+        listener: bound; its owner closes it.
+        context: certificate and key.
+        plane: the part that all connections share.
+        make: makes the protocol of a connection.
+
+    Attributes:
+        sockets: the listener.
+    """
+
+    def __init__(
+        self, listener: socket.socket, context: ssl.SSLContext, plane: DataPlane, make: Callable[[], Connection]
+    ) -> None:
+        listener.setblocking(False)
+        self.sockets = (listener,)
+        self._context = context
+        self._plane = plane
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._listen()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._loop.remove_reader(self.sockets[0])
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def _listen(self) -> None:
+        self._retry = None
+        self._loop.add_reader(self.sockets[0], self._accept)
+
+    def _accept(self) -> None:
+        """Accept the connections that wait, some at a time."""
+        for _ in range(MAX_ACCEPTED):
+            try:
+                sock, address = self.sockets[0].accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                _LOGGER.error("cannot accept a connection: %s", error.strerror or error)
+                self._loop.remove_reader(self.sockets[0])
+                self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._listen)
+                return
+            sock.setblocking(False)
+            self._begin(self._make(), sock, address)
+
+    def _begin(self, connection: Connection, sock: socket.socket, address: Any) -> None:
+        options = self._plane.options
+        connecting = self._loop.connect_accepted_socket(
+            lambda: connection,
+            sock,
+            ssl=self._context,
+            ssl_handshake_timeout=options.head_timeout_s,
+            # Many clients never answer a close_notify: a drain would wait 30 s, the default, for each of them.
+            ssl_shutdown_timeout=options.linger_s,
+        )
+        handshake = self._loop.create_task(connecting)
+        connection.accepted(handshake, address)
+        self._plane.handshakes.add(handshake)
+        handshake.add_done_callback(partial(self._over, connection, sock, connection.without_route()))
+
+    def _over(
+        self, connection: Connection, sock: socket.socket, attempt: Exchange, handshake: asyncio.Task[Any]
+    ) -> None:
+        """A handshake has ended. If it failed or was cancelled, count and log it, and give the place back."""
+        plane = self._plane
+        plane.handshakes.discard(handshake)
+        if connection.handshake is None:
+            return  # it succeeded: connection_made has been called
+        if handshake.cancelled():
+            why = Reason.SHUTDOWN if connection.surplus is None else Reason.limit(connection.surplus)
+        else:
+            why = _failure(handshake.exception())
+        plane.failed_handshakes += 1
+        attempt.record.detail = why
+        attempt.end(Reason.HANDSHAKE)
+        connection.leave()
+        sock.close()
+        connection.handshake = None  # it refers to the connection, and would keep it until a full garbage collection
+
+
+def _failure(error: BaseException | None) -> str:
+    """The reason of a failed handshake in one word: OpenSSL's own (``http_request``), a time-out, or a closed peer."""
+    match error:
+        case ssl.SSLError(reason=str(reason)):
+            return reason.lower()
+        case ConnectionAbortedError() | TimeoutError():
+            return Reason.TIMEOUT
+        case OSError():
+            return Reason.CLIENT_GONE
+        case _:
+            _LOGGER.error("a TLS handshake failed", exc_info=error)
+            return Reason.ERROR

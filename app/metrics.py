@@ -1,0 +1,367 @@
+"""Prometheus metrics: each scrape of ``/metrics`` reads the figures that the server counts anyway.
+
+Every class here is a collector, that is, it yields metrics as of the moment of the scrape. All names begin with
+``tricklecast_``; ``docs/reference/metrics.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from heapq import nlargest
+from itertools import accumulate, chain, islice
+from typing import Final, NamedTuple
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tricklecast.app.access.authorizer import Access
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.control_plane.api import RateLimitedPage
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.limits import UNLIMITED, Limit
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.trickle import __version__
+from tricklecast.trickle.records import Reason
+
+PREFIX: Final = "tricklecast_"
+
+MAX_READERS_EXAMINED: Final = 5_000
+"""A scrape looks at so many lagging readers, which takes about 1 ms. Those that have stalled longest come first, and
+they lag most."""
+
+LAG_BYTES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+"""From what the kernel holds for a reader to the lag at which the server cuts it off by default."""
+
+LAG_S: Final = (0.5, 1, 2, 5)
+"""From two ticks of the server's timer to half of the time after which it cuts a reader off by default."""
+
+OTHER_CHANNELS: Final = "_other"
+"""The label of all channels that are not named. Channel names that begin with ``_`` belong to the server."""
+
+MIN_INTERVAL_S: Final = 5.0
+"""A scrape that comes sooner gets the channel rates of the scrape before. So two Prometheus servers that scrape in turn
+both get rates over a meaningful time."""
+
+_REFUSED_BY_LIMIT: Final = Reason.limit("")
+
+
+def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> APIRouter:
+    """The route ``/metrics`` in Prometheus' text format.
+
+    Args:
+        plane: the data plane.
+        log: the server's access log, if it writes one.
+        access: the server's access control, if it has any.
+    """
+    router = APIRouter(tags=["metrics"])
+    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access)))
+
+    @router.get("/metrics", summary="Prometheus metrics")
+    async def metrics() -> Response:
+        return Response(page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return router
+
+
+def collectors(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> CollectorRegistry:
+    """Everything that a server exposes; arguments as for :func:`metrics_router`."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(PlaneMetrics(plane))
+    registry.register(ReaderLagMetrics(plane))
+    registry.register(ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels))
+    registry.register(LimitMetrics(plane, log))
+    registry.register(ServerMetrics(plane, log))
+    registry.register(AccessMetrics(access))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+# How a figure becomes a metric.
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, text, value=value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    """A counter; the Prometheus library appends ``_total`` to its name."""
+    return CounterMetricFamily(PREFIX + name, text, value=value)
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
+    family = CounterMetricFamily(PREFIX + name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _histograms_s(name: str, text: str, labels: list[str], histograms: Mapping[str, Histogram]) -> Metric:
+    """Histograms of microseconds as metrics in seconds; without labels there is one, under the key ``""``."""
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
+    for key, histogram in histograms.items():
+        bounds = [str(bound / 1e6) for bound in histogram.bounds] + ["+Inf"]
+        buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+        family.add_metric([key] if labels else [], buckets, sum_value=histogram.sum / 1e6)
+    return family
+
+
+# The collectors.
+
+
+class PlaneMetrics(Collector):
+    """Sums over the channels, and the data plane's counters and latencies."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._channels()
+        yield from self._connections()
+        yield from self._exchanges()
+        latencies = self._plane.latencies
+        yield _histograms_s(
+            "wait_seconds",
+            "Arrival of a request to the first byte of its answer, whatever it waited for.",
+            ["op"],
+            latencies.waits,
+        )
+        yield _histograms_s(
+            "first_byte_seconds",
+            "First byte of a segment published, to its way to a reader that waited for it.",
+            [],
+            {"": latencies.first_byte},
+        )
+        yield _histograms_s(
+            "delivery_seconds",
+            "End of a segment, to its way to a reader that was there already.",
+            [],
+            {"": latencies.delivery},
+        )
+
+    def _channels(self) -> Iterator[Metric]:
+        registry = self._plane.registry
+        totals = registry.totals()
+        yield _gauge("channels", "Channels that are live.", totals.live)
+        yield _gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
+        yield _gauge("segments_kept", "Closed segments kept over all channels.", totals.segments)
+        yield _gauge("segments_written", "Segments that are being written.", totals.writing)
+        yield _gauge("segments_orphaned", "Segments whose publisher has gone and may come back.", totals.orphaned)
+        yield _gauge(
+            "preconnects", "Publishers that are connected and have not begun their segment.", totals.preconnected
+        )
+        yield _gauge("held_bytes", "Memory that all segments take.", registry.budget.used)
+        evicted = {str(why): n for why, n in registry.evictions().items()}
+        yield _counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
+        yield _gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)
+        yield _gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)
+
+    def _connections(self) -> Iterator[Metric]:
+        plane = self._plane
+        yield _gauge("connections", "Open connections.", len(plane.connections))
+        yield _gauge("handshakes", "TLS handshakes that are under way.", len(plane.handshakes))
+        yield _counter("failed_handshakes", "TLS handshakes that failed.", plane.failed_handshakes)
+        yield _gauge("idle_connections", "Kept-alive connections between requests.", len(plane.timeouts.resting))
+        cut_offs = {str(why): float(n) for why, n in plane.slow_peers.cut_offs.items()}
+        yield _counters("cut_offs", "Connections that were cut off, since their peer did not read.", "reason", cut_offs)
+        yield _gauge("stalled_connections", "Connections whose peer does not read.", len(plane.slow_peers.stalled))
+        yield _gauge(
+            "overtaking_posts",
+            "POSTs that wait for those that they have overtaken.",
+            len(plane.parked[ParkedFor.OVERTAKEN]),
+        )
+        yield _gauge("guarded", "Exchanges that the storm guard holds back.", len(plane.parked[ParkedFor.GUARD]))
+
+    def _exchanges(self) -> Iterator[Metric]:
+        plane = self._plane
+        exchanges = CounterMetricFamily(
+            PREFIX + "exchanges", "Requests that have ended.", labels=["op", "status", "reason"]
+        )
+        # Every limit has a series from the start: Prometheus does not take the first sample for an increase.
+        refusals = Counter(dict.fromkeys(map(str, Limit), 0))
+        errors = 0
+        for (op, status, reason), n in plane.exchanges.items():
+            exchanges.add_metric([op, str(status), reason], n)
+            if reason.startswith(_REFUSED_BY_LIMIT):
+                refusals[reason.removeprefix(_REFUSED_BY_LIMIT)] += n
+            elif reason == Reason.ERROR:
+                errors += n
+        yield exchanges
+        yield _counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
+        yield _counter("errors", "Requests that ended in a fault of the server.", errors)
+        yield _counter("guard_holds", "Answers that the storm guard held back.", plane.holds)
+        yield _counter("guard_held_seconds", "For how long it held them back, altogether.", plane.held_us / 1e6)
+        yield _counter("guard_unheld", "Answers that it let go, since it held too many.", plane.unheld)
+        yield _counter("received_bytes", "Body bytes published.", plane.bytes_in)
+        yield _counter("sent_bytes", "Body bytes delivered.", plane.bytes_out)
+
+
+class ReaderLagMetrics(Collector):
+    """How far readers lag: those whose connection is full, and those that catch up."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        plane = self._plane
+        stalled = (peer.reader() for peer in plane.slow_peers.stalled)
+        readers = [reader for reader in islice(chain(stalled, plane.turns), MAX_READERS_EXAMINED) if reader is not None]
+        lags, ages = [reader.lag() for reader in readers], [plane.slow_peers.lag_s(reader) for reader in readers]
+        yield _gauge(
+            "reader_lag_max_bytes", "Body bytes that the furthest reader is behind.", max(0, max(lags, default=0))
+        )
+        counts = {str(step): float(sum(lag > step for lag in lags)) for step in LAG_BYTES}
+        yield _gauges("readers_behind", "Readers that are further behind than so many body bytes.", "bytes", counts)
+        longest = max(ages, default=0)
+        yield _gauge("reader_lag_max_seconds", "For how long a reader has lacked what was published.", longest)
+        counts = {str(step): float(sum(age > step for age in ages)) for step in LAG_S}
+        yield _gauges("readers_late", "Readers that have lacked something for more seconds.", "seconds", counts)
+
+
+class _Rate(NamedTuple):
+    """Body bytes per second of one channel."""
+
+    channel: str
+    received: float
+    sent: float
+
+
+class ChannelRates(Collector):
+    """Bytes per second of the ``size`` busiest channels since the last scrape, and of all others together.
+
+    They are gauges: the counter of a channel that is named in some scrapes only would stand still and jump.
+
+    Args:
+        channels: all channels by name.
+        clock: seconds.
+        size: how many channels are named; with 0 there is no metric at all.
+    """
+
+    def __init__(self, channels: Mapping[str, Channel], clock: Callable[[], float], size: int) -> None:
+        self._channels = channels
+        self._clock = clock
+        self._size = size
+        self._counted = self._count()
+        self._counted_at = clock()
+        self._shown: list[_Rate] = []
+
+    def collect(self) -> Iterator[Metric]:
+        if not self._size:
+            return
+        now = self._clock()
+        if now - self._counted_at >= MIN_INTERVAL_S:
+            self._shown = self._rates(now)
+        received = {rate.channel: rate.received for rate in self._shown}
+        sent = {rate.channel: rate.sent for rate in self._shown}
+        name = "channel_{}_bytes_per_second"
+        text = "Body bytes published per second, the busiest channels."
+        yield _gauges(name.format("received"), text, "channel", received)
+        yield _gauges(name.format("sent"), "Body bytes delivered per second by reads that have ended.", "channel", sent)
+
+    def _rates(self, now: float) -> list[_Rate]:
+        before, self._counted = self._counted, self._count()
+        seconds, self._counted_at = now - self._counted_at, now
+        rates = []
+        for name, counts in self._counted.items():
+            epoch, received, sent = before.get(name, counts)
+            if epoch != counts[0] or name not in before:
+                received = sent = 0
+            rates.append(_Rate(name, (counts[1] - received) / seconds, (counts[2] - sent) / seconds))
+        busiest = nlargest(self._size, rates, key=lambda rate: rate.received + rate.sent)
+        named = {rate.channel for rate in busiest}
+        return [*busiest, _sum(rate for rate in rates if rate.channel not in named)]
+
+    def _count(self) -> dict[str, tuple[int, int, int]]:
+        """Epoch, bytes received and bytes sent of each channel so far."""
+        if not self._size:
+            return {}
+        channels = self._channels.items()
+        return {name: (channel.epoch, channel.bytes_in, channel.bytes_out) for name, channel in channels}
+
+
+def _sum(rates: Iterable[_Rate]) -> _Rate:
+    received = sent = 0.0
+    for rate in rates:
+        received += rate.received
+        sent += rate.sent
+    return _Rate(OTHER_CHANNELS, received, sent)
+
+
+class LimitMetrics(Collector):
+    """Every limit that all clients share, and its use: under one name each, so that one alert rule watches all."""
+
+    def __init__(self, plane: DataPlane, log: AccessLog | None) -> None:
+        self._plane = plane
+        self._log = log
+
+    def collect(self) -> Iterator[Metric]:
+        registry = self._plane.registry
+        capacities = registry.capacities._asdict()
+        limited = {name: capacity for name, capacity in capacities.items() if capacity.limit != UNLIMITED}
+        limits: dict[str, float] = {name: capacity.limit for name, capacity in limited.items()}
+        used: dict[str, float] = {name: capacity.used for name, capacity in limited.items()}
+        limits["total_bytes"], used["total_bytes"] = registry.budget.limit, registry.budget.used
+        if self._log is not None:
+            limits["access_log_queue"], used["access_log_queue"] = self._log.limit, self._log.queued
+        yield _gauges("limit", "Limits that all clients share.", "limit", limits)
+        yield _gauges("limit_used", "How much of each limit is used.", "limit", used)
+        closed = {name: not capacity.joinable for name, capacity in capacities.items()}
+        yield _gauges("limit_joins_refused", "1 while only those who go on are let in.", "limit", closed)
+
+
+class ServerMetrics(Collector):
+    """The program, its event loop and its access log; prometheus_client's own collector adds what the kernel knows."""
+
+    def __init__(self, plane: DataPlane, log: AccessLog | None) -> None:
+        self._plane = plane
+        self._log = log
+
+    def collect(self) -> Iterator[Metric]:
+        plane = self._plane
+        build = GaugeMetricFamily(PREFIX + "build_info", "What runs; always 1.", labels=["version", "python", "node"])
+        build.add_metric([__version__, platform.python_version(), plane.node or ""], 1)
+        yield build
+        draining = plane.registry.shutting_down
+        yield _gauge("draining", "Whether the server is going away: 1 from SIGTERM on.", draining)
+        yield _histograms_s("loop_lag_seconds", "How late a timer was, four times a second.", [], {"": plane.loop_lag})
+        yield _counter("journal_facts", "Lifecycle facts so far.", plane.registry.journal.index)
+        if (log := self._log) is not None:
+            yield _gauge("log_queue_records", "Access records that wait to be written.", log.queued)
+            yield _counter("log_records_written", "Access records written.", log.written)
+            yield _counter("log_records_dropped", "Access records dropped: the queue was full.", log.dropped)
+
+
+class AccessMetrics(Collector):
+    """Tokens, keys and the webhook; without access control the metrics are there, and empty.
+
+    Args:
+        access: the server's access control; ``None`` if it has none.
+    """
+
+    def __init__(self, access: Access | None) -> None:
+        self._tokens = access.tokens if access is not None else None
+        self._webhook = access.webhook if access is not None else None
+
+    def collect(self) -> Iterator[Metric]:
+        verifier, webhook = self._tokens, self._webhook
+        tokens: Mapping[str, float] = verifier.outcomes if verifier is not None else {}
+        yield _counters("tokens", "Tokens that came with requests, by what was found.", "outcome", tokens)
+        keys = verifier.remote if verifier is not None else None
+        fetches = {} if keys is None else {"done": keys.fetches - keys.failures, "failed": keys.failures}
+        yield _counters("key_fetches", "Fetches of the keys that tokens are checked with.", "outcome", fetches)
+        answers = {str(status): n for status, n in webhook.outcomes.items()} if webhook is not None else {}
+        yield _counters("webhook_answers", "Answers of the webhook; 503 is none.", "status", answers)
+        waiting = webhook.waiting if webhook is not None else 0
+        yield _gauge("webhook_waiting", "Questions that the webhook has not answered yet.", waiting)

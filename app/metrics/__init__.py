@@ -1,1 +1,0 @@
-"""Prometheus metrics: each scrape reads what the server counts anyway."""

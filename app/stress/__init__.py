@@ -1,1 +1,0 @@
-"""``tricklecast stress``: publishers and subscribers in processes of their own, whose accounts are compared."""

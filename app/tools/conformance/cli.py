@@ -1,0 +1,131 @@
+"""``tricklecast conformance``: check any server against the protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from tricklecast.app.tools import console
+from tricklecast.app.tools.conformance.cases import CASES
+from tricklecast.app.tools.conformance.profiles import PROFILES
+from tricklecast.app.tools.conformance.runner import Case, Report, Runner, print_rules
+from tricklecast.app.tools.conformance.target import Address
+from tricklecast.trickle import wire
+from tricklecast.trickle.errors import InvalidURL
+from tricklecast.trickle.paths import normalize_base_path, parse_server_url
+
+EXIT_FAILED: Final = 1
+EXIT_UNREACHABLE: Final = 3
+EXIT_INTERRUPTED: Final = 130
+
+_AS_STARTED: Final = "The server's setting in seconds, if it differs from the profile's."
+
+
+def conformance(
+    url: Annotated[
+        str | None, typer.Argument(help="Base URL of the server, such as http://127.0.0.1:2939/trickle.")
+    ] = None,
+    *,
+    list_rules: Annotated[bool, typer.Option("--list", help="Print all rules and profiles, and run nothing.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only cases whose name matches; may be repeated.")
+    ] = None,
+    profile: Annotated[str, typer.Option(help=f"Configuration of the server: {', '.join(PROFILES)}.")] = "default",
+    jobs: Annotated[int, typer.Option(min=1, max=128, help="Number of cases that run at a time.")] = 16,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to this file, too.")
+    ] = None,
+    drain_s: Annotated[float | None, typer.Option("--drain-s", min=0, help=_AS_STARTED)] = None,
+    publisher_grace_s: Annotated[float | None, typer.Option("--publisher-grace-s", min=0, help=_AS_STARTED)] = None,
+    skip_grace_s: Annotated[float | None, typer.Option("--skip-grace-s", min=0, help=_AS_STARTED)] = None,
+    interim_interval_s: Annotated[float | None, typer.Option("--interim-interval-s", min=0, help=_AS_STARTED)] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust with https, as a PEM file.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print why each skipped case was skipped.")] = False,
+) -> None:
+    """Check a server against every rule of the trickle protocol, over raw sockets.
+
+    Prints PASS, FAIL or SKIP for each rule; of a failure also the expected and the received value, and the bytes on the
+    wire. The command uses channels of its own and ends them. Exit code: 0 no failure, 1 failures, 2 wrong usage,
+    3 server not reachable, 130 after Ctrl-C.
+    """
+    cases = _select(only or ["*"])
+    out = console()
+    if list_rules:
+        print_rules(out, cases)
+        return
+    if url is None:
+        raise typer.BadParameter("give the URL of a server, or --list", param_hint="URL")
+    if profile not in PROFILES:
+        raise typer.BadParameter(f"one of {', '.join(PROFILES)}", param_hint="--profile")
+    given = {
+        "channel_drain_s": drain_s,
+        "publisher_grace_s": publisher_grace_s,
+        "skip_grace_s": skip_grace_s,
+        "interim_interval_s": interim_interval_s,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    settings = replace(PROFILES[profile].settings, **known)  # type: ignore[arg-type]
+    runner = Runner(_address(url, profile, ca_file), profile, settings)
+    _reach(runner.address, url)
+    report = Report(out, verbose=verbose)
+    try:
+        _run(runner, cases, jobs, report)
+    except KeyboardInterrupt:
+        report.close()
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if json_file:
+        report.write_json(json_file, url, profile)
+    if not report.close():
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _select(globs: Sequence[str]) -> list[Case]:
+    cases = [case for case in CASES if any(fnmatchcase(case.name, glob) for glob in globs)]
+    if not cases:
+        raise typer.BadParameter("no case has this name; see --list", param_hint="--only")
+    return cases
+
+
+def _address(url: str, profile: str, ca_file: Path | None) -> Address:
+    """The address in a URL. A URL without a path has the base path of the profile."""
+    try:
+        parse_server_url(url)
+        parts = urlsplit(url)
+        default = str(PROFILES[profile].options.get("base_path", wire.DEFAULT_BASE_PATH))
+        base_path = normalize_base_path(parts.path or default)
+    except InvalidURL as error:
+        raise typer.BadParameter(str(error), param_hint="URL") from None
+    tls = None
+    if parts.scheme == "https":
+        try:
+            tls = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise typer.BadParameter(str(error), param_hint="--ca-file") from None
+    return Address(parts.hostname or "", parts.port or (443 if tls else 80), base_path, tls)
+
+
+def _reach(address: Address, url: str) -> None:
+    try:
+        address.connect().close()
+    except OSError as error:
+        console(stderr=True).print(f"tricklecast: {wire.redacted(url)} cannot be reached: {error}")
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+
+
+def _run(runner: Runner, cases: Sequence[Case], jobs: int, report: Report) -> None:
+    """Run all cases, and show the progress on a terminal."""
+    terminal = report.out if report.out.is_terminal else console(stderr=True)
+    status = terminal.status("starting") if terminal.is_terminal else None
+    with status or contextlib.nullcontext(), contextlib.closing(runner.run(cases, jobs)) as results:
+        for number, result in enumerate(results, 1):
+            report.add(result)
+            if status is not None:
+                status.update(f"{number} of {len(cases)}; some rules take seconds to show")

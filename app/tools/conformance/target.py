@@ -1,0 +1,255 @@
+"""The server under test: connections to it, fresh channels on it, and the settings it was started with."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload
+from tricklecast.app.tools.conformance.http1 import Failure, Response, equal, number
+from tricklecast.app.tools.conformance.profiles import Settings
+from tricklecast.trickle import wire
+
+CLEANUP_S: Final = 2.0
+"""How long a case may take to end its channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The address of a server.
+
+    Attributes:
+        host, port: of the server.
+        base_path: path above the segment routes; ``""`` for the root.
+        tls: trusted certificates; ``None`` for plain TCP.
+    """
+
+    host: str
+    port: int
+    base_path: str = wire.DEFAULT_BASE_PATH
+    tls: ssl.SSLContext | None = None
+
+    def connect(self, within_s: float = AT_ONCE_S) -> socket.socket:
+        """Open a connection.
+
+        Raises:
+            OSError: the server does not accept it, or the TLS handshake failed.
+        """
+        sock = socket.create_connection((self.host, self.port), timeout=within_s)
+        # A case decides which bytes leave together.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock if self.tls is None else self.tls.wrap_socket(sock, server_hostname=self.host)
+
+    @property
+    def authority(self) -> str:
+        """The value of the ``Host`` header."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Target:
+    """The server as one case sees it. :meth:`cleanup` closes the case's connections and ends its channels.
+
+    Args:
+        address: of the server.
+        settings: the server was started with.
+        at_once_s: deadline for an answer that must come at once, in seconds.
+    """
+
+    def __init__(self, address: Address, settings: Settings | None = None, *, at_once_s: float = AT_ONCE_S) -> None:
+        self.address = address
+        self.at_once_s = at_once_s
+        self.base = address.base_path
+        self.settings = settings or Settings()
+        self.transcript = Transcript()
+        self._connections: list[Connection] = []
+        self._channels: list[Channel] = []
+        self._interrupted = False
+
+    def open(self) -> Connection:
+        """A new connection.
+
+        Raises:
+            Failure: the server does not accept it.
+        """
+        connection = self._connect(self.at_once_s)
+        if self._interrupted:
+            raise Failure("the case to end", "an interrupt")
+        return connection
+
+    def send(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Connection:
+        """Send a request on a new connection, and leave the response unread."""
+        connection = self.open()
+        connection.request(method, path, headers, body)
+        return connection
+
+    def ask(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Response:
+        """Send a request on a new connection, and return the whole response, which must come at once."""
+        connection = self.send(method, path, headers, body)
+        response = connection.response()
+        connection.close()
+        return response
+
+    def channel(self, name: str | None = None) -> Channel:
+        """A channel that no other client uses. The server does not know it yet.
+
+        Args:
+            name: for rules about names; by default a random one.
+        """
+        channel = Channel(self, f"conformance-{secrets.token_hex(8)}" if name is None else name)
+        self._channels.append(channel)
+        return channel
+
+    def settle(self) -> None:
+        """Give the server time to handle the requests that were sent so far.
+
+        This takes two round trips on new connections. An event loop cannot answer the second one before it has handled
+        the bytes that arrived before the first one. No case judges by this alone; it makes a fault likely to show.
+        """
+        for _ in range(2):
+            # Each time another channel, since a server may delay a client that repeats a fruitless request.
+            self.ask("GET", f"{self.base}/conformance-settle-{secrets.token_hex(4)}/next")
+
+    def interrupt(self) -> None:
+        """Make the case fail soon, from another thread: end its connections, and refuse new ones."""
+        self._interrupted = True
+        for connection in list(self._connections):
+            connection.interrupt()
+
+    def close(self) -> None:
+        """Close the case's connections."""
+        for connection in self._connections:
+            connection.close()
+
+    def cleanup(self) -> None:
+        """Close the case's connections, and end its channels if the server answers within :data:`CLEANUP_S`."""
+        self.close()
+        deadline = time.monotonic() + CLEANUP_S
+        for channel in self._channels:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            with contextlib.suppress(Failure):
+                connection = self._connect(left_s)
+                connection.request("DELETE", channel.path)
+                connection.response(left_s)
+        self.close()
+
+    def _connect(self, within_s: float) -> Connection:
+        try:
+            sock = self.address.connect(within_s)
+        except OSError as error:
+            raise Failure("a connection", str(error)) from None
+        count = len(self._connections) + 1
+        connection = Connection(sock, self.address.authority, count, self.transcript, self.at_once_s)
+        self._connections.append(connection)
+        return connection
+
+
+class Channel:
+    """One channel on the server.
+
+    Args:
+        target: the server.
+        name: decoded.
+    """
+
+    def __init__(self, target: Target, name: str) -> None:
+        self.target = target
+        self.name = name
+        self.path = f"{target.base}/{quote(name, safe='')}"
+
+    def at(self, seq: int | str) -> str:
+        """The path of a segment, or of any text in the place of a seq."""
+        return f"{self.path}/{seq}"
+
+    # Requests
+
+    def create(self, mime: str | None = None) -> Response:
+        """Create the channel, which must succeed."""
+        return self.ask("POST", {} if mime is None else {wire.EXPECT_CONTENT: mime}, b"").expect(200)
+
+    def ask(self, method: str, headers: Headers = (), body: bytes | None = None) -> Response:
+        """Send a request for the channel itself, and return the response."""
+        return self.target.ask(method, self.path, headers, body)
+
+    def post(self, seq: int | str, body: bytes = b"x", headers: Headers = ()) -> Response:
+        """Publish a segment with a counted body, and return the response."""
+        return self.target.ask("POST", self.at(seq), headers, body)
+
+    def publish(self, seq: int, *bodies: bytes) -> None:
+        """Publish segments from this seq on, which must succeed."""
+        for at, body in enumerate(bodies or (b"x",), seq):
+            self.post(at, body).expect(200)
+
+    def get(self, seq: int | str, headers: Headers = ()) -> Response:
+        """Read a segment whose body ends at once."""
+        return self.target.ask("GET", self.at(seq), headers)
+
+    def close(self, seq: int | str, headers: Headers = ()) -> Response:
+        """Send a DELETE of one segment."""
+        return self.target.ask("DELETE", self.at(seq), headers)
+
+    def end(self) -> Response:
+        """End the channel, which must succeed."""
+        return self.ask("DELETE").expect(200)
+
+    def next_seq(self) -> int:
+        """The head, as ``/next`` answers it."""
+        return number("/next", self.get(wire.NEXT_ROUTE).expect(200).body.decode("ascii", "replace").strip())
+
+    def head_is(self, seq: int) -> None:
+        """Expect this head."""
+        equal("the head", self.next_seq(), seq)
+
+    def unknown(self) -> None:
+        """Expect that the channel does not exist."""
+        self.get(wire.NEXT_ROUTE).expect(404)
+
+    # Readers and publishers whose requests stay open
+
+    def read(self, seq: int | str, headers: Headers = ()) -> Connection:
+        """Send a GET, and leave the response unread."""
+        return self.target.send("GET", self.at(seq), headers)
+
+    def waiting(self, seq: int | str) -> Connection:
+        """Send a GET that has to wait, and let it arrive."""
+        reader = self.read(seq)
+        self.target.settle()
+        return reader
+
+    def upload(self, seq: int, *chunks: bytes, headers: Headers = ()) -> Upload:
+        """Begin a chunked POST: the head and these chunks. Without a chunk it is a preconnect."""
+        connection = self.target.open()
+        pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+        connection.send(connection.render("POST", self.at(seq), [*pairs, ("Transfer-Encoding", "chunked")]))
+        connection.expects("POST")
+        upload = Upload(connection)
+        for chunk in chunks:
+            upload.chunk(chunk)
+        return upload
+
+    def preconnect(self, seq: int) -> Upload:
+        """Open a POST without a byte of body, and let it arrive."""
+        upload = self.upload(seq)
+        self.target.settle()
+        return upload
+
+    def started(self, seq: int, *chunks: bytes) -> tuple[Upload, Connection]:
+        """An open segment with these chunks, and a reader that has received all of them."""
+        upload = self.upload(seq, *chunks)
+        # A server that handles requests in parallel could otherwise tell the reader that the channel is missing.
+        self.target.settle()
+        return upload, self.arrived(seq, b"".join(chunks))
+
+    def arrived(self, seq: int, data: bytes) -> Connection:
+        """Wait until the server has these first bytes of a segment; returns the reader that received them."""
+        reader = self.read(seq)
+        reader.head().expect(200)
+        reader.gets(data)
+        return reader

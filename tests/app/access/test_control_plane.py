@@ -1,0 +1,169 @@
+"""Access to the control plane: its own token, tokens with the right ``manage``, and what is open to everybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from jwt import PyJWK
+from jwt.utils import base64url_encode
+from pydantic import SecretBytes
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from tests.app.access.signing import SECRET, bearer, private_key, public_key, token
+from tests.app.access.test_authorizer import FakeKeys
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import until
+from tricklecast.app.access.control_plane import AuthorizeControlPlane
+from tricklecast.app.access.tokens import TokenVerifier
+from tricklecast.app.control_plane.middleware import MAY_MANAGE, RECORD
+from tricklecast.trickle.records import AccessRecord
+
+HS256 = PyJWK({"kty": "oct", "k": base64url_encode(SECRET).decode()}, "HS256")
+CONTROL = "the control plane's token"
+API = "/api/v1/channels"
+
+
+def ask(
+    path: str,
+    headers: dict[str, str],
+    *,
+    keys: FakeKeys | None = None,
+    tokens: bool = True,
+    control_token: bool = True,
+    metrics_open: bool = False,
+) -> tuple[int, str, AccessRecord]:
+    """Ask for a path.
+
+    Returns:
+        Status, body and access record. The body of a 200 names those of three channels that the caller may manage.
+    """
+    record = AccessRecord(0, client="address")
+
+    async def inside(scope: Scope, receive: Receive, send: Send) -> None:
+        may_manage = scope.get(MAY_MANAGE, lambda name: True)
+        names = [name for name in ("cam-1", "other", "_changes") if may_manage(name)]
+        await PlainTextResponse(" ".join(names))(scope, receive, send)
+
+    remote: Any = keys
+    app = AuthorizeControlPlane(
+        inside,
+        control_token=SecretBytes(CONTROL.encode()) if control_token else None,
+        tokens=TokenVerifier((HS256,), remote) if tokens else None,
+        metrics_open=metrics_open,
+    )
+
+    async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, RECORD: record}, receive, send)
+
+    async def main() -> httpx.Response:
+        transport = httpx.ASGITransport(recorded)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            request = asyncio.ensure_future(client.get(path, headers=headers))
+            if keys is not None:
+                await until(lambda: keys.waiting or request.done())
+                keys.arrive(public_key("ES256", kid="new"))
+            return await request
+
+    response = asyncio.run(main())
+    return response.status_code, response.text, record
+
+
+def manage(*patterns: str, **more: Any) -> dict[str, str]:
+    return bearer(token(trickle={"manage": list(patterns)}, **more))
+
+
+def test_the_control_token_allows_everything() -> None:
+    """Whether the server verifies other tokens or not."""
+    for path in (API, f"{API}/c", "/metrics", "/docs"):
+        for tokens in (True, False):
+            status, text, record = ask(path, bearer(CONTROL), tokens=tokens)
+            assert (status, text, record.client) == (200, "cam-1 other _changes", "address")
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({}, "token:missing"),
+        ({"Authorization": f"Basic {CONTROL}"}, "token:missing"),
+        (bearer(f"{CONTROL}x"), "token:malformed"),
+        (bearer(token(key=b"x" * 32)), "token:signature"),
+        (bearer(token(exp=1)), "expired"),
+    ],
+)
+def test_invalid_tokens(headers: dict[str, str], reason: str) -> None:
+    """401, with the reason in the access log; the query never counts."""
+    status, _, record = ask(f"{API}?token={token()}", headers)
+    assert (status, record.reason) == (401, reason)
+
+
+def test_a_server_with_a_control_token_only() -> None:
+    """No other token is valid; a server with other tokens only has no control token."""
+    assert ask(API, bearer(token()), tokens=False)[0] == 401
+    assert ask(API, bearer(CONTROL), control_token=False)[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "path", "status", "shown"),
+    [
+        (manage("cam-*"), API, 200, "cam-1"),
+        (manage("cam-*"), f"{API}/other", 200, "cam-1"),
+        (manage("cam-*"), "/metrics", 403, "Not allowed"),
+        (manage("cam-*"), f"{API}x", 403, "Not allowed"),
+        (manage("*"), API, 200, "cam-1 other _changes"),
+        (manage("*"), "/metrics", 200, "cam-1 other _changes"),
+        (bearer(token(trickle={"publish": ["*"], "subscribe": ["*"]})), API, 403, "Not allowed"),
+    ],
+)
+def test_the_right_manage(headers: dict[str, str], path: str, status: int, shown: str) -> None:
+    """With it a client may use the API for the channels that match; all else needs it for ``*`` itself."""
+    found = ask(path, headers)
+    assert (*found[:2], found[2].client) == (status, shown, "somebody")
+
+
+def test_what_is_open_to_everybody() -> None:
+    """Health checks are, and the metrics if the operator wants it."""
+    for path in ("/healthz", "/readyz"):
+        assert ask(path, {})[0] == 200
+    assert [ask("/metrics", {}, metrics_open=is_open)[0] for is_open in (False, True)] == [401, 200]
+
+
+def test_a_token_of_a_new_key() -> None:
+    """The request waits for the fetch of the keys. Before the first key set the server cannot decide."""
+    text = token(private_key("ES256"), "ES256", kid="new")
+    assert ask(API, bearer(text), keys=FakeKeys())[0] == 200
+    assert ask(API, bearer(text.replace("n", "m")), keys=FakeKeys())[0] == 401
+    status, body, record = ask(API, bearer(text), keys=FakeKeys(loaded=False, recent=True))
+    assert (status, body, record.reason) == (503, "Access cannot be checked", "token:no_keys")
+    assert record.retry_after_ms
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    secret: Path = tmp_path_factory.mktemp("secret") / "secret"
+    secret.write_bytes(SECRET)
+    with local_server(jwt_secret_file=secret) as running:
+        yield running
+
+
+def test_the_api_shows_only_the_channels_that_a_token_may_manage(server: LocalServer) -> None:
+    """For all other names the answer is 403, whether there is such a channel or not."""
+    with server.client() as target:
+        for name in ("cam-listed", "hidden"):
+            assert target.ask("POST", f"{target.base}/{name}", bearer(token()), b"").status == 200
+        manager = manage("cam-*")
+        answer = target.ask("GET", API, manager)
+        assert answer.get("Age") is None, "the server made the list for this client"
+        assert [channel["name"] for channel in json.loads(answer.body)["channels"]] == ["cam-listed"]
+        assert target.ask("GET", f"{API}/cam-listed", manager).status == 200
+        for method, path in (("GET", f"{API}/hidden"), ("DELETE", f"{API}/hidden"), ("GET", f"{API}/missing")):
+            assert target.ask(method, path, manager).status == 403
+        body, kind = b'{"name": "hidden-too"}', {"Content-Type": "application/json"}
+        assert target.ask("POST", API, {**manager, **kind}, body).status == 403
+        assert b"hidden" in target.ask("GET", API, bearer(token())).body

@@ -1,0 +1,97 @@
+"""The most memory that a server may take by its settings: docs/explanation/memory.md as arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
+from tricklecast.app.core.guard import CLIENTS
+from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
+from tricklecast.app.data_plane.protocol import UNSPLIT
+from tricklecast.app.data_plane.reader import TURN_BYTES
+from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_BYTES
+from tricklecast.app.settings import Settings
+
+READ_BYTES: Final = 256_000
+"""What one read from a socket brings at most (uvloop), and so what a frame holds, its chunk headers aside."""
+
+CONNECTION_BYTES: Final = 8 << 10
+"""A connection with its exchange and record: 4 to 6 kB measured, waiting, preconnected or stalled."""
+
+CHANNEL_BYTES: Final = 4 << 10
+"""A channel without its segments: 2 to 3 kB measured, with the longest name."""
+
+REQUEST_BYTES: Final = 2 << 10
+"""A pipelined request beside the bytes of its head."""
+
+RECORD_BYTES: Final = 2304
+"""An access record that waits to be written, with path, client and user agent as long as they may be."""
+
+TOMBSTONE_BYTES: Final = 1 << 10
+"""What is remembered of a channel that has ended, with the longest name."""
+
+ACCOUNT_BYTES: Final = 1 << 10
+"""An account of the storm guard, with the longest name of a channel."""
+
+ADDRESS_BYTES: Final = 512
+"""An address that is told apart."""
+
+TOKEN_BYTES: Final = 2 << 10
+"""A remembered token, with the longest subject and a pattern or two; 17 kB with as many patterns as a token may have,
+which is up to the operator who signs it."""
+
+DECISION_BYTES: Final = 512
+QUESTION_BYTES: Final = 3 << 10
+"""An answer of the webhook that is remembered, and a question to it that waits: all of a request that it may need."""
+
+CACHES_BYTES: Final = 16 << 20
+"""All caches of parsed names, heads and user agents when they are full, and room for what is being worked on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How many connections are in which state; each is at its worst in one of them.
+
+    Attributes:
+        connections: all of them.
+        publishing: in the middle of a chunk.
+        beginning: in the middle of a request's head.
+        pipelining: with a full queue of requests behind one that waits.
+        overtaking: with a POST that has overtaken others, unread but for what came with its head; at most 256.
+        copying: stalled readers that cannot share frames: TLS, or HTTP/1.0.
+    """
+
+    connections: int
+    publishing: int = 0
+    beginning: int = 0
+    pipelining: int = 0
+    overtaking: int = 0
+    copying: int = 0
+
+
+def bound(settings: Settings, load: Load) -> dict[str, int]:
+    """The most memory that each kind of buffer may take, in bytes; the interpreter and its modules are not in it.
+
+    Args:
+        settings: the server's.
+        load: what its connections do. The worst that ``max_connections`` allow is rarely what a server is sized for.
+    """
+    options, limits = settings.options(), settings.limits()
+    return {
+        "segments": limits.total_bytes + READ_BYTES,
+        "channels": limits.channels * CHANNEL_BYTES,
+        "tombstones": limits.tombstones * TOMBSTONE_BYTES,
+        "connections": load.connections * CONNECTION_BYTES,
+        "partial chunks": load.publishing * 2 * UNSPLIT,
+        "heads": load.beginning * 2 * (options.header_bytes + options.url_bytes),
+        "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + READ_BYTES),
+        "overtaking requests": min(MAX_OVERTAKING, load.overtaking) * READ_BYTES,
+        "copies for readers": load.copying * (TURN_BYTES + 2 * READ_BYTES),
+        "guard accounts": CLIENTS * ACCOUNT_BYTES if options.storm_guard else 0,
+        "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,
+        "tokens": settings.token_cache * TOKEN_BYTES if settings.has_tokens else 0,
+        "webhook": MAX_CACHED * DECISION_BYTES + MAX_WAITING * QUESTION_BYTES if settings.webhook_url else 0,
+        "access log": settings.access_log_queue * RECORD_BYTES if settings.access_log is not None else 0,
+        "caches": CACHES_BYTES,
+    }

@@ -1,0 +1,59 @@
+"""The demo's clips, its historic fault, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.local import local_server
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app.tools import demo
+from tricklecast.trickle.records import Op
+
+
+def test_an_encoded_clip_is_decoded(tmp_path: Path) -> None:
+    """The clip has all its pictures and its sound, and two decodings give the same digest."""
+    clip = tmp_path / "clip.mp4"
+    demo.encode(clip, seconds=1, rate=10, size=160)
+    frames = demo.decode(clip)
+    assert (frames.video, frames.audio) == (10, 48)
+    assert demo.decode(clip) == frames
+
+
+def test_the_naive_client_repeats_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The naive client repeats the GET of one segment before and after the channel's end."""
+    monkeypatch.setattr(demo, "NAIVE_PAUSE_S", 0.0)
+    with local_server(storm_guard="off") as server:
+        demo.replay_fault(f"http://127.0.0.1:{server.port}/trickle/fault")
+
+        def asked() -> int:
+            reads = [record for record in list(server.records) if record.client == demo.NAIVE_CLIENT]
+            assert {(record.op, record.rseq) for record in reads} <= {(Op.READ, 1)}
+            return len(reads)
+
+        eventually(lambda: asked() == demo.NAIVE_REQUESTS)
+        server.record(op=Op.DELETE, channel="fault")
+
+
+def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
+    """Ctrl-C during publishing ends the server, the publishers and the subscribers; the exit code is 130."""
+    clip = tmp_path / "clip.mp4"
+    demo.encode(clip, seconds=60, rate=5, size=160)
+    command = [sys.executable, "-m", "tricklecast", "demo", "--clip", str(clip), "--keep", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            eventually(lambda: (tmp_path / "film-1.ts").exists() and (tmp_path / "film-1.ts").stat().st_size)
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=WITHIN_S)
+            assert (process.returncode, b"Traceback" in said) == (130, False)
+            with pytest.raises(ProcessLookupError):  # the group has no process left
+                os.killpg(process.pid, 0)
+        finally:
+            process.kill()

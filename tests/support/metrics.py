@@ -1,0 +1,72 @@
+"""What a scrape says, and every metric that a server can expose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.metrics import collectors
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: str) -> Samples:
+    """Every sample by its name and labels; the text must parse, and no sample may be there twice."""
+    found = [
+        ((sample.name, tuple(sorted(sample.labels.items()))), sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def scrape(collector: Collector) -> Samples:
+    """The samples of one collector."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return samples(generate_latest(registry).decode())
+
+
+def labelled(found: Samples, name: str, label: str) -> dict[str, float]:
+    """The values of one metric by the value of its only label."""
+    return {dict(labels)[label]: value for (sample, labels), value in found.items() if sample == name}
+
+
+class Family(NamedTuple):
+    """One metric, as its table row has it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+    @property
+    def series(self) -> set[str]:
+        """The names of its series, which is what queries are made of."""
+        if self.kind != "histogram":
+            return {self.name}
+        return {f"{self.name}_{part}" for part in ("bucket", "sum", "count")}
+
+
+def families() -> list[Family]:
+    """In the order in which they are exposed."""
+    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
+    return [
+        Family(
+            metric.name + ("_total" if metric.type == "counter" else ""),
+            metric.type,
+            tuple(getattr(metric, "_labelnames", ())),
+            metric.documentation,
+        )
+        for metric in collectors(plane, log).collect()
+    ]

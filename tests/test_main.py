@@ -1,0 +1,132 @@
+"""Commands whose standard streams are closed, or whose reader leaves: quiet, and with the exit code that they have."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+from tricklecast.app.cli import COMMANDS
+from tricklecast.app.serve_cli import ANNOUNCEMENT
+from tricklecast.trickle.records import Event, Op
+
+TIMEOUT_S = 120
+"""How long a command may take that needs half a second on an idle machine."""
+
+LIKE_SIGPIPE = {1, 141}
+"""Exit codes of a command whose reader has left."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server to be asked."""
+    with local_server() as running:
+        yield running
+
+
+def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which ``$T`` is the command with its arguments."""
+    command = shlex.join([sys.executable, "-m", "tricklecast", *arguments])
+    script = line.replace("$T", command)
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+@pytest.mark.parametrize("option", [[], ["--json"]], ids=["table", "json"])
+def test_a_list_that_nobody_wants_is_no_error(server: LocalServer, option: list[str]) -> None:
+    """``channels >&-``, and with all three streams closed."""
+    for closed in ("$T >&-", "$T <&- >&- 2>&-"):
+        done = shell(closed, "channels", f"http://127.0.0.1:{server.port}", *option)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_error_that_nobody_hears_keeps_its_exit_code() -> None:
+    """``2>&-``: what would have been said is lost, and what comes on standard output is the same."""
+    done = shell("$T 2>&-", "channels", "http://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert shell("$T 2>&-", "no-such-command").returncode == 2
+    assert shell("$T 2>&-", "logs", "schema").stdout == shell("$T", "logs", "schema").stdout
+
+
+def test_media_needs_somewhere_to_go() -> None:
+    """A closed standard output as the output of ``subscribe`` is an error, in one line."""
+    done = shell("$T >&-", "subscribe", "http://127.0.0.1:1/trickle/c")
+    assert (done.returncode, done.stderr) == (1, "tricklecast: stdout is closed\n")
+
+
+def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
+    """What a library or a child prints there goes nowhere, and not to a peer."""
+    fill = "from tricklecast.__main__ import fill_standard_streams as fill; fill()"
+    check = "import os, sys; print(os.path.sameopenfile(1, os.open(os.devnull, os.O_RDWR)), file=sys.stderr)"
+    command = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
+    done = subprocess.run(["bash", "-c", f"{command} <&- >&-"], capture_output=True, text=True, check=True)
+    assert done.stderr == "True\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *([*name.split(), "--help"] for name in COMMANDS if name in ("serve", "storms", "token create")),
+        ["--help"],
+        ["conformance", "--list"],
+        ["serve", "--show-config"],
+        ["logs", "schema"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_who_leaves_is_nobody_to_talk_to(arguments: list[str]) -> None:
+    """``| head -0``: silence, and an exit code that says so."""
+    done = shell('{ $T; echo "$?" >&2; } | head -0', *arguments)
+    code, *said = done.stderr.splitlines()
+    assert said == []
+    assert int(code) in LIKE_SIGPIPE
+
+
+def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> None:
+    """``serve | true``: it is there for others, and ends as always."""
+    log = tmp_path / "access.jsonl"
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(log)]
+    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
+        os.close(writing)
+        eventually(lambda: log.exists() and Event.SERVER_READY in log.read_text())
+        process.terminate()
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_the_access_log_on_standard_output() -> None:
+    """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
+    command = [
+        sys.executable,
+        "-m",
+        "tricklecast",
+        "serve",
+        "--port",
+        "0",
+        "--access-log",
+        "-",
+        "--shutdown-drain-s",
+        "0.1",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stderr.readline().removeprefix(ANNOUNCEMENT).strip()
+        assert httpx.get(f"{address}/missing/0").status_code == 404
+        process.terminate()
+        records, said = process.stdout.read(), process.stderr.read()
+    told = [json.loads(line) for line in records.splitlines()]
+    assert [one["status"] for one in told if one.get("op") == Op.READ] == [404]
+    assert [told[0]["event"], told[-1]["event"]] == [Event.SERVER_START, Event.SERVER_STOP]
+    assert (process.returncode, said) == (0, "")

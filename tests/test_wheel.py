@@ -1,0 +1,147 @@
+"""The wheel in an empty environment, beside a user's project that has packages named as ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import textwrap
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.support.waiting import WITHIN_S
+from tricklecast.trickle import __version__
+
+ROOT = Path(__file__).parents[1]
+USERS_PACKAGES = ("app", "publisher", "subscriber", "analytics", "trickle")
+
+COMMAND = (
+    "from importlib.metadata import entry_points\n"
+    "[command] = entry_points(group='console_scripts', name='tricklecast')\n"
+    "command.load()()\n"
+)
+"""The script that an installer makes of the wheel's entry point."""
+
+PROGRAM = """
+    import asyncio
+
+    import {imports}
+    from tricklecast import Publisher, Subscriber
+    from tricklecast.subscriber.testing import server
+
+    assert {{module.MARKER for module in ({imports})}} == {{"of the user"}}
+
+
+    async def main(url):
+        async with Publisher(url) as publisher:
+            await publisher.publish(b"a segment")
+            async with Subscriber(url, start=0) as subscriber:
+                segment = await anext(subscriber)
+                print(await segment.read())
+
+
+    with server() as running:
+        asyncio.run(main(running.url("cam")))
+"""
+
+
+def build(source: Path, target: str, into: Path) -> Path:
+    """Build a ``wheel`` or an ``sdist`` of a source tree."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=WITHIN_S)
+    [built] = into.iterdir()
+    return built
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel."""
+    with ZipFile(wheel) as files:
+        return {name: files.read(name) for name in files.namelist()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this source tree."""
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@dataclass(frozen=True)
+class Project:
+    """A user's project, and the Python of its environment."""
+
+    folder: Path
+    python: Path
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Python in the project's folder, which is on Python's path."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
+        environment["PYTHONPATH"] = "."
+        command: list[str | Path] = [self.python, *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S
+        )
+
+
+@pytest.fixture(scope="module")
+def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """An environment with the wheel and its dependencies, and a project whose packages have the names of ours."""
+    folder = tmp_path_factory.mktemp("project")
+    venv.create(folder / ".venv", with_pip=False, symlinks=True)
+    [packages] = (folder / ".venv").glob("lib/python*/site-packages")
+    with ZipFile(wheel) as files:
+        files.extractall(packages)
+    # Python does not read the .pth files of a folder that a .pth file names: this checkout's editable install is not
+    # on the path, and its dependencies are.
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for name in USERS_PACKAGES:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text('MARKER = "of the user"\n')
+    (folder / "program.py").write_text(textwrap.dedent(PROGRAM).format(imports=", ".join(USERS_PACKAGES)))
+    return Project(folder, folder / ".venv" / "bin" / "python")
+
+
+def test_the_wheel_holds_one_package(wheel: Path) -> None:
+    """Beside it there is only the wheel's metadata: other top-level names belong to other people's packages."""
+    names = contents(wheel)
+    assert {name.partition("/")[0] for name in names} == {"tricklecast", f"tricklecast-{__version__}.dist-info"}
+    assert {"tricklecast/py.typed", "tricklecast/app/cli.py", "tricklecast/trickle/wire.py"} <= set(names)
+
+
+def test_a_wheel_from_the_sdist_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    """Installers that have no wheel build one from the sdist."""
+    with tarfile.open(build(ROOT, "sdist", tmp_path / "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    again = build(tmp_path / f"tricklecast-{__version__}", "wheel", tmp_path / "wheel")
+    assert contents(again) == contents(wheel)
+
+
+def test_the_installed_package_is_the_one_of_the_wheel(project: Project) -> None:
+    """The other tests see neither this checkout nor its editable install."""
+    done = project.run("-c", "import tricklecast; print(tricklecast.__file__)")
+    assert Path(done.stdout.strip()).is_relative_to(project.folder / ".venv"), done.stderr
+
+
+def test_the_command_starts(project: Project) -> None:
+    """Its help lists the commands."""
+    done = project.run("-c", COMMAND, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "publish" in done.stdout
+
+
+def test_a_command_of_a_client_starts(project: Project) -> None:
+    """A server that does not answer is one line, not a module that is missing."""
+    done = project.run("-c", COMMAND, "channels", "http://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "tricklecast: connection lost: http://127.0.0.1:1: Connection refused\n"
+
+
+def test_a_program_with_packages_of_the_same_names(project: Project) -> None:
+    """The user's packages stay the user's, and a segment passes through a server for tests."""
+    done = project.run("program.py")
+    assert (done.stdout, done.stderr) == ("b'a segment'\n", "")

@@ -1,0 +1,98 @@
+"""Checks of what a program passes to a client."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import httpx
+import pytest
+
+from tricklecast.trickle.client.arguments import (
+    CONNECTION_HEADERS,
+    channel_url,
+    check_header_value,
+    check_headers,
+    check_number,
+    server_url,
+)
+from tricklecast.trickle.errors import InvalidInput, InvalidURL
+
+
+def test_urls_that_can_be_sent() -> None:
+    """The URL of a channel is taken apart, and any URL on a server is reduced to its root."""
+    assert str(channel_url("http://h:1/trickle/a b?token=x")) == "http://h:1/trickle/a%20b?token=x"
+    assert server_url("http://h:1/trickle/cam") == "http://h:1"
+
+
+@pytest.mark.parametrize("url", ["http://999.1.1.1/trickle/cam", "http://h\u2603x..y/trickle/cam"])
+def test_urls_that_httpx_refuses(url: str) -> None:
+    """The error is of this package, so that a command shows one line."""
+    for read in (channel_url, server_url):
+        with pytest.raises(InvalidURL, match="not a usable URL"):
+            read(url)
+
+
+def test_a_lone_surrogate_in_a_path() -> None:
+    """A path that UTF-8 cannot encode is an invalid URL."""
+    with pytest.raises(InvalidURL, match="surrogates not allowed"):
+        channel_url("http://h/\ud800/cam")
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [(0, {"at_least": 0}), (0.5, {"above": 0}), (2, {"at_least": 0, "at_most": 2, "whole": True}), (-1e9, {})],
+)
+def test_numbers_within_their_limits(value: float, limits: dict[str, Any]) -> None:
+    """A limit may be included (``at_least``, ``at_most``) or excluded (``above``)."""
+    check_number("n", value, **limits)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, True, "1", None, 1j])
+def test_values_that_are_not_finite_numbers(value: object) -> None:
+    """NaN passes any comparison with a limit that asks whether it is too small: it is refused first."""
+    with pytest.raises(InvalidInput, match=r"^n must be a number, not "):
+        check_number("n", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "text"),
+    [
+        (-0.1, {"at_least": 0}, "n must be a number at least 0, not -0.1"),
+        (0, {"above": 0}, "n must be a number above 0, not 0"),
+        (3, {"at_least": 0, "at_most": 2, "whole": True}, "n must be a whole number at least 0 and at most 2, not 3"),
+        (1.0, {"whole": True}, "n must be a whole number, not 1.0"),
+    ],
+)
+def test_numbers_out_of_range(value: float, limits: dict[str, Any], text: str) -> None:
+    """The message names the argument, its limits and the value."""
+    with pytest.raises(InvalidInput) as failed:
+        check_number("n", value, **limits)
+    assert str(failed.value) == text
+
+
+def test_headers_that_a_client_may_send() -> None:
+    """The defaults of an httpx client are among them."""
+    check_headers({"Authorization": "Bearer x", "X-Empty": "", "X-Words": "a b\tc"})
+    check_headers(httpx.AsyncClient().headers)
+
+
+@pytest.mark.parametrize("name", sorted(CONNECTION_HEADERS))
+def test_headers_that_the_transport_sets(name: str) -> None:
+    """They are refused in any case."""
+    with pytest.raises(InvalidInput, match=rf"^the client itself sets the header {name.title()}$"):
+        check_headers({name.title(): "1"})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:", "a\n", "\u00e9", 1])
+def test_names_that_no_header_has(name: Any) -> None:
+    """A name is a token of HTTP."""
+    with pytest.raises(InvalidInput, match=r"^not the name of a header: "):
+        check_headers({name: "1"})
+
+
+@pytest.mark.parametrize("value", [" a", "a ", "a\nb", "a\x00", "\u00e9", "a\x7f", b"a", None])
+def test_values_that_no_header_has(value: Any) -> None:
+    """The message does not repeat the value."""
+    with pytest.raises(InvalidInput, match=r"^the header X must be printable ASCII without white space around it$"):
+        check_header_value("X", value)

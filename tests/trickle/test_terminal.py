@@ -1,0 +1,191 @@
+"""Parts that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trustme
+import typer
+
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import (
+    TOKEN_VARIABLE,
+    Bearer,
+    bearer_for,
+    checked,
+    count,
+    parse_bitrate,
+    parse_duration,
+    parse_size,
+    rate,
+    size,
+    tls_context,
+)
+
+# Options.
+
+
+def test_a_wrong_option_is_a_usage_error() -> None:
+    """The message is the parser's, or names the allowed values."""
+    assert checked("--for", parse_duration, "2min") == 120
+    with pytest.raises(typer.BadParameter, match=r"^not a duration: 'x'") as failed:
+        checked("--for", parse_duration, "x")
+    assert failed.value.param_hint == "--for"
+    with pytest.raises(typer.BadParameter, match=r"^use a number$"):
+        checked("--keep", int, "x", "a number")
+
+
+def test_certificates_of_a_file(tmp_path: Path) -> None:
+    """Without a file, there is no context of its own."""
+    assert tls_context(None) is None
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    context = tls_context(file)
+    assert context is not None
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_a_file_without_certificates(tmp_path: Path) -> None:
+    """The message names the file, and the reason."""
+    with pytest.raises(InvalidInput, match=r"^cannot read certificates from .*missing: No such file or directory$"):
+        tls_context(tmp_path / "missing")
+    file = tmp_path / "empty.pem"
+    file.write_text("")
+    with pytest.raises(InvalidInput, match=r"^cannot read certificates from .*empty\.pem: \S+"):
+        tls_context(file)
+
+
+# Access tokens.
+
+
+def sent(bearer: Bearer | None) -> str:
+    """The header of a request."""
+    assert bearer is not None
+    request: Any = SimpleNamespace(headers={})
+    assert bearer(request) is request
+    value: str = request.headers["Authorization"]
+    return value
+
+
+def test_without_a_token() -> None:
+    """Requests carry no header; an empty variable counts as none."""
+    assert bearer_for(None, None, {}) is None
+    assert bearer_for(None, None, {TOKEN_VARIABLE: ""}) is None
+
+
+def test_an_argument_goes_before_a_file_and_a_file_before_the_environment(tmp_path: Path) -> None:
+    """An argument together with a file is an error."""
+    file = tmp_path / "token"
+    file.write_text("of-the-file\n")
+    environment = {TOKEN_VARIABLE: "of-the-environment"}
+    assert sent(bearer_for("given", None, environment)) == "Bearer given"
+    assert sent(bearer_for(None, file, environment)) == "Bearer of-the-file"
+    assert sent(bearer_for(None, None, environment)) == "Bearer of-the-environment"
+    with pytest.raises(InvalidInput, match=r"not both"):
+        bearer_for("given", file, {})
+
+
+def test_a_file_that_is_replaced(tmp_path: Path) -> None:
+    """The next request sends the new token; while the file has none, requests send the last one."""
+    file = tmp_path / "token"
+    file.write_text("old")
+    bearer = bearer_for(None, file, {})
+    file.write_text(" new ")
+    assert sent(bearer) == "Bearer new"
+    file.write_text("")
+    assert sent(bearer) == "Bearer new"
+    file.unlink()
+    assert sent(bearer) == "Bearer new"
+    file.write_text("newest")
+    assert sent(bearer) == "Bearer newest"
+
+
+@pytest.mark.parametrize("text", ["", " ", "a b", "a\nb", "a\x00", "é", "\x7f"])
+def test_unusable_tokens_are_refused(tmp_path: Path, text: str) -> None:
+    """They would break the header; the message does not repeat them."""
+    file = tmp_path / "token"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"^the token is empty, or contains a character that is not visible ASCII$"):
+        bearer_for(text, None, {})
+    with pytest.raises(InvalidInput, match=r"token is empty, or contains a character that is not visible ASCII$"):
+        bearer_for(None, file, {})
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """The command fails before it sends anything."""
+    with pytest.raises(InvalidInput, match=r"^cannot read .*missing: No such file or directory$"):
+        bearer_for(None, tmp_path / "missing", {})
+
+
+# Amounts in arguments.
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 10), ("1.5s", 1.5), ("500ms", 0.5), (" 2 min ", 120), ("2m", 120), ("1.5 H", 5400), ("7d", 604_800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """With and without a unit; plain numbers are seconds."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1", "-1s", "1 day", "1e3", "1 2", "\u0661s", "inf", "nan"])
+def test_other_texts_are_no_durations(text: str) -> None:
+    """Neither is an empty text, a bare unit, or zero."""
+    with pytest.raises(InvalidInput, match=r"not a duration: .*30s"):
+        parse_duration(text)
+
+
+def test_zero_may_be_allowed() -> None:
+    """An option of a waiting time takes 0."""
+    assert parse_duration("0", zero=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("64KiB", 65_536), ("1.5 kb", 1500), ("1.5 MB", 1_500_000), ("20GB", 20_000_000_000), ("7b", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    """In bytes, with units of powers of 1000 or 1024."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "big", "4 parsecs", "0", "0.5", "-1", "1e3"])
+def test_other_texts_are_no_sizes(text: str) -> None:
+    """Neither is anything below one byte."""
+    with pytest.raises(InvalidInput, match=r"not a size: .*64KiB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(("text", "bits"), [("64000", 64_000), ("800k", 800_000), ("2.5M", 2_500_000), ("1 K", 1000)])
+def test_bit_rates(text: str, bits: int) -> None:
+    """In bits per second, with the units k and M."""
+    assert parse_bitrate(text) == bits
+
+
+@pytest.mark.parametrize("text", ["", "k", "0", "0.5", "-1", "1kbit", "1s"])
+def test_other_texts_are_no_bit_rates(text: str) -> None:
+    """Neither is anything below one bit per second."""
+    with pytest.raises(InvalidInput, match=r"not a bit rate: .*800k"):
+        parse_bitrate(text)
+
+
+# Numbers in reports.
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (3.25e12, "3.2 TB")],
+)
+def test_sizes_are_written_for_people(number: float, text: str) -> None:
+    """In powers of 1000, with one digit."""
+    assert size(number) == text
+
+
+def test_rates_and_counts_are_written_for_people() -> None:
+    """With the unit or the plural that fits."""
+    assert (rate(64_000), rate(2_345_678)) == ("64 kbit/s", "2.35 Mbit/s")
+    assert (count(1, "gap"), count(2, "gap"), count(2, "retry", "retries")) == ("1 gap", "2 gaps", "2 retries")

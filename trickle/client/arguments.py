@@ -1,0 +1,121 @@
+"""Checks of what a program passes to a client: the URL, numbers and headers.
+
+A client calls them in its constructor. Without them, a wrong value would fail inside a background task, or after a
+minute of retries that cannot succeed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+
+from tricklecast.trickle.errors import InvalidInput, InvalidURL
+from tricklecast.trickle.paths import ChannelURL, parse_server_url
+
+CONNECTION_HEADERS: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"}
+    | {"te", "trailer", "transfer-encoding", "upgrade"}
+)
+"""Headers that the transport sets, in lower case: they describe the connection and the body's framing."""
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
+
+
+def channel_url(url: str) -> ChannelURL:
+    """Read the URL of a channel.
+
+    Raises:
+        InvalidURL: the URL is not that of a channel, or httpx cannot send a request to it.
+        InvalidChannelName: the last part of its path cannot name a channel.
+    """
+    parsed = ChannelURL.parse(url)
+    _check_sendable(url, str(parsed))
+    return parsed
+
+
+def server_url(url: str) -> str:
+    """Reduce any URL on a server to ``scheme://authority``.
+
+    Raises:
+        InvalidURL: the URL is not that of a server, or httpx cannot send a request to it.
+    """
+    root = parse_server_url(url)
+    _check_sendable(url, root)
+    return root
+
+
+def _check_sendable(url: str, sent: str) -> None:
+    try:
+        httpx.URL(sent)
+    except (httpx.InvalidURL, UnicodeError) as error:  # a lone surrogate is a UnicodeError
+        raise InvalidURL(url, str(error)) from None
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    whole: bool = False,
+) -> None:
+    """Check a number that a program passed.
+
+    Args:
+        name: the argument, for the message.
+        value: what was passed.
+        at_least: the lowest value.
+        above: the lowest value, itself excluded.
+        at_most: the highest value.
+        whole: whether the number must be an ``int``.
+
+    Raises:
+        InvalidInput: the value is not a finite number (a ``bool`` is not one either), or is out of range.
+    """
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    good = (
+        math.isfinite(number)
+        and (not whole or isinstance(number, int))
+        and (at_least is None or number >= at_least)
+        and (above is None or number > above)
+        and (at_most is None or number <= at_most)
+    )
+    if not good:
+        limits = [("at least", at_least), ("above", above), ("at most", at_most)]
+        allowed = " and".join(f" {word} {limit}" for word, limit in limits if limit is not None)
+        raise InvalidInput(f"{name} must be a {'whole ' if whole else ''}number{allowed}, not {value!r}")
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Check headers that a program wants with every request.
+
+    Raises:
+        InvalidInput: HTTP does not allow the name or the value, or the transport sets this header
+            (:data:`CONNECTION_HEADERS`). ``Connection: keep-alive`` is allowed, since every httpx client has it.
+    """
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise InvalidInput(f"not the name of a header: {name!r}")
+        check_header_value(name, value)
+        if name.lower() in CONNECTION_HEADERS and (name.lower(), value.lower()) != ("connection", "keep-alive"):
+            raise InvalidInput(f"the client itself sets the header {name}")
+
+
+def check_header_value(name: str, value: object) -> None:
+    """Check the value of a header.
+
+    Args:
+        name: the header, for the message. The message does not repeat the value: it may be a secret.
+        value: what was passed.
+
+    Raises:
+        InvalidInput: the value is not printable ASCII, or begins or ends with white space.
+    """
+    if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+        raise InvalidInput(f"the header {name} must be printable ASCII without white space around it")

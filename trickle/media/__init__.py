@@ -1,0 +1,1 @@
+"""Media contracts that publishers and subscribers share."""
