@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.proxies import Network
+from tricklecast.app.data_plane.client_address import Network
 
 _LIMITS = Limits()
 

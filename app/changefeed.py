@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import orjson
 
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.writer import Verdict
+from tricklecast.app.core.results import Verdict
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import CHANGEFEED
 

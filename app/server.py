@@ -24,19 +24,19 @@ from tricklecast.app.control_plane.api import channels_router
 from tricklecast.app.control_plane.health import health_router
 from tricklecast.app.control_plane.limits import LimitRequests
 from tricklecast.app.control_plane.records import RecordRequests
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, Fact
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.control import ControlProtocol
 from tricklecast.app.data_plane.patience import Patience
 from tricklecast.app.data_plane.plane import DataPlane
 from tricklecast.app.data_plane.protocol import TrickleProtocol
 from tricklecast.app.descriptors import attainable_limits
-from tricklecast.app.drain import drain, end
 from tricklecast.app.health import write_address
 from tricklecast.app.listeners import nothing_else, serve_on
 from tricklecast.app.listening import CannotServe, address_of, listen
 from tricklecast.app.metrics.endpoint import metrics_router
 from tricklecast.app.settings import Settings
+from tricklecast.app.shutdown import drain, end
 from tricklecast.app.sockets import tune
 from tricklecast.app.sweeper import sweep
 from tricklecast.app.tls import tls_context
@@ -102,14 +102,12 @@ async def _serve(
     log = _access_log(settings, node)
     loop = asyncio.get_running_loop()
     changefeed = Changefeed(loop.call_soon, loop.time)
-
-    def on_fact(fact: Fact) -> None:
-        if log is not None:
-            _log_fact(log, fact)
-        if settings.changefeed:
-            changefeed.note(fact)
-
-    registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, listener=on_fact)
+    journal = Journal()
+    if log is not None:
+        journal.subscribe(partial(_log_fact, log), ChannelCreated, ChannelEnded)
+    if settings.changefeed:
+        journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
+    registry = Registry(attainable_limits(settings), autocreate=settings.autocreate, journal=journal)
     access = Access(settings, node)
     plane = DataPlane(registry, settings.options(), sink=log.put if log else None, node=node, access=access.gate)
     if log is not None:

@@ -19,10 +19,10 @@ from pydantic_settings import (
 
 from tricklecast.app.access.settings import AccessSettings
 from tricklecast.app.admission_settings import AdmissionSettings
-from tricklecast.app.core.drain import Drain
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.data_plane.plane import Options
 from tricklecast.app.data_plane.routes import CONTROL_PLANE
+from tricklecast.app.shutdown import Drain
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path

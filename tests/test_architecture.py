@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "control_plane",
         "settings",
         "data_plane.answers",
+        "data_plane.client_address",
         "data_plane.delegating",
         "data_plane.identity",
         "data_plane.plane",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tricklecast.app.core.guard import Answer
+from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.exchange import Exchange
 from tricklecast.app.data_plane.guarded import held_back
 from tricklecast.app.data_plane.tally import Record

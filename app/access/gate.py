@@ -174,4 +174,5 @@ def _expire(connection: Connection) -> None:
     written = exchange.writer if isinstance(exchange, Publish) and exchange.received else None
     exchange.send_away(refusals.EXPIRED)
     if written is not None:
-        written.channel.close_segment(written.segment.seq, connection.plane.clock(), truncate=True)
+        plane = connection.plane
+        plane.registry.close_segment(written.channel.name, written.segment.seq, plane.clock(), truncate=True)

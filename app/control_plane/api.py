@@ -17,8 +17,7 @@ from tricklecast.app.control_plane.models import (
 )
 from tricklecast.app.control_plane.page import Page
 from tricklecast.app.control_plane.scope import RECORD, MayManage, Visible, everything
-from tricklecast.app.core.resolution import Refusal, Why
-from tricklecast.app.core.statistics import channel_statistics
+from tricklecast.app.core.results import Refusal, Why
 from tricklecast.app.data_plane.plane import DataPlane
 from tricklecast.trickle.errors import InvalidChannelName
 from tricklecast.trickle.paths import is_reserved, parse_channel
@@ -40,7 +39,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         return time.time() - (plane.clock() - at)
 
     def listed(visible: MayManage) -> bytes:
-        shown = [channel_statistics(channel) for name, channel in registry.channels.items() if visible(name)]
+        shown = [channel.statistics() for name, channel in registry.channels.items() if visible(name)]
         # Totals of all would tell of the channels that are not shown.
         is_all = len(shown) == len(registry.channels)
         model = ChannelsModel(
@@ -65,7 +64,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         channel = registry.channels.get(_checked(name, visible))
         if channel is None:
             raise HTTPException(404, "no such channel")
-        return channel_model(channel_statistics(channel), to_wall)
+        return channel_model(channel.statistics(), to_wall)
 
     @router.post(
         "",
@@ -82,7 +81,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         if isinstance(channel, Refusal):
             raise _refused(channel, request, plane.jitter)
         response.status_code = 200 if existed else 201
-        return channel_model(channel_statistics(channel), to_wall)
+        return channel_model(channel.statistics(), to_wall)
 
     @router.delete("/{name}", summary="End a channel", responses={404: {"model": ProblemModel}})
     async def end_channel(name: ChannelName, request: Request, visible: Visible) -> ChannelModel:
@@ -91,7 +90,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)
         assert channel is not None, "what could be ended was there"
-        return channel_model(channel_statistics(channel), to_wall)
+        return channel_model(channel.statistics(), to_wall)
 
     return router
 

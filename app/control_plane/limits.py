@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tricklecast.app.control_plane.refuse import refuse
 from tricklecast.app.control_plane.scope import HEALTH, METRICS, RECORD
-from tricklecast.app.core.proxies import client_of
 from tricklecast.app.data_plane.answers import limit_reply
+from tricklecast.app.data_plane.client_address import client_of
 
 if TYPE_CHECKING:
     from tricklecast.app.data_plane.plane import DataPlane

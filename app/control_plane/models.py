@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tricklecast.app.core.statistics import ChannelStatistics
+from tricklecast.app.core.events import ChannelStatistics
 from tricklecast.app.core.window import Eviction
 
 

@@ -1,32 +1,126 @@
-"""One epoch of one channel: its head, its window, who writes and who waits.
+"""One epoch of one channel: its head, its window, its writers and its waiting readers.
 
 Rules kept here (docs/reference/protocol.md, sections 1 to 5):
 
 - ``next_seq`` moves in :meth:`Channel._advance` only, and only upwards.
-- A segment closes in :meth:`Channel._close` only. Cursors and preempted writers hear of it when all is done.
+- A segment closes in :meth:`Channel._close` only; its cursors and preempted writers are told when the change is done.
+- A change is whole or has not happened: nothing in the middle of it calls back, and what a callback raises at its end
+  is kept until every other one has been called.
 - A writer acts through its token; a stale token changes nothing.
-- No segment below the head waits for long (:meth:`Deadlines.spare`).
+- No segment below the head waits for long (:meth:`Channel._spare`).
 - A body with a key is stored once, however often it is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from tricklecast.app.core.budget import Budget
-from tricklecast.app.core.capacity import Capacity
-from tricklecast.app.core.deadlines import Deadlines
-from tricklecast.app.core.facts import EndReason, Journal
-from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from tricklecast.app.core.segment import FINISH, OPEN, WAITING, Cursor, Event, Segment, encode_frame, prefix
-from tricklecast.app.core.window import Window
-from tricklecast.app.core.writer import Outcome, Verdict, Writer, WriterOwner
+from tricklecast.app.core.events import ChannelStatistics, EndReason, Journal
+from tricklecast.app.core.limits import Capacity, Limits
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.segment import (
+    FINISH,
+    OPEN,
+    SKIP,
+    TERMINATE,
+    TRUNCATE,
+    WAITING,
+    Cursor,
+    Event,
+    Faults,
+    Segment,
+    Writer,
+    WriterOwner,
+    encode_frame,
+    prefix,
+)
+from tricklecast.app.core.window import Budget, Window
 from tricklecast.trickle.wire import LAST_SEQ, SEQ_CURRENT, SEQ_NEXT
+
+STALE_TIMES: Final = 64
+"""How many outdated times, beside twice as many as are set, an agenda may hold before it drops them."""
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Agenda(Generic[K]):
+    """Keys with a time each, earliest first: setting, clearing and taking one out cost O(log n).
+
+    Attributes:
+        times: the time of each key; to be read only.
+    """
+
+    __slots__ = ("_heap", "_numbers", "times")
+
+    def __init__(self) -> None:
+        self.times: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._numbers = count()
+
+    @property
+    def next(self) -> float | None:
+        """The earliest time."""
+        heap = self._heap
+        while heap and self.times.get(heap[0][2]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def set(self, key: K, when: float) -> None:
+        """Give a key its time, in place of the one that it had."""
+        self.times[key] = when
+        heappush(self._heap, (when, next(self._numbers), key))
+        if len(self._heap) > 2 * len(self.times) + STALE_TIMES:
+            self._heap = [(when, next(self._numbers), key) for key, when in self.times.items()]
+            heapify(self._heap)
+
+    def clear(self, key: K) -> None:
+        """Take a key out, if it is there."""
+        self.times.pop(key, None)
+
+    def pop(self, now: float) -> K | None:
+        """Take the earliest key out whose time has come, if there is one."""
+        when = self.next
+        if when is None or when > now:
+            return None
+        key = heappop(self._heap)[2]
+        del self.times[key]
+        return key
+
+
+class Serve(NamedTuple):
+    """The segment has bytes or is closed: the reader is answered now.
+
+    Attributes:
+        head: ``next_seq`` at this moment, for ``Lp-Trickle-Latest``.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
+
+
+class Wait(NamedTuple):
+    """The segment is next: the reader attaches a cursor, and is answered when the segment has a byte or closes.
+
+    A caller that does not attach a cursor must ``release`` the segment.
+    """
+
+    channel: Channel
+    segment: Segment
+    head: int
 
 
 class Channel:
     """A named, ordered stream of segments, in one of its lives.
+
+    Args:
+        name, epoch, content_type: see below.
+        now: the time in seconds.
+        limits, budget, journal, faults: of the server.
+        schedule: told of each time at which :meth:`expire` should be called.
 
     Attributes:
         name, epoch: the name, and which life of it this is (1, 2, ...).
@@ -49,6 +143,7 @@ class Channel:
         limits: Limits,
         budget: Budget,
         journal: Journal,
+        faults: Faults,
         schedule: Callable[[Channel, float], None],
     ) -> None:
         self.name = name
@@ -56,16 +151,19 @@ class Channel:
         self.content_type = content_type
         self.created_at = self.active_at = now
         self.segments: dict[int, Segment] = {}
-        self.window = Window(limits, budget)
+        self.window = Window(limits, budget, self._evicted)
         self.ended = False
         self.drain_until: float | None = None
         self.next_seq = self.floor = self.bytes_in = self.bytes_out = 0
         self.reading = Capacity(limits.readers_per_channel)
-        self.scheduled_at: float | None = None
-        self._limits, self._budget, self._journal, self._schedule = limits, budget, journal, schedule
+        self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
+        self._schedule = schedule
         self._waiting: dict[int, Segment] = {}
         self._open: dict[int, Segment] = {}
-        self._deadlines = Deadlines(lambda when: schedule(self, when))
+        self._deadlines: Agenda[Segment] = Agenda()
+        # Free seqs: from the head up to _unreserved only those in _freed, beyond it all without a writer.
+        self._unreserved = 0
+        self._freed: Agenda[int] = Agenda()
         self._woken: list[Segment] = []
         self._preempted: list[Writer] = []
 
@@ -93,10 +191,12 @@ class Channel:
         if (segment := self.segments.get(seq)) is not None:
             return (Wait if segment.state is WAITING else Serve)(self, segment, head)
         if seq < head:
-            return Gone(self, seq, head, self.earliest, min((at for at in self.segments if at > seq), default=head))
-        if not self.ended and (seq == head or (head == 0 and seq == 1)):
+            return Gone(seq, head, self.earliest, min((at for at in self.segments if at > seq), default=head))
+        if self.ended:
+            return Ended(seq, head, self.epoch, self.content_type)
+        if seq == head or (head == 0 and seq == 1):
             return Wait(self, self._create(seq), head)
-        return Ended(self, seq, head) if self.ended else Ahead(self, seq, head, self.earliest)
+        return Ahead(seq, head, self.earliest)
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader in; it is woken whenever there is more, until the segment has closed."""
@@ -110,17 +210,24 @@ class Channel:
         (self._budget.settle if segment.closed else self.release)(segment)
 
     def release(self, segment: Segment) -> None:
-        """Forget a waiting segment for which nobody waits any more."""
-        if self._waiting.get(segment.seq) is segment and not segment.is_wanted and segment.deadline is None:
+        """Forget a waiting segment that no reader waits for any more."""
+        waits = self._waiting.get(segment.seq) is segment
+        if waits and not segment.is_wanted and segment not in self._deadlines.times:
             self._discard(segment)
 
     # Writing.
 
     def first_free(self) -> int:
-        """The first seq at or after the head that nobody has reserved."""
-        seq = self.next_seq
+        """The first seq at or after the head that has no writer. Amortised O(log n), however many have one."""
+        if self._freed.times:
+            while self._freed.pop(self.next_seq - 1) is not None:
+                pass  # settled since
+            if (freed := self._freed.next) is not None:
+                return int(freed)
+        seq = self._unreserved if self._unreserved > self.next_seq else self.next_seq
         while (segment := self.segments.get(seq)) is not None and segment.writer is not None:
             seq += 1
+        self._unreserved = seq
         return seq
 
     def reserve(
@@ -138,34 +245,42 @@ class Channel:
 
         Args:
             seq: N, or -1 for the first free one.
-            owner: told if somebody else ends this writer's part.
+            owner: told if the server or another client ends this writer's part.
             serial: a number greater than that of every earlier writer.
+            now: the time in seconds.
             reset: close all lower open segments first, and allow any seq at or after the head.
-            key, attempt: of the body; one with the key of what is there is the same body, from its start.
+            key, attempt: of the body; a POST with the key of the stored body sends the same body, from its start.
         """
         if seq == SEQ_NEXT and (seq := self.first_free()) > LAST_SEQ:
-            return Refusal(Why.CLOSED, self, LAST_SEQ)
+            return self.refuse(Why.CLOSED, LAST_SEQ)
         segment = self.segments.get(seq)
         if segment is None:
             if seq < self.floor:
-                return Refusal(Why.CLOSED, self, seq)
+                return self.refuse(Why.CLOSED, seq)
             if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
-                return Refusal(Why.AHEAD, self, seq, overtaking=seq <= self.next_seq + self._limits.overtaking_segments)
+                near = seq <= self.next_seq + self._limits.overtaking_segments
+                return self.refuse(Why.AHEAD, seq)._replace(overtaking=near)
         elif segment.closed:
-            return AlreadyStored(self, segment) if segment.is_finished_by(key) else Refusal(Why.CLOSED, self, seq)
+            if segment.is_finished_by(key):
+                return AlreadyStored(seq, segment.size, self.epoch)
+            return self.refuse(Why.CLOSED, seq)
         elif not segment.admits(key, attempt):
-            return Refusal(Why.CLOSED, self, seq)
+            return self.refuse(Why.CLOSED, seq)
         if reset:
-            self._truncate_open(seq, now, orphans_only=False)
+            for lower in [opened for opened in self._open.values() if opened.seq < seq]:
+                self._preempt(lower, Verdict.CLOSED_BY_OTHER)
+                self._close(lower, TRUNCATE, now)
         if segment is None:
             segment = self._create(seq)
         elif segment.writer is not None:
             self._preempt(segment, Verdict.SUPERSEDED)
         else:
-            self._deadlines.clear(segment)  # what was due while it had no writer
+            self._deadlines.clear(segment)  # the grace for a writer to come
         repeated = segment.begin_body(key)
         writer = segment.writer = Writer(self, segment, serial, owner, attempt=attempt, repeated=repeated)
-        self._deadlines.expect_begin(segment, self.next_seq, self._limits, now)
+        if self._freed.times:
+            self._freed.clear(seq)
+        self._expect_begin(segment, now)
         self._notify()
         return writer
 
@@ -179,9 +294,9 @@ class Channel:
             return writer.outcome
         if (refused := self._store(writer, chunks, now)) is not None:
             return self._cut(writer, refused, now)
-        writer.segment.wake()
-        if self._woken:
-            self._notify()
+        writer.segment.wake(self._faults)
+        if self._woken or self._faults.noted:
+            self._tell()
         return None
 
     def finish(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome:
@@ -197,6 +312,8 @@ class Channel:
         self.active_at = now
         self._close(segment, FINISH, now)
         self._notify()
+        if self._faults.noted:
+            self._faults.deliver()
         return outcome
 
     def abort(self, writer: Writer, now: float) -> None:
@@ -205,68 +322,92 @@ class Channel:
             self._break_off(writer, Verdict.ABORTED, now)
 
     def close_segment(self, seq: int, now: float, *, truncate: bool = False) -> Refusal | None:
-        """Close one segment by request, as a part if ``truncate``; closing a closed one is no error."""
+        """Close one segment by request, as truncated if ``truncate``; closing a closed one is no error."""
         segment = self.segments.get(seq)
         if segment is None:
-            return Refusal(Why.NO_SEGMENT, self, seq)
+            return self.refuse(Why.NO_SEGMENT, seq)
         if not segment.closed:
             self.active_at = now
             self._preempt(segment, Verdict.CLOSED_BY_OTHER)
             segment.key = None  # no body came to its end here
-            self._close(segment, Event.TRUNCATE if truncate and segment.size else Event.FINISH, now)
+            self._close(segment, TRUNCATE if truncate and segment.size else FINISH, now)
             self._notify()
         return None
+
+    def refuse(self, why: Why, seq: int | None = None) -> Refusal:
+        """A refusal that says where the channel stands."""
+        return Refusal(why, seq, self.next_seq, self.epoch)
 
     # The end, and time.
 
     def end(self, reason: EndReason, now: float) -> None:
-        """End the channel: everybody who waits or writes is told; what is kept stays readable for the drain."""
+        """End the channel: every reader and writer is told; what is kept stays readable for the drain."""
         self.ended = True
         self.drain_until = now + self._limits.channel_drain_s
         for segment in self.unclosed:
             self._preempt(segment, Verdict.TERMINATED)
             if segment.state is OPEN:
-                self._close(segment, Event.TERMINATE, now)
+                self._close(segment, TERMINATE, now)
             else:
                 # It never moved the head; neither does its end, and there is nothing to keep.
                 self._discard(segment)
-                segment.close(Event.TERMINATE, now)
+                segment.close(TERMINATE, now)
                 self._woken.append(segment)
         self._journal.channel_ended(self.name, self.epoch, self.next_seq, reason)
         self._schedule(self, self.drain_until)
         self._notify()
 
     def forget(self) -> None:
-        """Let go of all that is kept. Cursors in the middle of a segment keep what they read from."""
-        for segment in self.window.clear():
-            del self.segments[segment.seq]
-        self._deadlines.forget()  # they know the channel: only a full collection, which is rare, would find that
+        """The drain is over: let go of all segments. Cursors in the middle of one keep what they read from."""
+        self.window.clear()
+        self.segments.clear()
 
     def expire(self, now: float) -> None:
         """Do what is due: truncate, skip and evict."""
-        for segment in self._deadlines.due(now):
+        # One at a time: closing one segment may close others that are due, or make new ones due.
+        while (segment := self._deadlines.pop(now)) is not None:
             if segment.state is WAITING and not segment.is_wanted:
                 self._discard(segment)
-                continue
-            self._preempt(segment, Verdict.CLOSED_BY_OTHER)
-            self._close(segment, Event.SKIP if segment.state is WAITING else Event.TRUNCATE, now)
-        self._settle(self.window.evict(now))
+            else:
+                self._preempt(segment, Verdict.CLOSED_BY_OTHER)
+                self._close(segment, SKIP if segment.state is WAITING else TRUNCATE, now)
+        self.window.evict(now)
         self._notify()
 
+    def deadline(self, segment: Segment) -> float | None:
+        """When the present state of a segment ends by itself."""
+        return self._deadlines.times.get(segment)
+
     def next_deadline(self) -> float | None:
-        """When :meth:`expire` has something to do next, as far as it can be told now."""
+        """When :meth:`expire` has something to do next, as things stand now."""
         times = (self._deadlines.next, self.window.next_deadline, self.drain_until)
         return min((when for when in times if when is not None), default=None)
 
-    def make_room(self, *, keep: int) -> bool:
-        """Evict the oldest kept segment and cut off its readers, unless only ``keep`` are left: memory is needed."""
-        if (segment := self.window.make_room(keep=keep)) is None:
-            return False
-        self._settle([segment])
-        self._budget.drop_readers(segment)
-        return True
+    def statistics(self) -> ChannelStatistics:
+        """A frozen picture of the channel."""
+        unclosed = sorted(self.unclosed, key=lambda segment: segment.seq)
+        return ChannelStatistics(
+            name=self.name,
+            epoch=self.epoch,
+            content_type=self.content_type,
+            ended=self.ended,
+            next_seq=self.next_seq,
+            created_at=self.created_at,
+            active_at=self.active_at,
+            segments=len(self.window),
+            bytes=self.window.bytes,
+            earliest=self.earliest,
+            cost=self.window.cost,
+            evicted=dict(self.window.evicted),
+            open_seqs=tuple(s.seq for s in unclosed if s.state is OPEN),
+            writing_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is OPEN),
+            preconnected_seqs=tuple(s.seq for s in unclosed if s.writer is not None and s.state is WAITING),
+            readers=self.reading.used,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+        )
 
-    # Mechanics.
+    # How segments change.
 
     def _create(self, seq: int) -> Segment:
         segment = self.segments[seq] = self._waiting[seq] = Segment(seq)
@@ -278,7 +419,11 @@ class Channel:
         self._deadlines.clear(segment)
 
     def _store(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Verdict | None:
-        """Store chunks, waking nobody; if a limit stopped them, returns which. Up to the segment's they are stored."""
+        """Store chunks without waking anybody.
+
+        Returns:
+            ``None``, or the limit that was met. Up to the limit of a segment's size the chunks are stored all the same.
+        """
         segment, refused = writer.segment, None
         if writer.repeated:
             chunks = writer.pass_over(chunks)
@@ -299,33 +444,36 @@ class Channel:
         return refused
 
     def _cut(self, writer: Writer, refused: Verdict, now: float) -> Outcome:
-        """A limit ends the writer's part: what is there is truncated; where nothing is, nothing changes."""
+        """A limit ends the writer's part: stored bytes are truncated; where there are none, nothing changes."""
         segment = writer.segment
         outcome = self._withdraw(writer, refused, now)
         if segment.state is OPEN:
-            self._close(segment, Event.TRUNCATE, now)
-        self._notify()
+            self._close(segment, TRUNCATE, now)
+        self._tell()
         return outcome
 
     def _break_off(self, writer: Writer, verdict: Verdict, now: float) -> Outcome:
-        """The writer's part ends before its body does: bytes stay for ``publisher_grace``, for it to be sent again."""
+        """The writer's part ends before its body does: bytes stay for ``publisher_grace_s``, for a retry to come."""
         segment = writer.segment
         outcome = self._withdraw(writer, verdict, now)
         if segment.state is OPEN:
             if segment.key is None and self.window.completed_after(segment.seq):
-                self._close(segment, Event.TRUNCATE, now)
+                self._close(segment, TRUNCATE, now)
             else:
-                self._deadlines.set(segment, now + self._limits.publisher_grace_s)
-        self._notify()
+                self._expect(segment, now + self._limits.publisher_grace_s)
+        self._tell()
         return outcome
 
     def _withdraw(self, writer: Writer, verdict: Verdict, now: float) -> Outcome:
-        """The writer's part ends; a segment with bytes stays, one without is of no use any more."""
+        """The writer's part ends: a segment with bytes stays, one without is closed or forgotten."""
         segment = writer.segment
         segment.writer = None
         self._deadlines.clear(segment)
-        if segment.state is WAITING and segment.seq < self.next_seq:
-            self._close(segment, Event.SKIP, now)
+        if segment.state is WAITING:
+            if segment.seq < self.next_seq:
+                self._close(segment, SKIP, now)
+            elif segment.seq < self._unreserved:
+                self._freed.set(segment.seq, segment.seq)
         self.release(segment)
         return writer.settle(verdict)
 
@@ -333,51 +481,104 @@ class Channel:
         """A segment got its first byte."""
         self._open[segment.seq] = self._waiting.pop(segment.seq)
         segment.opened_at = now
-        self._deadlines.clear(segment)
+        if self._deadlines.times:
+            self._deadlines.clear(segment)
         self._journal.segment_opened(self.name, self.epoch, segment.seq)
-        self._advance(segment.seq, now)
+        if segment.seq >= self.next_seq:
+            for passed in self._advance(segment.seq, now):
+                self._close(passed, SKIP, now)
 
-    def _advance(self, seq: int, now: float) -> None:
-        """The one place that moves the head (section 1): never down. What it passes by is skipped."""
-        if seq > self.next_seq + 1:
+    def _advance(self, seq: int, now: float) -> list[Segment]:
+        """Move the head past a seq at or after it: the one place where it moves (section 1), so never down.
+
+        Returns:
+            The waiting segments that the head has passed and that are not spared; the caller skips them.
+        """
+        head = self.next_seq
+        self.next_seq = seq + 1
+        if seq == head:
+            return []
+        if seq > head + 1:
+            # A publisher resumed its numbering: no POST for what lies between is on its way.
             self.floor = max(self.floor, seq)
-        elif seq > self.next_seq and self.next_seq not in self.segments and self._limits.overtaking_grace_s:
-            self._create(self.next_seq)
-        if seq >= self.next_seq:
-            self.next_seq = seq + 1
-        passed = [segment for segment in self._waiting.values() if segment.seq < self.next_seq] if self._waiting else ()
-        for segment in passed:
-            if not (self._deadlines.spare(segment, self.floor, self._limits, now) or segment.closed):
-                self._close(segment, Event.SKIP, now)
+            passed = [segment for segment in self._waiting.values() if segment.seq < seq]
+        elif head in self.segments or self._limits.overtaking_grace_s:
+            passed = [self.segments.get(head) or self._create(head)]
+        else:
+            return []
+        return [segment for segment in passed if not self._spare(segment, now)]
 
     def _close(self, segment: Segment, event: Event, now: float) -> None:
-        """The one place that closes a segment and keeps it; its readers hear of it in :meth:`_notify`."""
-        segment.close(event, now)
-        self._waiting.pop(segment.seq, None)
-        self._open.pop(segment.seq, None)
-        self._deadlines.clear(segment)
-        self._woken.append(segment)
-        self._journal.segment_closed(self.name, self.epoch, segment.seq, segment.state, segment.size)
-        self._advance(segment.seq, now)
-        self.window.keep(segment)
-        self._settle(self.window.evict(now))
-        if self._open and segment.complete:
-            self._truncate_open(segment.seq, now, orphans_only=True)
+        """Close a segment, and with it those that its closing settles: the one place where segments close.
 
-    def _settle(self, evicted: list[Segment]) -> None:
-        """Evicted segments are gone for good: a late POST for one of them is a POST for a closed segment."""
-        for segment in evicted:
-            del self.segments[segment.seq]
-            self.floor = max(self.floor, segment.seq + 1)
+        Those are the waiting segments that the head passes and that are not spared, and below a complete segment the
+        open ones to which no publisher will come back. None of them moves the head or completes, so none closes others.
+        Readers hear of it in :meth:`_notify`.
+        """
+        segment.close(event, now)
+        closed = [segment]
+        if segment.seq >= self.next_seq:
+            for passed in self._advance(segment.seq, now):
+                passed.close(SKIP, now)
+                closed.append(passed)
+        if segment.complete:
+            for orphan in self._open.values():
+                if orphan.seq < segment.seq and orphan.writer is None and orphan.key is None:
+                    orphan.close(TRUNCATE, now)
+                    closed.append(orphan)
+        for one in closed:
+            self._waiting.pop(one.seq, None)
+            self._open.pop(one.seq, None)
+            if self._deadlines.times:
+                self._deadlines.clear(one)
+            self._woken.append(one)
+            self._journal.segment_closed(self.name, self.epoch, one.seq, one.state, one.size)
+            if self.window.keep(one):
+                self._expect_eviction()
+            self.window.evict(now)
+
+    def _evicted(self, segment: Segment) -> None:
+        """A segment has left the window for good: a late POST for it is a POST for a closed segment."""
+        del self.segments[segment.seq]
+        self.floor = max(self.floor, segment.seq + 1)
+        self._expect_eviction()
+
+    # When segments change by themselves.
+
+    def _expect_eviction(self) -> None:
+        """Another segment has become the oldest of the window: set the time when it leaves."""
         if (when := self.window.next_deadline) is not None:
             self._schedule(self, when)
 
-    def _truncate_open(self, below: int, now: float, *, orphans_only: bool) -> None:
-        """Close the open segments below a seq as truncated: all of them, or those to which nobody will come back."""
-        for segment in list(self._open.values()):
-            if segment.seq < below and not (orphans_only and (segment.writer or segment.key)):
-                self._preempt(segment, Verdict.CLOSED_BY_OTHER)
-                self._close(segment, Event.TRUNCATE, now)
+    def _expect(self, segment: Segment, when: float) -> None:
+        """Something is due for this segment at ``when``, or at its present deadline if that is earlier."""
+        present = self._deadlines.times.get(segment)
+        if present is None or when < present:
+            self._deadlines.set(segment, when)
+            self._schedule(self, when)
+
+    def _expect_begin(self, segment: Segment, now: float) -> None:
+        """A writer has just reserved this segment: set the time by which it must have begun."""
+        if segment.state is not WAITING:
+            self._deadlines.clear(segment)
+        elif segment.seq < self.next_seq:
+            self._expect(segment, now + self._limits.skip_grace_s)
+        elif (timeout_s := self._limits.first_byte_timeout_s) is not None:
+            self._deadlines.clear(segment)
+            self._expect(segment, now + timeout_s)
+
+    def _spare(self, segment: Segment, now: float) -> bool:
+        """A later seq has begun: set the time when this segment is skipped; ``False`` if that is at once."""
+        grace_s = self._limits.skip_grace_s
+        if segment.writer is None:
+            # At or above the floor a publisher's request may still be on its way.
+            grace_s = self._limits.overtaking_grace_s if segment.seq >= self.floor else 0.0
+            if not grace_s:
+                return False
+        self._expect(segment, now + grace_s)
+        return True
+
+    # Telling those whom a change concerns.
 
     def _preempt(self, segment: Segment, verdict: Verdict) -> None:
         """Take the segment away from its writer, if it has one; the writer hears of it in :meth:`_notify`."""
@@ -387,11 +588,20 @@ class Channel:
             self._preempted.append(writer)
 
     def _notify(self) -> None:
-        """The change is done: tell those whom it concerns."""
+        """The change is done: wake the readers of closed segments, and tell the preempted writers."""
         woken, self._woken = self._woken, []
         preempted, self._preempted = self._preempted, []
         for segment in woken:
-            segment.wake()
+            segment.wake(self._faults)
         for writer in preempted:
             assert writer.outcome is not None, "a preempted writer is settled"
-            writer.owner.preempted(writer.outcome)
+            try:
+                writer.owner.preempted(writer.outcome)
+            except Exception as error:
+                self._faults.note(writer.owner, error)
+
+    def _tell(self) -> None:
+        """The same, and hand the faults over: for changes that no registry is in the middle of."""
+        self._notify()
+        if self._faults.noted:
+            self._faults.deliver()

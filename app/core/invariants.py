@@ -1,6 +1,11 @@
-"""What must always be true of the core, stated in code: tests call this after every step."""
+"""What must always be true of the core, stated in code.
+
+Tests call this after every step, and the server after a fault: if it raises, the channel's state cannot be trusted.
+"""
 
 from __future__ import annotations
+
+from itertools import accumulate
 
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.registry import Registry
@@ -18,7 +23,7 @@ def check_registry(registry: Registry) -> None:
     for name, channel in registry.channels.items():
         assert channel.name == name, "a channel is filed under its own name"
         check_channel(channel)
-        _check_appointment(registry, channel)
+        _check_agenda(registry, channel)
         held += sum(segment.cost for segment in channel.segments.values() if segment.state is not State.WAITING)
         readers += channel.reading.used
         writers += sum(segment.writer is not None and segment.writer.counted for segment in channel.segments.values())
@@ -55,6 +60,11 @@ def check_channel(channel: Channel) -> None:
     assert set(channel._waiting) | set(channel._open) == set(segments) - {segment.seq for segment in closed}
     assert not channel._woken, "every reader of a closed segment was woken"
     assert not channel._preempted, "every preempted writer was told"
+    assert set(channel._deadlines.times) <= set(channel.unclosed), "only an unclosed segment has a deadline"
+    unreserved = range(channel.next_seq, channel._unreserved)
+    free = {seq for seq in unreserved if (segment := segments.get(seq)) is None or segment.writer is None}
+    freed = {seq for seq in channel._freed.times if seq >= channel.next_seq}
+    assert channel.ended or freed == free, "the first free seq is known"
     for seq, segment in segments.items():
         assert segment.seq == seq, "a segment is filed under its own seq"
         _check_segment(channel, seq)
@@ -63,19 +73,21 @@ def check_channel(channel: Channel) -> None:
         assert len(closed) == len(segments), "nothing waits or is written in an ended channel"
 
 
-def _check_appointment(registry: Registry, channel: Channel) -> None:
-    appointed = {id(other) for when, _, other in registry._deadlines if other.scheduled_at == when}
+def _check_agenda(registry: Registry, channel: Channel) -> None:
     due = [when for when in (channel.next_deadline(), registry._idle_at(channel)) if when is not None]
     if due:
-        assert id(channel) in appointed, "a channel with a deadline is looked at again"
-        assert channel.scheduled_at is not None, "it knows when"
-        assert channel.scheduled_at <= min(due), "and that is in time"
+        looked_at = registry._agenda.times.get(channel)
+        assert looked_at is not None, "a channel with a deadline is looked at again"
+        assert looked_at <= min(due), "and that is in time"
 
 
 def _check_segment(channel: Channel, seq: int) -> None:
     segment = channel.segments[seq]
-    size = sum(len(chunk) for frame in segment.frames for chunk in decode_frame(frame))
+    deadline = channel.deadline(segment)
+    offsets = [0, *accumulate(sum(map(len, decode_frame(frame))) for frame in segment.frames)]
+    size = offsets[-1]
     assert segment.size == size <= channel._limits.segment_bytes, "size counts what the frames hold"
+    assert segment.offsets.tolist() == offsets, "the offsets count the bytes of the frames"
     cost = SEGMENT_COST + sum(len(frame) + FRAME_COST for frame in segment.frames)
     assert segment.cost == cost, "the cost counts the frames as they are held"
     assert 0 <= segment.body_at <= size, "a body begins within its segment"
@@ -88,13 +100,12 @@ def _check_segment(channel: Channel, seq: int) -> None:
     match segment.state:
         case State.WAITING:
             assert size == 0, "a waiting segment has no byte"
-            assert segment.writer or segment.cursors or segment.deadline, "somebody waits for a waiting segment"
-            due = segment.deadline is not None
-            assert due or seq >= channel.next_seq, "no reader waits on a dead segment for long"
+            assert segment.is_wanted or deadline is not None, "a waiting segment is waited for, or has a deadline"
+            assert deadline is not None or seq >= channel.next_seq, "no reader waits on a dead segment for long"
         case State.OPEN:
             assert size > 0, "an open segment has its first byte"
             assert seq < channel.next_seq, "the head is past every started segment"
-            assert segment.writer or segment.deadline is not None, "an orphan has a deadline"
+            assert segment.writer or deadline is not None, "an orphan has a deadline"
             outlived = channel.window.completed_after(seq)
             stays = segment.writer or segment.key
             assert stays or not outlived, "no orphan without a key outlives a later complete segment"

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, heapreplace
-from itertools import chain, count, islice
-from typing import Final
+from itertools import count, islice
 
-from tricklecast.app.core.budget import Budget
-from tricklecast.app.core.capacity import Capacities
-from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.drain import COME_BACK_S
-from tricklecast.app.core.facts import EndReason, FactListener, Journal
-from tricklecast.app.core.limits import Limit, Limits
-from tricklecast.app.core.resolution import AlreadyStored, Refusal, Resolution, Wait, Why
-from tricklecast.app.core.segment import Cursor, Segment
-from tricklecast.app.core.statistics import RegistryStatistics, channel_statistics
-from tricklecast.app.core.window import Eviction
-from tricklecast.app.core.writer import Outcome, Writer, WriterOwner
+from tricklecast.app.core.channel import Agenda, Channel, Serve, Wait
+from tricklecast.app.core.events import EndReason, Journal, RegistryStatistics, Totals
+from tricklecast.app.core.limits import Capacities, Limit, Limits
+from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
+from tricklecast.app.core.segment import WAITING, Cursor, Faults, OnFault, Segment, Writer, WriterOwner
+from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import SEQ_NEXT
 
-STALE_DEADLINES: Final = 64
-"""So many overtaken appointments, and twice the number of channels, may lie in the heap before it is cleaned."""
+Resolution = Serve | Wait | Ahead | Gone | Ended | Refusal
+"""What a GET means at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """A channel was here: its last epoch and head, and when it is forgotten that it has ended."""
+    """What is remembered of a channel that has ended: its last epoch and head, and until when."""
 
     epoch: int
     head: int
@@ -36,7 +29,7 @@ class Tombstone:
 
 
 class _Nobody:
-    """The owner of a segment that the server publishes in one step: there is no one to be told."""
+    """The owner of a segment that the server publishes in one step: nothing can preempt it."""
 
     def preempted(self, outcome: Outcome) -> None: ...
 
@@ -47,22 +40,19 @@ class Registry:
     Args:
         limits: what may be held, and for how long.
         autocreate: whether a POST may create a channel.
-        listener: told of channels created and ended as it happens; segment_listener: of segments opened and closed.
+        journal: hears of every fact; a new one if ``None``.
+        on_fault: called with a cursor, writer's owner or journal listener that raised, and its exception, when the
+            change is done and every other one has been told. The default raises the exception there.
 
     Attributes:
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
-        come_back_s: shortest and longest time after which who is refused for that reason is to come back.
-        capacities: of the limits that all clients share. Connections are taken and given back outside; here is decided
-            who may join while they are short.
+        come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
+        capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
+            decides which requests are admitted while connections are short.
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        *,
-        autocreate: bool,
-        listener: FactListener,
-        segment_listener: FactListener | None = None,
+        self, limits: Limits, *, autocreate: bool, journal: Journal | None = None, on_fault: OnFault | None = None
     ) -> None:
         self.limits = limits
         self.autocreate = autocreate
@@ -70,13 +60,14 @@ class Registry:
         self.come_back_s = COME_BACK_S
         self.channels: dict[str, Channel] = {}
         self.capacities = Capacities.of(limits)
-        self.budget = Budget(limits.total_bytes, self._reclaim)
-        self.journal = Journal(listener, segment_listener)
+        self._faults = Faults(on_fault)
+        self.budget = Budget(limits.total_bytes, self._faults)
+        self.journal = journal or Journal()
+        self.journal.faults = self._faults
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
-        self._deadlines: list[tuple[float, int, Channel]] = []
-        self._tie_breaker = count()
+        self._agenda: Agenda[Channel] = Agenda()
 
     # Channels.
 
@@ -91,8 +82,11 @@ class Registry:
         """Create a channel, or find it: idempotent, and an existing content type never changes.
 
         Args:
-            force: create even where ``autocreate`` is off, names that belong to the server, and within the reserve.
-            resumed: its publisher goes on with what it has begun elsewhere, or before; it gets the reserve, too.
+            name: of the channel.
+            content_type: of its segments; ``""`` if it is not known yet.
+            now: the time in seconds.
+            force: create it even where ``autocreate`` is off or the name belongs to the server, and from the reserve.
+            resumed: its publisher goes on with a stream that it began elsewhere, or before, and may use the reserve.
         """
         if is_reserved(name) and not force:
             return Refusal(Why.RESERVED)
@@ -109,20 +103,21 @@ class Registry:
             return Refusal(Why.LIMIT, limit=Limit.CHANNELS)
         if join and not self.capacities.connections.joinable:
             return Refusal(Why.LIMIT, limit=Limit.CONNECTIONS)
-        return self._create(name, content_type, now)
+        channel = self._create(name, content_type, now)
+        self._deliver_faults()
+        return channel
 
     def end(
         self, name: str, now: float, reason: EndReason = EndReason.DELETED, *, force: bool = False
     ) -> Refusal | None:
-        """End a channel. One that is missing, or has ended already, is a refusal."""
+        """End a channel. A channel that is missing, or has ended already, is a refusal."""
         if is_reserved(name) and not force:
             return Refusal(Why.RESERVED)
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
-        channel.end(reason, now)
-        if self.limits.channel_drain_s <= 0:
-            self._bury(channel, now)
+        self._end(channel, now, reason)
+        self._deliver_faults()
         return None
 
     def live(self, name: str) -> Channel | None:
@@ -131,11 +126,15 @@ class Registry:
         return None if channel is None or channel.ended else channel
 
     def close_segment(self, name: str, seq: int, now: float, *, truncate: bool = False) -> Refusal | None:
-        """Close one segment, as a part if ``truncate``; closing a closed one changes nothing."""
+        """Close one segment, as truncated if ``truncate``; closing a closed one changes nothing."""
         if is_reserved(name):
             return Refusal(Why.RESERVED)
         channel = self.live(name)
-        return self._missing(name) if channel is None else channel.close_segment(seq, now, truncate=truncate)
+        if channel is None:
+            return self._missing(name)
+        refusal = channel.close_segment(seq, now, truncate=truncate)
+        self._deliver_faults()
+        return refusal
 
     # Reading.
 
@@ -146,21 +145,21 @@ class Registry:
     def resolve(self, name: str, seq: int) -> Resolution:
         """What a GET of ``seq`` means now (docs/reference/protocol.md, section 4).
 
-        Who names a seq goes on with what it reads; who counts from the head is new.
+        A reader that names a seq goes on with what it reads; one that counts from the head (``seq`` < 0) is new.
         """
         channel = self.channels.get(name)
         if channel is None:
             return self._missing(name)
         readers, reading = self.capacities.readers, channel.reading
-        # Asked first what is true of all but a few requests: every GET comes this way.
+        # The cheap question first: every GET comes this way.
         if seq < 0 or readers.used >= readers.limit or reading.used >= reading.limit:
             limit = self._limit_of_readers(channel, join=seq < 0)
             if limit is not None:
-                return Refusal(Why.LIMIT, channel, limit=limit)
+                return channel.refuse(Why.LIMIT)._replace(limit=limit)
         resolution = channel.resolve(seq)
         if self.shutting_down and isinstance(resolution, Wait):
             channel.release(resolution.segment)
-            return Refusal(Why.SHUTDOWN, channel, resolution.segment.seq, come_back_s=self.come_back_s)
+            return channel.refuse(Why.SHUTDOWN, resolution.segment.seq)._replace(come_back_s=self.come_back_s)
         return resolution
 
     def attach(self, cursor: Cursor, channel: Channel, segment: Segment) -> None:
@@ -199,10 +198,10 @@ class Registry:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
-            return Refusal(Why.ENDED, channel, seq, recently_ended=True)
+            return channel.refuse(Why.ENDED, seq)._replace(recently_ended=True)
         live = channel is not None and not channel.ended
         if not self.capacities.publishers.admits(join=not live and seq <= 0) and not self._is_written(channel, seq):
-            return Refusal(Why.LIMIT, channel, limit=Limit.PUBLISHERS)
+            return Refusal(Why.LIMIT, limit=Limit.PUBLISHERS)
         found = self.create(name, "" if live else content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
@@ -210,6 +209,8 @@ class Registry:
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)
             found.content_type = found.content_type or content_type
+        if self._faults.noted:
+            self._faults.deliver()
         return answer
 
     def would_write(self, name: str, seq: int) -> int:
@@ -233,36 +234,52 @@ class Registry:
     # Time.
 
     def next_deadline(self) -> float | None:
-        """When :meth:`expire` has something to do next; it may turn out to be nothing."""
-        channels = (when for when, _, _ in self._deadlines[:1])
+        """When :meth:`expire` should be called next: never later than something is due. Amortised O(1).
+
+        It may be earlier, if what was due has been settled meanwhile; then :meth:`expire` finds nothing to do.
+        """
         tombstones = (tombstone.until for tombstone in islice(self._tombstones.values(), 1))
-        return min(chain(channels, tombstones), default=None)
+        times = (self._agenda.next, *tombstones)
+        return min((when for when in times if when is not None), default=None)
 
     def expire(self, now: float) -> None:
         """Do all that is due: skips, truncations, evictions, idle channels, drains, tombstones."""
-        while self._deadlines and self._deadlines[0][0] <= now:
-            when, _, channel = heappop(self._deadlines)
-            if channel.scheduled_at != when:
-                continue
-            channel.scheduled_at = None
-            if self.channels.get(channel.name) is channel:
-                self._expire_channel(channel, now)
+        while (channel := self._agenda.pop(now)) is not None:
+            self._expire_channel(channel, now)
         while self._tombstones:
             name, tombstone = next(iter(self._tombstones.items()))
             if tombstone.until > now and len(self._tombstones) <= self.limits.tombstones:
                 break
             del self._tombstones[name]
+        self._deliver_faults()
 
     def statistics(self) -> RegistryStatistics:
         """A frozen picture of everything, for the control plane, metrics and tests."""
         return RegistryStatistics(
-            channels=tuple(channel_statistics(channel) for channel in self.channels.values()),
+            channels=tuple(channel.statistics() for channel in self.channels.values()),
             readers=self.readers,
             bytes_held=self.budget.used,
             evicted=self.evictions(),
             journal_index=self.journal.index,
             shutting_down=self.shutting_down,
         )
+
+    def totals(self) -> Totals:
+        """Sums over all channels, for metrics: cheaper than a picture of each."""
+        draining = segments = writing = preconnected = orphaned = waiting = 0
+        for channel in self.channels.values():
+            draining += channel.ended
+            segments += len(channel.window)
+            for segment in channel.unclosed:
+                if segment.state is WAITING:
+                    waiting += len(segment.cursors)
+                    preconnected += segment.writer is not None
+                elif segment.writer is not None:
+                    writing += 1
+                else:
+                    orphaned += 1
+        live = len(self.channels) - draining
+        return Totals(live, draining, segments, writing, preconnected, orphaned, waiting)
 
     def evictions(self) -> dict[Eviction, int]:
         """Segments that have left their windows since the server started, by the reason."""
@@ -280,7 +297,7 @@ class Registry:
         return Limit.CONNECTIONS if join and not self.capacities.connections.joinable else None
 
     def _is_written(self, channel: Channel | None, seq: int) -> bool:
-        """Whether somebody writes the segment, so that who takes it over is not one more."""
+        """Whether the segment has a writer, so that a publisher that takes it over is not one more."""
         segment = None if channel is None else channel.segments.get(seq)
         return segment is not None and segment.writer is not None
 
@@ -289,7 +306,7 @@ class Registry:
         if before is not None:
             self._forget(before)
         elif not is_reserved(name):
-            # A limit of one is to leave room for one, whatever the server has for itself.
+            # The server's own channels do not count: a limit of one leaves room for one.
             self.capacities.channels.take()
         tombstone = self._tombstones.pop(name, None)
         last = before.epoch if before else tombstone.epoch if tombstone else 0
@@ -301,12 +318,18 @@ class Registry:
             limits=self.limits,
             budget=self.budget,
             journal=self.journal,
+            faults=self._faults,
             schedule=self._schedule,
         )
         self.channels[name] = channel
         self.journal.channel_created(name, channel.epoch, content_type)
         self._schedule_next(channel)
         return channel
+
+    def _end(self, channel: Channel, now: float, reason: EndReason) -> None:
+        channel.end(reason, now)
+        if self.limits.channel_drain_s <= 0:
+            self._bury(channel, now)
 
     def _bury(self, channel: Channel, now: float) -> None:
         """The drain is over: the name is free again."""
@@ -319,16 +342,18 @@ class Registry:
             self._tombstones.popitem(last=False)
 
     def _forget(self, channel: Channel) -> None:
-        """A life of a channel is over; what it has evicted still counts."""
+        """A life of a channel is over; the segments that it has evicted still count."""
         channel.forget()
+        self._agenda.clear(channel)
         for why, n in channel.window.evicted.items():
             self._evicted[why] += n
 
     def _missing(self, name: str) -> Refusal:
-        channel = self.channels.get(name)
-        if channel is not None or (tombstone := self._tombstones.get(name)) is None:
-            return Refusal(Why.NOT_FOUND, channel, recently_ended=channel is not None)
-        return Refusal(Why.NOT_FOUND, recently_ended=True, epoch=tombstone.epoch, head=tombstone.head)
+        if (channel := self.channels.get(name)) is not None:
+            return channel.refuse(Why.NOT_FOUND)._replace(recently_ended=True)
+        if (tombstone := self._tombstones.get(name)) is not None:
+            return Refusal(Why.NOT_FOUND, head=tombstone.head, epoch=tombstone.epoch, recently_ended=True)
+        return Refusal(Why.NOT_FOUND)
 
     def _expire_channel(self, channel: Channel, now: float) -> None:
         if channel.drain_until is not None and channel.drain_until <= now:
@@ -336,7 +361,7 @@ class Registry:
             return
         channel.expire(now)
         if (idle_at := self._idle_at(channel)) is not None and idle_at <= now:
-            self.end(channel.name, now, EndReason.IDLE)
+            self._end(channel, now, EndReason.IDLE)
         if self.channels.get(channel.name) is channel:
             self._schedule_next(channel)
 
@@ -350,46 +375,11 @@ class Registry:
             self._schedule(channel, min(times))
 
     def _schedule(self, channel: Channel, when: float) -> None:
-        """Look at a channel at ``when``; an earlier appointment already made for it stands."""
-        if channel.scheduled_at is None or when < channel.scheduled_at:
-            channel.scheduled_at = when
-            heappush(self._deadlines, (when, next(self._tie_breaker), channel))
-            if len(self._deadlines) > 2 * len(self.channels) + STALE_DEADLINES:
-                self._drop_stale_deadlines()
+        """Look at a channel at ``when``; an earlier time that is already set for it stands."""
+        present = self._agenda.times.get(channel)
+        if present is None or when < present:
+            self._agenda.set(channel, when)
 
-    def _drop_stale_deadlines(self) -> None:
-        """Forget overtaken appointments, which would keep forgotten channels in memory until their time."""
-        self._deadlines = [
-            (channel.scheduled_at, next(self._tie_breaker), channel)
-            for channel in self.channels.values()
-            if channel.scheduled_at is not None
-        ]
-        heapify(self._deadlines)
-
-    def _reclaim(self, size: int) -> None:
-        """Free at least ``size`` bytes, if that is possible without touching what is being written.
-
-        First go those who read what has left its window, then the oldest segments of whichever window is the largest
-        at the time, and only in need the newest ones. A sixteenth of the budget is freed beyond what is needed, the
-        newest ones aside, so that a full server does not search on every chunk.
-        """
-        goal = self.budget.used - size
-        spare = self.limits.total_bytes >> 4
-        for segment in list(self.budget.lingering):
-            if self.budget.used > goal - spare:
-                self.budget.drop_readers(segment)
-        self._evict_largest(goal - spare, keep=1)
-        self._evict_largest(goal, keep=0)
-
-    def _evict_largest(self, goal: int, *, keep: int) -> None:
-        """Evict from the largest windows, but not their newest ``keep``, until no more than ``goal`` bytes are held."""
-        if self.budget.used <= goal:
-            return
-        heap = [(-channel.window.cost, number, channel) for number, channel in enumerate(self.channels.values())]
-        heapify(heap)
-        while heap and self.budget.used > goal:
-            _, number, channel = heap[0]
-            if channel.make_room(keep=keep):
-                heapreplace(heap, (-channel.window.cost, number, channel))
-            else:
-                heappop(heap)
+    def _deliver_faults(self) -> None:
+        if self._faults.noted:
+            self._faults.deliver()

@@ -1,23 +1,23 @@
-"""One segment: its state, its bytes as frames, and the cursors that wait on it.
+"""One segment: its state, its bytes as frames, the writer that fills it and the cursors that read it.
 
-The states and what leads from one to the next are a table. An event that the table does not know for the present
-state raises :class:`~trickle.errors.LocalProtocolError`, and nothing has changed.
+The states and the events that lead from one to the next are a table. An event that the table does not allow in the
+present state raises :class:`~tricklecast.trickle.errors.LocalProtocolError`, and nothing has changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum, StrEnum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.trickle.errors import LocalProtocolError
-
-if TYPE_CHECKING:
-    from tricklecast.app.core.writer import Writer
 
 
 class State(StrEnum):
-    """Where a segment stands. All but ``WAITING`` and ``OPEN`` are ways of being closed, and final."""
+    """The state of a segment. All but ``WAITING`` and ``OPEN`` are ways of being closed, and final."""
 
     WAITING = "waiting"
     OPEN = "open"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 
 WAITING, OPEN, COMPLETE, EMPTY, TRUNCATED, SKIPPED, TERMINATED = State
-"""The same by names of their own: before Python 3.12 looking a member up in its Enum takes as long as a call."""
+"""The same under names of their own: before Python 3.12 the lookup of a member in its Enum takes as long as a call."""
 
 
 class Event(IntEnum):
@@ -42,7 +42,7 @@ class Event(IntEnum):
     TERMINATE = auto()
 
 
-BYTES, FINISH = Event.BYTES, Event.FINISH
+BYTES, FINISH, TRUNCATE, SKIP, TERMINATE = Event
 
 TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     (State.WAITING, Event.BYTES): State.OPEN,
@@ -57,34 +57,97 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 """State x event -> state (docs/reference/protocol.md, section 1)."""
 
 
+# What the core calls: readers, publishers, and whoever hears of their faults.
+
+
 class Cursor(Protocol):
-    """A reader's position in one segment. The segment wakes it; it pulls what it has not seen."""
+    """A reader's position in one segment. The segment wakes the cursor; the cursor pulls what it has not seen."""
 
     def wake(self) -> None:
         """There is more to read, or the segment has closed.
 
-        Called in the middle of a change: the cursor may write to its own socket, but must not call back into
-        the registry from here, except to detach from a segment that is closed.
+        The core calls this in the middle of a change: the cursor may write to its own socket, but must not call back
+        into the registry, except to detach from a segment that is closed.
         """
 
     def evict(self) -> None:
         """The memory of the closed segment is needed: stop reading it, and detach at once.
 
-        Called in the middle of a change, like :meth:`wake`.
+        The core calls this in the middle of a change, like :meth:`wake`.
         """
 
 
-SEGMENT_COST: Final = 768
-"""Bytes of memory that a segment takes beside its frames: itself, its list of frames, its places in window and channel
-(400 measured with CPython 3.11), and the longest ``Idempotency-Key`` (256 characters in a string object of 49)."""
+class WriterOwner(Protocol):
+    """A publisher's exchange, which holds a writer."""
 
-FRAME_COST: Final = 64
-"""Bytes of memory that a frame takes beside its bytes: the bytes object (33), its place in the list (9 on average), and
-what malloc rounds up (at most 16, and its header)."""
+    def preempted(self, outcome: Outcome) -> None:
+        """The server or another client ended this writer's part: answer the publisher, and drop its later bytes.
+
+        The core calls this in the middle of a change: the owner may write to its own socket, but must not call back
+        into the registry.
+        """
+
+
+class Fault(NamedTuple):
+    """An exception that a callback raised, and the object that raised it: a cursor, an owner or a journal listener."""
+
+    victim: object
+    error: Exception
+
+
+OnFault = Callable[[object, Exception], None]
+"""Told of a fault: the object that raised it, and the exception. Like every callback of the core it must not call back
+into the registry; it may do so in a later turn of the event loop."""
+
+
+class Faults:
+    """Exceptions of callbacks, kept until the change in which they arose is done.
+
+    So one reader's exception neither keeps another reader from being woken nor leaves a change half done.
+
+    Args:
+        on_fault: told of each fault when the change is done; the default raises the exception there.
+
+    Attributes:
+        noted: the faults that ``on_fault`` has not been told of.
+    """
+
+    __slots__ = ("_on_fault", "noted")
+
+    def __init__(self, on_fault: OnFault | None = None) -> None:
+        self._on_fault = on_fault or _raise
+        self.noted: list[Fault] = []
+
+    def note(self, victim: object, error: Exception) -> None:
+        """A callback raised; the caller goes on with its change."""
+        self.noted.append(Fault(victim, error))
+
+    def deliver(self) -> None:
+        """The change is done: tell ``on_fault`` of each fault."""
+        while self.noted:
+            self._on_fault(*self.noted.pop(0))
+
+
+def _raise(victim: object, error: Exception) -> None:
+    raise error
+
+
+# Frames.
+
+SEGMENT_COST: Final = 832
+"""Bytes of memory that a segment takes beside its frames: itself, its lists of frames and offsets, its places in window
+and channel (500 measured with CPython 3.11), and the longest ``Idempotency-Key`` (256 characters in a string object of
+49)."""
+
+FRAME_COST: Final = 72
+"""Bytes of memory that a frame takes beside its bytes: the bytes object (33), its places in the lists of frames and
+offsets (9 each on average), and what malloc rounds up (at most 16, and its header)."""
 
 MAX_FORMER_KEYS: Final = 8
-"""So many bodies with a key may be taken over within one segment: each leaves its key behind, and nothing here may
+"""How often a body with a key may be taken over within one segment: each leaves its key behind, and nothing here may
 grow without bound. Real publishers take a segment over once."""
+
+_NO_FRAMES: Final = array("Q", (0,))
 
 
 def encode_frame(chunks: Sequence[bytes]) -> bytes:
@@ -122,19 +185,19 @@ def prefix(chunks: Iterable[bytes], size: int) -> list[bytes]:
 
 
 class Segment:
-    """Bytes under one seq.
+    """The bytes under one seq.
 
     Attributes:
         seq: its number.
         state: see :class:`State`.
         closed: whether the state is final (kept beside ``state`` because every cursor asks on every wake).
-        frames: what was published, encoded; one entry per arrival from the publisher, never changed afterwards.
+        frames: the encoded chunks; one entry per arrival from the publisher, never changed afterwards.
+        offsets: body bytes before each frame, and at the end those of all frames: one entry more than ``frames``.
         size: body bytes stored.
-        cost: bytes of memory it takes, so that a segment of many tiny chunks is counted for what it is.
-        cursors: who reads it, in order of arrival (a dict for its order and its O(1) removal).
+        cost: bytes of memory that it takes, so that a segment of many tiny chunks is counted for what it is.
+        cursors: its readers in order of arrival (a dict for its order and its O(1) removal).
         writer: the token that may write, or ``None``.
-        deadline: when the present state ends by itself (``skip_grace``, ``publisher_grace``, first byte), or ``None``.
-        opened_at, closed_at: when it got its first byte (0 before), and closed; counted from then for the window's age.
+        opened_at, closed_at: when it got its first byte (0 before), and when it closed.
         key: the ``Idempotency-Key`` of the body that is being written, or was written last, if it has one.
         body_at: how many bytes of earlier bodies lie before that body.
         former_keys: the keys of those earlier bodies.
@@ -146,10 +209,10 @@ class Segment:
         "closed_at",
         "cost",
         "cursors",
-        "deadline",
         "former_keys",
         "frames",
         "key",
+        "offsets",
         "opened_at",
         "seq",
         "size",
@@ -159,14 +222,14 @@ class Segment:
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
-        self.state = State.WAITING
+        self.state = WAITING
         self.closed = False
         self.frames: list[bytes] = []
+        self.offsets = _NO_FRAMES[:]
         self.size = 0
         self.cost = SEGMENT_COST
         self.cursors: dict[Cursor, None] = {}
         self.writer: Writer | None = None
-        self.deadline: float | None = None
         self.opened_at = 0.0
         self.closed_at: float | None = None
         self.key: str | None = None
@@ -178,13 +241,17 @@ class Segment:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody writes it, or waits for it."""
+        """Whether a writer holds it, or a reader waits for it."""
         return self.writer is not None or bool(self.cursors)
 
     @property
     def complete(self) -> bool:
-        """Whether it closed as its publisher wanted, with bytes."""
+        """Whether its publisher ended it, with at least one byte."""
         return self.state is COMPLETE
+
+    def payload(self, start: int, stop: int) -> int:
+        """Body bytes of the frames from index ``start`` to ``stop`` (excluded)."""
+        return self.offsets[stop] - self.offsets[start]
 
     def is_finished_by(self, key: str | None) -> bool:
         """Whether a body with this key has come to its end here, so that a retry of it has nothing left to do."""
@@ -194,7 +261,7 @@ class Segment:
         """Whether a POST with this key may take the segment over, which is not closed.
 
         It may not if bytes of another body lie behind those of its own: they would be doubled. Nor if a later
-        attempt at the same body is being written: this one was overtaken on its way.
+        attempt at the same body is being written: that one has overtaken this POST.
         """
         if key is None:
             return True
@@ -206,8 +273,8 @@ class Segment:
         """A POST takes the segment over. The caller has asked :meth:`admits`.
 
         Returns:
-            How many bytes of its body are stored already: all that a body with the same key has left here, since a
-            retry begins from its start. They are to be passed over.
+            How many bytes of its body are stored already. A retry sends its body from the start, so the caller must
+            pass over that many bytes.
         """
         if key is not None and key == self.key:
             return self.size - self.body_at
@@ -217,7 +284,7 @@ class Segment:
         return 0
 
     def price(self, frame: bytes) -> int:
-        """Bytes of memory that storing this frame takes; the first one brings the segment itself with it."""
+        """Bytes of memory that storing this frame takes; the first frame is charged for the segment itself, too."""
         return len(frame) + FRAME_COST + (0 if self.frames else SEGMENT_COST)
 
     def store(self, frame: bytes, size: int) -> None:
@@ -230,6 +297,7 @@ class Segment:
             self.state = self._after(BYTES)
         self.frames.append(frame)
         self.size += size
+        self.offsets.append(self.size)
         self.cost += len(frame) + FRAME_COST
 
     def close(self, event: Event, now: float) -> None:
@@ -247,13 +315,119 @@ class Segment:
         self.writer = None
         self.former_keys = ()
 
-    def wake(self) -> None:
-        """Tell every cursor that there is more, or that this was all; in that case it may detach from within."""
+    def wake(self, faults: Faults) -> None:
+        """Tell every cursor that there is more, or that this was all; in the latter case it may detach from within.
+
+        Args:
+            faults: told of the cursors that raise; the others are woken all the same.
+        """
         for cursor in list(self.cursors) if self.closed else self.cursors:
-            cursor.wake()
+            try:
+                cursor.wake()
+            except Exception as error:
+                faults.note(cursor, error)
+
+    def evict_readers(self, faults: Faults) -> None:
+        """Tell every cursor to detach, since the memory is needed.
+
+        Args:
+            faults: told of the cursors that raise; the others are told all the same.
+        """
+        for cursor in list(self.cursors):
+            try:
+                cursor.evict()
+            except Exception as error:
+                faults.note(cursor, error)
 
     def _after(self, event: Event) -> State:
         try:
             return TRANSITIONS[self.state, event]
         except KeyError:
             raise LocalProtocolError(f"segment {self.seq} is {self.state}: no {event.name} now") from None
+
+
+class WriterChannel(Protocol):
+    """The channel that a writer writes to, as its owner uses it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def next_seq(self) -> int: ...
+
+    def append(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome | None:
+        """Store chunks; ``None`` if the segment takes more, otherwise how the writer's part ended."""
+
+    def finish(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome:
+        """The publisher's body ended, after these last chunks."""
+
+    def abort(self, writer: Writer, now: float) -> None:
+        """The publisher's connection broke before its body ended."""
+
+
+class Writer:
+    """The right to write one segment: a token that a publisher's exchange holds.
+
+    The exchange does everything to its segment through the token. Once the segment has closed, or another exchange
+    has taken it over, the token is stale and changes nothing any more.
+
+    Attributes:
+        channel, segment: where it writes; the channel object is one epoch of a name.
+        serial: counts the writers of the server; of two tokens for one segment the higher one is valid.
+        owner: told when the server or another client makes the token stale.
+        attempt: which attempt at its body this is: 1 for the first, 2 for its first retry, ...
+        repeated: bytes still to come that the segment has already, from an earlier attempt at the same body.
+        outcome: how its part ended; ``None`` while the token is valid.
+    """
+
+    __slots__ = ("_counted", "attempt", "channel", "outcome", "owner", "repeated", "segment", "serial")
+
+    def __init__(
+        self,
+        channel: WriterChannel,
+        segment: Segment,
+        serial: int,
+        owner: WriterOwner,
+        *,
+        attempt: int = 1,
+        repeated: int = 0,
+    ) -> None:
+        self.channel = channel
+        self.segment = segment
+        self.serial = serial
+        self.owner = owner
+        self.attempt = attempt
+        self.repeated = repeated
+        self.outcome: Outcome | None = None
+        self._counted: Capacity | None = None
+
+    def __repr__(self) -> str:
+        state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
+        return f"<Writer {self.channel.name!r}.{self.channel.epoch}/{self.segment.seq} #{self.serial} {state}>"
+
+    def pass_over(self, chunks: Sequence[bytes]) -> list[bytes]:
+        """Leave out the bytes that the segment has already; the rest of a chunk that holds some of them is a chunk."""
+        new = []
+        for chunk in chunks:
+            if self.repeated < len(chunk):
+                new.append(chunk[self.repeated :])
+            self.repeated = max(0, self.repeated - len(chunk))
+        return new
+
+    @property
+    def counted(self) -> bool:
+        """Whether it counts as a publisher; the server's own writers do not."""
+        return self._counted is not None
+
+    def count(self, publishers: Capacity) -> None:
+        """Count it as a publisher until its part has ended."""
+        publishers.take()
+        self._counted = publishers
+
+    def settle(self, verdict: Verdict) -> Outcome:
+        """Make the token stale and record how its part ended. Only the channel calls this."""
+        if self._counted is not None:
+            self._counted.give_back()
+        self.outcome = Outcome(verdict, self.segment.size)
+        return self.outcome

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, assert_never
 
-from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
-from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
+from tricklecast.app.core.registry import Resolution
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
-from tricklecast.app.core.writer import Outcome, Verdict
 from tricklecast.app.data_plane.replies import Reply
 from tricklecast.app.data_plane.routes import Route
 from tricklecast.trickle import wire
@@ -61,7 +61,7 @@ def read_reply(resolution: Resolution, route: Route, jitter: Jitter) -> Reply | 
         case Serve():
             segment = resolution.segment
             return empty_reply(resolution.channel, segment) if segment.closed and not segment.size else resolution
-        case Ahead(_, seq, head, earliest) | Gone(_, seq, head, earliest):
+        case Ahead(seq, head, earliest) | Gone(seq, head, earliest):
             asked = seq if route.seq is None else route.seq
             following = ((wire.NEXT, resolution.following),) if isinstance(resolution, Gone) else ()
             return Reply(
@@ -71,9 +71,10 @@ def read_reply(resolution: Resolution, route: Route, jitter: Jitter) -> Reply | 
                 b"Entry not found",
                 retry_after_s=jitter(*SEQ_RETRY_S),
             )
-        case Ended(channel, seq, head):
-            headers = ((wire.SEQ, seq), (wire.LATEST, head), (wire.EPOCH, channel.epoch))
-            return Reply(Status.OK, Reason.TERMINATED, headers, content_type=content_type_of(channel), eos=True)
+        case Ended(seq, head, epoch, content_type):
+            headers = ((wire.SEQ, seq), (wire.LATEST, head), (wire.EPOCH, epoch))
+            kind = content_type or DEFAULT_CONTENT_TYPE
+            return Reply(Status.OK, Reason.TERMINATED, headers, content_type=kind, eos=True)
         case Refusal():
             return refusal_reply(resolution, route, jitter)
         case _:
@@ -147,15 +148,14 @@ def writer_reply(outcome: Outcome, seq: int, jitter: Jitter) -> Reply | None:
 
 def stored_reply(stored: AlreadyStored) -> Reply:
     """The answer to a retry of what is stored already."""
-    headers = ((wire.SEQ, stored.segment.seq), (wire.SIZE, stored.segment.size))
+    headers = ((wire.SEQ, stored.seq), (wire.SIZE, stored.size))
     return Reply(Status.OK, Reason.COMPLETE, headers, close=True)
 
 
 def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
     """What a refused request is answered. A refused publisher's connection closes: its body is not read."""
     publishing = route.op is Op.PUBLISH
-    channel = refusal.channel
-    latest = channel.next_seq if channel else refusal.head
+    latest = refusal.head
     match refusal.why:
         case Why.LIMIT:  # first, as a flood of them is to cost little
             assert refusal.limit is not None, "it says which"
@@ -164,7 +164,7 @@ def refusal_reply(refusal: Refusal, route: Route, jitter: Jitter) -> Reply:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, body=b"Invalid stream")
         case Why.NOT_FOUND | Why.ENDED:
             eos, body = refusal.recently_ended, b"Stream not found"
-            headers = ((wire.LATEST, latest), (wire.EPOCH, channel.epoch if channel else refusal.epoch)) if eos else ()
+            headers = ((wire.LATEST, latest), (wire.EPOCH, refusal.epoch)) if eos else ()
             return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, headers, body, close=publishing, eos=eos)
         case Why.AHEAD:
             headers = ((wire.LATEST, latest), (wire.SEQ, refusal.seq or 0))

@@ -14,9 +14,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from tricklecast.app.core.clients import Client
-from tricklecast.app.core.lag import Cut, Stall
-from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.limits import Client, Limit
+from tricklecast.app.core.slow_readers import Cut, Stall
 from tricklecast.app.data_plane.answers import shutdown_reply
 from tricklecast.app.data_plane.exchange import Exchange, Unsent
 from tricklecast.app.data_plane.identity import FORWARDED_FOR, forwarded_for
@@ -49,14 +48,12 @@ class Connection(HttpToolsProtocol):
         mid_message: the peer has not finished the request that it is sending.
         watched: the storm guard may know of this client: it is to hear when it gets on.
         last_read: the closed segment that was read over it last: a hash of its channel's life, and its seq.
-        came: all that was read over it is one segment, and the guard has heard of that.
     """
 
     # Beyond 30 attributes instances no longer share their keys: these stay outside of the dict.
     __slots__ = (
         "answering",
         "asking",
-        "came",
         "client_here",
         "deaf",
         "exchange",
@@ -92,7 +89,6 @@ class Connection(HttpToolsProtocol):
         self.mid_message = False
         self.watched = plane.guard is not None
         self.last_read: tuple[int, int] | None = None
-        self.came = False
         self.peer: str | None = None
         self.proxied = False
         self.client_here: Client | None = None
@@ -120,8 +116,6 @@ class Connection(HttpToolsProtocol):
         self.plane.resting.pop(self, None)
         if self.plane.access is not None:
             self.plane.access.left(self)
-        if self.plane.guard is not None:
-            self.plane.guard.left(self.number)
         self.plane.paused.discard(self)
         self.deaf = True
         self.fd = -1

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httptools
 
-from tricklecast.app.core.lag import Cut
+from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.head import content_length, expects_continue
 from tricklecast.app.data_plane.lean import LeanPipeline
 from tricklecast.app.data_plane.replies import CONTINUE

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.app.core.guard import Answer
+from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.resolution import AlreadyStored, Ended, Refusal, Serve, Wait
-from tricklecast.app.core.writer import Writer
+from tricklecast.app.core.results import AlreadyStored, Ended, Refusal
+from tricklecast.app.core.segment import Writer
+from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.answers import (
     ENDS_CONNECTION,
     head_reply,
@@ -129,9 +130,11 @@ def _read(connection: Connection, request: Request, route: Route, record: Record
     kind = None
     if isinstance(answer, Serve | Wait):
         closed = answer.segment.closed
-        if first and (closed or connection.watched) and reads_again(connection, request, route, record, answer, _read):
+        relayed = request.method != b"HEAD"
+        heard = first and (closed or (connection.watched and relayed))
+        if heard and reads_again(connection, request, route, record, answer, _read):
             return
-        if request.method != b"HEAD":
+        if relayed:
             reader = Reader(connection, request, record, answer)
             connection.exchange = reader
             reader.begin()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.proxies import client_of, plain
+from tricklecast.app.data_plane.client_address import client_of, plain
 
 if TYPE_CHECKING:
     from tricklecast.app.data_plane.connection import Connection

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.app.core.guard import Answer
-from tricklecast.app.core.resolution import Serve, Wait
+from tricklecast.app.core.channel import Serve, Wait
+from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.exchange import Exchange
 from tricklecast.app.data_plane.identity import guarded_client, has_name
 from tricklecast.app.data_plane.replies import Reply
@@ -107,9 +107,8 @@ def held_back(
     if seq is None:
         seq = record.rseq if record.rseq is not None else route.seq or 0
     client = guarded_client(route.op, request.headers, request.ip)
-    maybe_many = route.op in _READING and not has_name(request.headers)
-    place = connection.number if maybe_many else None
-    hold_s = plane.guard.hold(client, route.channel, seq, answer, plane.clock(), connection=place)
+    many = route.op in _READING and not has_name(request.headers)
+    hold_s = plane.guard.hold(client, route.channel, answer, seq, plane.clock(), many=many)
     if not hold_s:
         return False
     if len(plane.guarded) >= MAX_GUARDED:
@@ -143,7 +142,6 @@ def reads_again(
         last = connection.last_read
         connection.last_read = (where, seq)
         if last is None or last[0] != where or last[1] >= seq:
-            connection.came = last is None
             record.rseq = seq
             return held_back(connection, request, route, record, Answer.SAME, again)
     if connection.watched:
@@ -173,8 +171,8 @@ def gets_on(connection: Connection, request: Request, route: Route) -> None:
     """A client of which the guard may know gets what it asks for."""
     guard = connection.plane.guard
     assert guard is not None, "nobody is watched without a guard"
-    guard.served(guarded_client(route.op, request.headers, request.ip), route.channel, fewer=connection.came)
-    connection.watched = connection.came = False
+    guard.progress(guarded_client(route.op, request.headers, request.ip), route.channel)
+    connection.watched = False
 
 
 def fruitless(reply: Reply) -> Answer:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from tricklecast.app.core.proxies import TrustedProxies, plain
+from tricklecast.app.data_plane.client_address import TrustedProxies, plain
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op
 

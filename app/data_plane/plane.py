@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tricklecast.app.core.admission import Admission
-from tricklecast.app.core.guard import Guard
-from tricklecast.app.core.lag import Cut, Stall, Timelines
-from tricklecast.app.core.proxies import Network, TrustedProxies
+from tricklecast.app.core.limits import Admission
 from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
+from tricklecast.app.core.storm_guard import StormGuard
 from tricklecast.app.data_plane.catching_up import CatchingUp
+from tricklecast.app.data_plane.client_address import Network, TrustedProxies
 from tricklecast.app.data_plane.histogram import Histogram
 from tricklecast.app.data_plane.latencies import Latencies
 from tricklecast.app.data_plane.paused import gone
@@ -131,7 +131,7 @@ class DataPlane:
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.preconnects: dict[Publish, float] = {}
         self.overtaking: set[Overtaking] = set()
-        self.guard = Guard() if options.storm_guard else None
+        self.guard = StormGuard() if options.storm_guard else None
         self.guarded: set[Guarded] = set()
         self.holds = 0
         self.held_us = 0

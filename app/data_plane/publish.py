@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tricklecast.app.core.writer import Outcome, Writer
+from tricklecast.app.core.results import Outcome
+from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.answers import writer_reply
 from tricklecast.app.data_plane.exchange import Exchange
 from tricklecast.app.data_plane.tally import Record

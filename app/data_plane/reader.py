@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from tricklecast.app.core.lag import Cut
-from tricklecast.app.core.resolution import Serve, Wait
+from tricklecast.app.core.channel import Serve, Wait
 from tricklecast.app.core.segment import decode_frame
+from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.answers import REASON_OF_STATE, content_type_of, empty_reply, truncation_of
 from tricklecast.app.data_plane.exchange import Exchange
 from tricklecast.app.data_plane.replies import LAST_CHUNK, segment_head, truncated_end
@@ -147,7 +147,7 @@ class Reader(Exchange):
             turn = [b"".join([chunk for frame in turn for chunk in decode_frame(frame)])]
         buffers += turn
         caught_up = stop == len(frames)
-        self.sent = segment.size if caught_up else self.sent + _payload(frames[self.at : stop])
+        self.sent = segment.size if caught_up else self.sent + segment.payload(self.at, stop)
         self.at = stop
         finished = caught_up and segment.closed
         if finished and not self.http10:
@@ -216,7 +216,3 @@ class Reader(Exchange):
         self.record.next_seq = self.channel.next_seq
         self.channel.bytes_out += self.sent
         self.plane.registry.detach(self, self.channel, self.segment)
-
-
-def _payload(frames: list[bytes]) -> int:
-    return sum(len(chunk) for frame in frames for chunk in decode_frame(frame))

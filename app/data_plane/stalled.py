@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tricklecast.app.core.lag import Cut, Stall, Timelines
+from tricklecast.app.core.slow_readers import Cut, Stall, Timelines
 
 if TYPE_CHECKING:
     from tricklecast.app.data_plane.connection import Connection

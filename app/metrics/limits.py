@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tricklecast.app.access_log import AccessLog
-from tricklecast.app.core.capacity import UNLIMITED
+from tricklecast.app.core.limits import UNLIMITED
 from tricklecast.app.data_plane.plane import DataPlane
 from tricklecast.app.metrics.families import gauges
 

@@ -10,7 +10,6 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.totals import totals_of
 from tricklecast.app.data_plane.plane import DataPlane
 from tricklecast.app.metrics.families import counter, counters, gauge, histogram_s, histograms_s
 from tricklecast.trickle.records import Reason
@@ -32,7 +31,7 @@ class PlaneCollector(Collector):
 
     def _channels(self) -> Iterator[Metric]:
         plane, registry = self._plane, self._plane.registry
-        totals = totals_of(registry.channels.values())
+        totals = registry.totals()
         yield gauge("channels", "Channels that are live.", totals.live)
         yield gauge("channels_draining", "Channels that have ended and are still readable.", totals.draining)
         yield gauge("segments_kept", "Closed segments kept over all channels.", totals.segments)
@@ -43,6 +42,8 @@ class PlaneCollector(Collector):
         )
         yield gauge("held_bytes", "Memory that all segments take.", registry.budget.used)
         evicted = {str(why): n for why, n in registry.evictions().items()}
+        closed = {str(state): float(n) for state, n in registry.journal.closed.items()}
+        yield counters("segments_closed", "Segments that have closed.", "state", closed)
         yield counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
         yield gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)
         yield gauge("readers_waiting", "Readers of a segment that has no byte yet.", totals.waiting)

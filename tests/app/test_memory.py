@@ -161,7 +161,7 @@ def test_stalled_readers_hold_no_copies(filled: tuple[int, Load, Settings]) -> N
     grown, present, settings = filled
     computed = bound(settings, present)
     tight = sum(computed.values()) - CACHES_BYTES - computed["access log"] - computed["tombstones"]
-    tight -= computed["guard accounts"]
+    tight -= computed["storm guard"]
     assert 0.9 * BUDGET <= grown <= tight, json.dumps({"grown": grown, "tight": tight, **computed})
 
 
@@ -196,4 +196,4 @@ def test_what_is_off_takes_nothing(switched_on: dict[str, Any], row: str) -> Non
     nobody = Load(connections=0)
     assert bound(load({}).settings, nobody)[row] == 0
     assert bound(load(switched_on).settings, nobody)[row] > 0
-    assert bound(load({"storm_guard": "off"}).settings, nobody)["guard accounts"] == 0
+    assert bound(load({"storm_guard": "off"}).settings, nobody)["storm guard"] == 0

@@ -74,7 +74,7 @@ def test_the_page_does_not_grow_with_channels() -> None:
 
     def series(channels: int) -> int:
         now = [0.0]
-        plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+        plane = DataPlane(Registry(Limits(), autocreate=True), Options())
         plane.clock = lambda: now[0]
         registry = collectors(plane, None)
         for n in range(channels):

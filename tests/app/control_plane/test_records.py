@@ -20,7 +20,7 @@ SCOPE: dict[str, Any] = {"type": "http", "method": "GET", "path": "/x" * 500, "c
 
 
 def plane(records: list[AccessRecord]) -> DataPlane:
-    registry = Registry(Limits(), autocreate=True, listener=lambda fact: None)
+    registry = Registry(Limits(), autocreate=True)
     return DataPlane(registry, Options(), sink=records.append, node="n")
 
 

@@ -12,8 +12,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.conformance.connection import Connection
 from tricklecast.app.conformance.target import Channel, Target
-from tricklecast.app.core.crowd import CROWD
-from tricklecast.app.core.guard import FORGOTTEN_S, FREE, Answer, Guard
+from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, Answer, StormGuard
 from tricklecast.app.data_plane import guarded
 from tricklecast.app.data_plane.guarded import Guarded
 from tricklecast.trickle.records import AccessRecord
@@ -23,23 +22,21 @@ FOR_EVER_S = 3600.0
 NAMED = {CLIENT: "naive"}
 
 
-class Script(Guard):
+class Script(StormGuard):
     """A guard that writes down what it is told, and holds for as long as the test says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hold_s = 0.0
         self.told: list[tuple[int, Answer]] = []
-        self.got_on: list[bool] = []
+        self.got_on = 0
 
-    def hold(
-        self, client: int, channel: str, seq: int, answer: Answer, now: float, *, connection: int | None = None
-    ) -> float:
+    def hold(self, client: int, channel: str, answer: Answer, seq: int, now: float, *, many: bool) -> float:
         self.told.append((seq, answer))
         return self.hold_s
 
-    def served(self, client: int, channel: str, *, fewer: bool = False) -> None:
-        self.got_on.append(fewer)
+    def progress(self, client: int, channel: str) -> None:
+        self.got_on += 1
 
 
 @contextmanager
@@ -132,47 +129,16 @@ def test_a_new_connection_is_no_new_client(channel: Channel, target: Target, ser
 def test_without_a_name_a_new_connection_may_be_a_new_client(
     channel: Channel, target: Target, server: LocalServer
 ) -> None:
-    """As many as a crowd has members; by address and user agent, since more cannot be told."""
+    """64 answers are free of a client that only its address and user agent tell apart."""
     with stopped_clock(server):
-        for _ in range(CROWD + 1):
+        for _ in range(FREE_FOR_MANY + 1):
             assert target.ask("GET", channel.at(0), {"User-Agent": "naive/1"}).status == 404
         assert target.ask("GET", channel.at(0), {"User-Agent": "another/1"}).status == 404
-    records = reads(server, channel, CROWD + 2)
-    assert [record.guard_ms is not None for record in records] == [False] * CROWD + [True, False]
+    records = reads(server, channel, FREE_FOR_MANY + 2)
+    assert [record.guard_ms is not None for record in records] == [False] * FREE_FOR_MANY + [True, False]
 
 
-def test_a_crowd_looks_for_a_channel_and_one_of_it_loops(channel: Channel, server: LocalServer) -> None:
-    """Twenty without names ask, and ask again as they are told: none is held. The one that does not wait is."""
-    connections = [channel.target.open() for _ in range(20)]
-    with stopped_clock(server) as pass_time:
-        for _ in range(3):
-            for connection in connections:
-                connection.request("GET", channel.at(0))
-                assert connection.response().status == 404
-            pass_time(1.5)
-        assert not any(record.guard_ms is not None for record in reads(server, channel, 60))
-        asked, holds = 0, server.plane.holds
-        while server.plane.holds == holds:
-            connections[0].request("GET", channel.at(0))
-            assert connections[0].response().status == 404
-            asked += 1
-            assert asked <= 20 * FREE + 1, "each of twenty is free to owe as much as one alone"
-
-
-def test_the_guard_forgets_connections_that_close(channel: Channel, server: LocalServer) -> None:
-    """Only those that are there are as many clients."""
-    guard = server.plane.guard
-    assert guard is not None
-    before = guard.connections
-    asking = channel.target.open()
-    asking.request("GET", channel.at(0))
-    asking.response()
-    assert guard.connections == before + 1
-    asking.close()
-    eventually(lambda: guard.connections == before)
-
-
-@pytest.mark.parametrize(("headers", "free"), [({}, CROWD), (NAMED, FREE)], ids=["unnamed", "named"])
+@pytest.mark.parametrize(("headers", "free"), [({}, FREE_FOR_MANY), (NAMED, FREE)], ids=["unnamed", "named"])
 def test_the_same_segment_with_its_bytes_again_and_again(
     headers: dict[str, str], free: int, channel: Channel, server: LocalServer
 ) -> None:
@@ -260,14 +226,14 @@ def test_readers_that_get_on_cost_the_guard_nothing() -> None:
     with scripted() as (_, target, script):
         channel = target.channel()
         channel.publish(0, *[b"%d" % seq for seq in range(50)])
-        before = len(script.got_on)
+        before = script.got_on
         behind = target.open()
         for seq in range(50):
             behind.request("GET", channel.at(seq))
             assert behind.response().body == b"%d" % seq
-        assert (script.told, script.got_on[before:]) == ([(0, Answer.SAME)], [True])
+        assert (script.told, script.got_on - before) == ([(0, Answer.SAME)], 1)
         waiting = channel.read(50)
-        eventually(lambda: script.got_on[before:] == [True, False])
+        eventually(lambda: script.got_on - before == 2)
         channel.publish(50, b"live")
         assert waiting.response().body == b"live"
         waiting.request("GET", channel.at(51))
@@ -282,14 +248,14 @@ def test_a_client_that_is_served_is_reported_once() -> None:
         channel = target.channel()
         channel.publish(0, b"x")
         connection = target.open()
-        before = len(script.got_on)
+        before = script.got_on
         for seq in (9, 1, 9, 9):
             if seq == 1:
                 connection.request("POST", channel.at(1), body=b"y")
             else:
                 connection.request("GET", channel.at(seq))
             connection.response()
-        assert script.got_on[before:] == [False]
+        assert script.got_on - before == 1
         assert script.told == [(9, Answer.AHEAD)] * 3
 
 
@@ -316,28 +282,17 @@ def test_readers_without_names_behind_one_address_are_not_held(
     """As many as fit, all of them at the same segment before one goes on, and with a new connection for each or not."""
     channel.publish(0, b"0", b"1", b"2")
     holds = server.plane.holds
-    connections = [channel.target.open() for _ in range(CROWD if keep_alive else 1)]
+    connections = [channel.target.open() for _ in range(FREE_FOR_MANY if keep_alive else 1)]
     for seq in range(3):
-        for reader in range(CROWD):
+        for reader in range(FREE_FOR_MANY):
             connection = connections[reader] if keep_alive else channel.target.open()
             connection.request("GET", channel.at(seq))
             assert connection.response().body == b"%d" % seq
             if not keep_alive:
                 connection.close()
-    records = reads(server, channel, 3 * CROWD)
+    records = reads(server, channel, 3 * FREE_FOR_MANY)
     assert not any(record.guard_ms for record in records)
     assert server.plane.holds == holds
-
-
-def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: LocalServer) -> None:
-    """Each on its connection: whoever goes on makes room for others."""
-    channel.publish(0, b"0", b"1")
-    for _ in range(2 * CROWD):
-        connection = channel.target.open()
-        for seq in range(2):
-            connection.request("GET", channel.at(seq))
-            assert connection.response().body == b"%d" % seq
-    assert not any(record.guard_ms for record in reads(server, channel, 4 * CROWD))
 
 
 # Loops of every kind are held.
@@ -346,8 +301,8 @@ def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: 
 @pytest.mark.parametrize(
     ("method", "at", "body", "status", "free"),
     [
-        ("GET", "next", None, 200, CROWD),
-        ("HEAD", "1", None, 200, CROWD),
+        ("GET", "next", None, 200, FREE_FOR_MANY),
+        ("HEAD", "1", None, 200, FREE_FOR_MANY),
         ("POST", "", None, 200, FREE),
         ("POST", "0", b"again", 409, FREE),
         ("POST", "900", b"far ahead", 470, FREE),

@@ -10,6 +10,7 @@ from tests.support.limits import check_refused, limited
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tricklecast.app.conformance.connection import Connection
+from tricklecast.app.core.storm_guard import FREE_FOR_MANY
 from tricklecast.app.data_plane.door import MAX_SURPLUS
 
 FORWARDED = "X-Forwarded-For"
@@ -202,7 +203,7 @@ def test_a_client_that_does_not_wait_is_held_back_and_then_let_in() -> None:
         reader = channel.read(0)
         eventually(lambda: server.plane.registry.readers == 1)
         connection = target.open()
-        for _ in range(30):
+        for _ in range(FREE_FOR_MANY + 10):
             connection.request("GET", channel.at("next"))
             if server.plane.holds:
                 break

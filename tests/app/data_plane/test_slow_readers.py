@@ -18,8 +18,8 @@ from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.conformance.target import Channel
-from tricklecast.app.core.lag import PACE_BYTES, Cut
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
+from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
 from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.exchange import Unsent
 from tricklecast.app.sockets import UNSENT_BYTES

@@ -17,7 +17,7 @@ from tricklecast.trickle.records import AccessRecord, Op
 
 def make_plane() -> DataPlane:
     """One without connections."""
-    return DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options(), node="n1")
+    return DataPlane(Registry(Limits(), autocreate=True), Options(), node="n1")
 
 
 def test_the_access_log_is_counted(tmp_path: Path) -> None:

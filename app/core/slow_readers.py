@@ -1,7 +1,7 @@
-"""How far a reader may be behind, and since when it has not moved: who is to be cut off.
+"""Slow readers: how far a reader lags, for how long its connection has taken nothing, and when the server cuts it off.
 
-The lag in bytes and in seconds is about what was published while the reader was there: a backlog that it found is no
-lag. Standing still is about everything that a connection is sent, answers included.
+Lag in bytes and in seconds counts what was published while the reader was there: a backlog that it found is no lag.
+A stall concerns everything that the server sends on a connection, answers included.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 from tricklecast.app.core.segment import Segment
 
 PACE_BYTES: Final = 4 << 10
-"""Who takes less than this in the time that it may lag stands still: 3 kbit/s with the default of 10 s, less than any
-medium has, and more than a peer that takes a byte now and then only to keep its place."""
+"""A peer that takes less than this in the time that a reader may lag stands still: 3 kbit/s with the default of 10 s,
+less than any medium has, and more than a peer takes that reads a byte now and then only to keep its connection."""
 
 
 class Cut(StrEnum):
-    """Why a connection was cut off."""
+    """Why the server cut a connection off."""
 
     BYTES = "lag_bytes"
     AGE = "lag_s"
@@ -32,18 +32,23 @@ class Cut(StrEnum):
 
 @dataclass(slots=True)
 class Stall:
-    """A connection with bytes that its peer does not take: how many, and since when they have been as many."""
+    """A connection whose peer does not take its bytes.
+
+    Attributes:
+        unsent: bytes that the peer had not taken at the time ``since``.
+        since: when it last took as much as :data:`PACE_BYTES`.
+    """
 
     since: float
     unsent: int
 
     def stands_still(self, unsent: int, now: float, limit_s: float) -> bool:
-        """Look again: whether it took too little for too long.
+        """Look again: whether the peer took too little for too long.
 
         Args:
             unsent: bytes that the peer has not taken now.
-            now: the time.
-            limit_s: how long it may take less than :data:`PACE_BYTES`.
+            now: the time in seconds.
+            limit_s: seconds for which the peer may take less than :data:`PACE_BYTES`.
         """
         if self.unsent - unsent >= PACE_BYTES:
             self.since, self.unsent = now, unsent
@@ -51,10 +56,10 @@ class Stall:
 
 
 class Timelines:
-    """When the bytes of segments were published, as exactly as somebody looks.
+    """When the bytes of segments were published, as exactly as :meth:`look` is called often.
 
-    Only segments that have a reader behind are followed, and those only while they have one: nothing is noted for a
-    chunk, and what a follower would have to know of the time before was published just before it fell behind.
+    Only segments with a reader that lags are followed, and only while they have one: no chunk costs anything, and a
+    reader that has just fallen behind lacks only bytes that were published just before.
 
     Args:
         limit_s: how old a byte may get before a reader must have it, in seconds.
@@ -70,7 +75,7 @@ class Timelines:
         return len(self._marks)
 
     def look(self, segments: Iterable[Segment], now: float) -> None:
-        """Note how far these segments are; the others are followed no longer."""
+        """Note the present size of these segments; the others are followed no longer."""
         before, self._marks = self._marks, {}
         for segment in segments:
             marks = self._marks[segment] = before.get(segment) or deque()
@@ -80,18 +85,20 @@ class Timelines:
                 marks.popleft()
 
     def overdue(self, segment: Segment, now: float) -> int:
-        """How many bytes of a segment are so old that every reader who was there must have them."""
+        """How many bytes of a segment are so old that every reader that was there must have them."""
         when, size = self._marks[segment][0]
         return size if now - when >= self._limit_s else 0
 
     def age_s(self, segment: Segment, have: int, now: float) -> float:
-        """For how long a reader that has so many bytes of a segment has lacked the next one, at least.
+        """For how long, at least, a reader has lacked the next byte of a segment.
 
         Args:
+            segment: that it reads.
             have: bytes that it has, or found when it came.
+            now: the time in seconds.
 
         Returns:
-            Seconds; 0 where it lacks nothing, or nobody has looked yet.
+            Seconds; 0 if it lacks nothing, or if :meth:`look` has not noted the segment yet.
         """
         marks = self._marks.get(segment, ())
         at = bisect_right(marks, have, key=itemgetter(1))
