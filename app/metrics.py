@@ -163,6 +163,8 @@ class PlaneMetrics(Collector):
             "preconnects", "Publishers that are connected and have not begun their segment.", totals.preconnected
         )
         yield _gauge("held_bytes", "Memory that all segments take.", registry.budget.used)
+        closed = {str(state): float(n) for state, n in registry.journal.closed.items()}
+        yield _counters("segments_closed", "Segments that have closed.", "state", closed)
         evicted = {str(why): n for why, n in registry.evictions().items()}
         yield _counters("segments_evicted", "Segments that have left their windows.", "reason", evicted)
         yield _gauge("readers", "Exchanges reading a segment, waiting ones included.", registry.readers)

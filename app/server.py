@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any, Final, cast
 
@@ -47,7 +48,14 @@ from tricklecast.trickle.records import Event
 _LOGGER = logging.getLogger(__name__)
 
 SWEEP_S: Final = 0.25
-"""Period of the server's one timer, and so the precision of all graces, drains and time-outs."""
+"""How often the data plane does what is due: time-outs of connections, lag, interim answers."""
+
+LOOK_S: Final = 0.05
+"""How often the sweeper asks the registry for its next deadline, which a request may have set a moment ago. The
+shortest grace (0.2 s for a POST that was overtaken) is longer, so it ends on time."""
+
+LEAST_SLEEP_S: Final = 0.01
+"""The sweeper sleeps at least so long, however many deadlines follow each other."""
 
 _UNUSED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -118,15 +126,11 @@ async def _serve(
     log = _access_log(settings, node)
     loop = asyncio.get_running_loop()
     changefeed = Changefeed(loop.call_soon, loop.time)
-
-    def on_fact(fact: Fact) -> None:
-        if log is not None:
-            _log_fact(log, fact)
-        if settings.changefeed:
-            changefeed.note(fact)
-
     journal = Journal()
-    journal.subscribe(on_fact, ChannelCreated, ChannelEnded)
+    if log is not None:
+        journal.subscribe(partial(_log_fact, log), ChannelCreated, ChannelEnded)
+    if settings.changefeed:
+        journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
     registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
     access = Access(settings, node)
     sink = log.put if log else None
@@ -158,14 +162,24 @@ async def _serve(
 
 
 async def sweep(plane: DataPlane) -> None:
-    """Let the data plane do what is due, four times a second, until cancelled; measures the event loop's lag."""
+    """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
+    tick_at = plane.clock() + SWEEP_S
     while True:
-        due = plane.clock() + SWEEP_S
-        await asyncio.sleep(SWEEP_S)
+        now = plane.clock()
+        deadline = plane.registry.next_deadline()
+        wake_at = min(tick_at, now + LOOK_S)
+        if deadline is not None:
+            wake_at = min(wake_at, deadline)
+        wake_at = max(wake_at, now + LEAST_SLEEP_S)
+        await asyncio.sleep(wake_at - now)
         now = plane.clock()
         # A timer may come a little early: it is set in whole milliseconds.
-        plane.loop_lag.add(max(0, int((now - due) * 1_000_000)))
-        plane.tick(now)
+        plane.loop_lag.add(max(0, int((now - wake_at) * 1_000_000)))
+        if now >= tick_at:
+            plane.tick(now)
+            tick_at = now + SWEEP_S
+        elif deadline is not None and deadline <= now:
+            plane.expire(now)
 
 
 class Server(uvicorn.Server):

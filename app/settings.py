@@ -22,12 +22,12 @@ from pydantic_settings import (
 )
 
 from tricklecast.app.access.settings import AccessSettings
-from tricklecast.app.core.drain import Drain
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.data_plane.client_address import Network
 from tricklecast.app.data_plane.context import Options
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
+from tricklecast.app.shutdown import Drain
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from uvicorn.server import ServerState
 
-from tricklecast.app.core.drain import Drain
+from tricklecast.app.core.results import COME_BACK_S
 from tricklecast.app.data_plane.context import DataPlane
 
 TICK_S: Final = 0.1
@@ -16,6 +18,56 @@ TICK_S: Final = 0.1
 
 CLEAN_UP_S: Final = 1.0
 """Time for connections to close, and then for tasks of the control plane to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """The plan of a server's last seconds.
+
+    The server sends each waiting client away at a random moment of the first ``spread_s``. A client that is sent away,
+    or that comes anew, is told to come back when the successor answers, which cannot be before this server has ended,
+    and then at a random moment of as long a time again. So the successor meets clients at the rate at which they left,
+    and not all in one second.
+
+    Attributes:
+        begun_at: seconds of the data plane's clock.
+        spread_s: time over which waiting clients are sent away.
+        deadline_s: how long running exchanges may take, from the beginning of the drain.
+        restart_s: time from the end of this server until its successor answers; 0: other servers answer already.
+    """
+
+    begun_at: float
+    spread_s: float
+    deadline_s: float
+    restart_s: float
+
+    def send_away_after(self, share: float) -> float:
+        """Seconds from the beginning after which one waiting client is sent away.
+
+        Args:
+            share: drawn evenly between 0 and 1, for each client anew.
+        """
+        return share * self.spread_s
+
+    def come_back_s(self, now: float) -> tuple[int, int]:
+        """Shortest and longest time, in seconds, after which a client that is sent away now is to come back."""
+        if not self.restart_s:
+            return COME_BACK_S
+        # Until all waiting clients are sent away the server may end then; later only the deadline is certain.
+        stays_s = self.spread_s if now < self.begun_at + self.spread_s else self.deadline_s
+        shortest = ceil(max(0.0, self.begun_at + stays_s - now) + self.restart_s)
+        return shortest, shortest + max(ceil(self.spread_s), COME_BACK_S[1]) - 1
+
+    def is_over(self, now: float, *, connected: bool, busy: bool) -> bool:
+        """Whether the drain is over.
+
+        Args:
+            connected: there are connections, which may still bring a request.
+            busy: exchanges are running on them.
+        """
+        if now >= self.begun_at + self.deadline_s or not connected:
+            return True
+        return not busy and now >= self.begun_at + self.spread_s
 
 
 async def drain(plane: DataPlane, plan: Drain, hurry: Callable[[], Awaitable[bool]]) -> None:

@@ -51,6 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "settings",
         "data_plane.answers",
         "data_plane.cors",
+        "data_plane.client_address",
         "data_plane.delegating",
         "data_plane.identity",
         "data_plane.plane",

@@ -219,11 +219,12 @@ class Channel:
 
     def first_free(self) -> int:
         """The first seq at or after the head that has no writer. Amortised O(log n), however many have one."""
-        while self._freed.pop(self.next_seq - 1) is not None:
-            pass
-        if (freed := self._freed.next) is not None:
-            return int(freed)
-        seq = max(self.next_seq, self._unreserved)
+        if self._freed.times:
+            while self._freed.pop(self.next_seq - 1) is not None:
+                pass  # settled since
+            if (freed := self._freed.next) is not None:
+                return int(freed)
+        seq = self._unreserved if self._unreserved > self.next_seq else self.next_seq
         while (segment := self.segments.get(seq)) is not None and segment.writer is not None:
             seq += 1
         self._unreserved = seq
@@ -310,7 +311,9 @@ class Channel:
         outcome = writer.settle(Verdict.COMPLETE if segment.size else Verdict.EMPTY)
         self.active_at = now
         self._close(segment, FINISH, now)
-        self._tell()
+        self._notify()
+        if self._faults.noted:
+            self._faults.deliver()
         return outcome
 
     def abort(self, writer: Writer, now: float) -> None:
@@ -478,20 +481,20 @@ class Channel:
         """A segment got its first byte."""
         self._open[segment.seq] = self._waiting.pop(segment.seq)
         segment.opened_at = now
-        self._deadlines.clear(segment)
+        if self._deadlines.times:
+            self._deadlines.clear(segment)
         self._journal.segment_opened(self.name, self.epoch, segment.seq)
-        for passed in self._advance(segment.seq, now):
-            self._close(passed, SKIP, now)
+        if segment.seq >= self.next_seq:
+            for passed in self._advance(segment.seq, now):
+                self._close(passed, SKIP, now)
 
     def _advance(self, seq: int, now: float) -> list[Segment]:
-        """Move the head past a seq: the one place where it moves (section 1), and never down.
+        """Move the head past a seq at or after it: the one place where it moves (section 1), so never down.
 
         Returns:
             The waiting segments that the head has passed and that are not spared; the caller skips them.
         """
         head = self.next_seq
-        if seq < head:
-            return []
         self.next_seq = seq + 1
         if seq == head:
             return []
@@ -509,14 +512,15 @@ class Channel:
         """Close a segment, and with it those that its closing settles: the one place where segments close.
 
         Those are the waiting segments that the head passes and that are not spared, and below a complete segment the
-        open ones to which no publisher will come back. None of them moves the head or completes, so none settles others.
+        open ones to which no publisher will come back. None of them moves the head or completes, so none closes others.
         Readers hear of it in :meth:`_notify`.
         """
         segment.close(event, now)
         closed = [segment]
-        for passed in self._advance(segment.seq, now):
-            passed.close(SKIP, now)
-            closed.append(passed)
+        if segment.seq >= self.next_seq:
+            for passed in self._advance(segment.seq, now):
+                passed.close(SKIP, now)
+                closed.append(passed)
         if segment.complete:
             for orphan in self._open.values():
                 if orphan.seq < segment.seq and orphan.writer is None and orphan.key is None:
@@ -525,20 +529,26 @@ class Channel:
         for one in closed:
             self._waiting.pop(one.seq, None)
             self._open.pop(one.seq, None)
-            self._deadlines.clear(one)
+            if self._deadlines.times:
+                self._deadlines.clear(one)
             self._woken.append(one)
             self._journal.segment_closed(self.name, self.epoch, one.seq, one.state, one.size)
-            self.window.keep(one)
+            if self.window.keep(one):
+                self._expect_eviction()
             self.window.evict(now)
-        if (when := self.window.next_deadline) is not None:
-            self._schedule(self, when)
 
     def _evicted(self, segment: Segment) -> None:
         """A segment has left the window for good: a late POST for it is a POST for a closed segment."""
         del self.segments[segment.seq]
         self.floor = max(self.floor, segment.seq + 1)
+        self._expect_eviction()
 
     # When segments change by themselves.
+
+    def _expect_eviction(self) -> None:
+        """Another segment has become the oldest of the window: set the time when it leaves."""
+        if (when := self.window.next_deadline) is not None:
+            self._schedule(self, when)
 
     def _expect(self, segment: Segment, when: float) -> None:
         """Something is due for this segment at ``when``, or at its present deadline if that is earlier."""

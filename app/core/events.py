@@ -20,6 +20,7 @@ class EndReason(StrEnum):
     DELETED = "deleted"
     IDLE = "idle"
     FAULT = "fault"
+    """The server found its state unsound (a fault of the server itself)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,10 +61,10 @@ def check_channel(channel: Channel) -> None:
     assert not channel._woken, "every reader of a closed segment was woken"
     assert not channel._preempted, "every preempted writer was told"
     assert set(channel._deadlines.times) <= set(channel.unclosed), "only an unclosed segment has a deadline"
-    reserved = [seq for seq in range(channel.next_seq, channel._unreserved) if (s := segments.get(seq)) and s.writer]
-    free = set(range(channel.next_seq, channel._unreserved)).difference(reserved)
+    unreserved = range(channel.next_seq, channel._unreserved)
+    free = {seq for seq in unreserved if (segment := segments.get(seq)) is None or segment.writer is None}
     freed = {seq for seq in channel._freed.times if seq >= channel.next_seq}
-    assert freed == free, "the first free seq is found"
+    assert channel.ended or freed == free, "the first free seq is known"
     for seq, segment in segments.items():
         assert segment.seq == seq, "a segment is filed under its own seq"
         _check_segment(channel, seq)
@@ -85,9 +85,9 @@ def _check_segment(channel: Channel, seq: int) -> None:
     segment = channel.segments[seq]
     deadline = channel.deadline(segment)
     offsets = [0, *accumulate(sum(map(len, decode_frame(frame))) for frame in segment.frames)]
-    assert segment.offsets.tolist() == offsets, "the offsets count the bytes of the frames"
     size = offsets[-1]
     assert segment.size == size <= channel._limits.segment_bytes, "size counts what the frames hold"
+    assert segment.offsets.tolist() == offsets, "the offsets count the bytes of the frames"
     cost = SEGMENT_COST + sum(len(frame) + FRAME_COST for frame in segment.frames)
     assert segment.cost == cost, "the cost counts the frames as they are held"
     assert 0 <= segment.body_at <= size, "a body begins within its segment"

@@ -71,17 +71,12 @@ class Registry:
 
     @property
     def on_fault(self) -> OnFault:
-        """Told of each exception of a reader, a publisher or a journal listener."""
+        """Called with a cursor, writer's owner or journal listener that raised, and its exception."""
         return self._faults.on_fault
 
     @on_fault.setter
     def on_fault(self, on_fault: OnFault) -> None:
         self._faults.on_fault = on_fault
-
-    def drop(self, channel: Channel) -> None:
-        """Forget a channel whose state is not sound."""
-        if self.channels.get(channel.name) is channel:
-            del self.channels[channel.name]
 
     # Channels.
 
@@ -133,6 +128,21 @@ class Registry:
         self._end(channel, now, reason)
         self._deliver_faults()
         return None
+
+    def drop(self, channel: Channel) -> None:
+        """Forget a channel that cannot be ended, because a fault of the server left its state unsound.
+
+        Its readers are cut off. Its writers keep writing to segments that no reader will find.
+        """
+        if self.channels.get(channel.name) is not channel:
+            return
+        del self.channels[channel.name]
+        if not is_reserved(channel.name):
+            self.capacities.channels.give_back()
+        self.journal.channel_ended(channel.name, channel.epoch, channel.next_seq, EndReason.FAULT)
+        for segment in list(channel.segments.values()):
+            segment.evict_readers(self._faults)
+        self._deliver_faults()
 
     def live(self, name: str) -> Channel | None:
         """The channel of that name, unless it has ended."""
@@ -223,7 +233,8 @@ class Registry:
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)
             found.content_type = found.content_type or content_type
-        self._deliver_faults()
+        if self._faults.noted:
+            self._faults.deliver()
         return answer
 
     def would_write(self, name: str, seq: int) -> int:

@@ -66,10 +66,13 @@ class Window:
         """When the oldest segment leaves because of its age."""
         return self._ages_out_at() if len(self._segments) > 1 else None
 
-    def keep(self, segment: Segment) -> None:
+    def keep(self, segment: Segment) -> bool:
         """Take in a segment that has just closed (usually the newest, but segments may overlap).
 
         The budget has counted the segment since its first byte; one without a byte is counted from now on.
+
+        Returns:
+            Whether :attr:`next_deadline` may be another one now.
         """
         if not segment.size:
             self._budget.charge(segment.cost)
@@ -82,6 +85,7 @@ class Window:
         self.cost += segment.cost
         if self.cost > self.bound or len(segments) <= 2:
             self._budget.grew(self)
+        return len(segments) == 2 or segments[0] is segment
 
     def completed_after(self, seq: int) -> bool:
         """Whether a segment newer than ``seq`` was ended by its publisher, with at least one byte."""
@@ -90,11 +94,11 @@ class Window:
     def evict(self, now: float) -> None:
         """Let go of the oldest segments until no limit is exceeded."""
         while (why := self._exceeds(now)) is not None:
-            self._evict_oldest(why)
+            self._drop_oldest(why)
 
     def make_room(self) -> Segment:
         """Let go of the oldest segment, and return it, because its memory is needed. Only the budget calls this."""
-        return self._evict_oldest(Eviction.BUDGET)
+        return self._drop_oldest(Eviction.BUDGET)
 
     def clear(self) -> None:
         """The channel's life is over: let go of everything. The budget no longer knows the window."""
@@ -105,17 +109,14 @@ class Window:
             _nobody  # the channel: a cycle that only a full garbage collection, which is rare, would find
         )
 
-    def _evict_oldest(self, why: Eviction) -> Segment:
-        self.evicted[why] += 1
-        segment = self._drop_oldest()
-        self._on_evicted(segment)
-        return segment
-
-    def _drop_oldest(self) -> Segment:
+    def _drop_oldest(self, why: Eviction | None = None) -> Segment:
         segment = self._segments.pop(0)
         self.bytes -= segment.size
         self.cost -= segment.cost
         self._budget.release(segment)
+        if why is not None:
+            self.evicted[why] += 1
+            self._on_evicted(segment)
         return segment
 
     def _exceeds(self, now: float) -> Eviction | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import formatdate
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -228,12 +229,12 @@ class DataPlane:
             self._end_if_unsound(channel)
 
     def core_fault(self, party: object, error: Exception) -> None:
-        """A reader or a publisher raised when the core told it of a change; the core has told all others."""
-        failed = getattr(party, "failed", None)
-        if failed is not None:
-            failed(error)
-        else:
-            self.fault("while telling of a change", error)
+        """A reader or a publisher raised when the core told it of a change; the core has told all others.
+
+        The change may still be going on, and the core must not be called back from here.
+        """
+        failed = getattr(party, "failed", None) or partial(self.fault, "while a change was told")
+        asyncio.get_running_loop().call_soon(failed, error)
 
     def _end_if_unsound(self, name: str) -> None:
         """End a channel whose invariants do not hold any more, so that its clients see that it is over."""
@@ -251,6 +252,13 @@ class DataPlane:
                 self.registry.drop(channel)
 
     # The sweeper's work.
+
+    def expire(self, now: float) -> None:
+        """Let the core do what is due."""
+        try:
+            self.registry.expire(now)
+        except Exception as error:
+            self.fault("in the sweeper (core)", error)
 
     def tick(self, now: float) -> None:
         """Do what is due. The sweeper calls this a few times a second; a fault in one part does not keep the others."""

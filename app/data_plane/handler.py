@@ -302,7 +302,7 @@ def _repeats(connection: Caller, request: Request, route: Route, channel: Channe
         if last is None or last[0] != life or last[1] >= segment.seq:
             answer = Answer.SAME if segment.size else Answer.EMPTY
             return _delay(connection, request, route, answer, segment.seq)
-    if connection.watched:
+    if connection.watched and request.method != b"HEAD":
         _progress(connection, request, route)
     return None
 

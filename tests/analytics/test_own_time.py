@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tricklecast.analytics.own_time import LONGEST_HOLD_US, at_once, own_us, own_us_sql
-from tricklecast.app.core.guard import LONGEST_HOLD_S
+from tricklecast.app.core.storm_guard import LONGEST_HOLD_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tricklecast.analytics.rhythm import Backoff, Seen, tempo
-from tricklecast.app.core.guard import Answer, Guard
+from tricklecast.app.core.storm_guard import Answer, StormGuard
 
 SECOND = 1_000_000
 START = 1_760_000_000_123_456
@@ -43,9 +43,9 @@ def arrivals(gaps: Sequence[float]) -> list[int]:
 
 def held(gaps: Sequence[float]) -> tuple[list[int], list[int]]:
     """When a client with these pauses of its own arrives whom the storm guard holds, and for how long, milliseconds."""
-    guard, times, holds = Guard(), [START], list[float]()
+    guard, times, holds = StormGuard(), [START], list[float]()
     for gap in (*gaps, 0.0):
-        holds.append(guard.hold(1, "c", 0, Answer.MISSING, times[-1] / SECOND))
+        holds.append(guard.hold(1, "c", Answer.MISSING, 0, times[-1] / SECOND, many=False))
         times.append(times[-1] + round((holds[-1] + gap) * SECOND))
     return times[:-1], [int(1000 * hold) for hold in holds]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
-from tricklecast.app.core.guard import CLIENTS
+from tricklecast.app.core.storm_guard import BUCKETS
 from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
 from tricklecast.app.data_plane.protocol import UNSPLIT
 from tricklecast.app.data_plane.reader import TURN_BYTES
@@ -31,8 +31,8 @@ RECORD_BYTES: Final = 2304
 TOMBSTONE_BYTES: Final = 1 << 10
 """What is remembered of a channel that has ended, with the longest name."""
 
-ACCOUNT_BYTES: Final = 1 << 10
-"""An account of the storm guard, with the longest name of a channel."""
+BUCKET_BYTES: Final = 1 << 10
+"""A bucket of the storm guard, with the longest name of a channel."""
 
 ADDRESS_BYTES: Final = 512
 """An address that is told apart."""
@@ -88,7 +88,7 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
         "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + READ_BYTES),
         "overtaking requests": min(MAX_OVERTAKING, load.overtaking) * READ_BYTES,
         "copies for readers": load.copying * (TURN_BYTES + 2 * READ_BYTES),
-        "guard accounts": CLIENTS * ACCOUNT_BYTES if options.storm_guard else 0,
+        "storm guard": BUCKETS * BUCKET_BYTES if options.storm_guard else 0,
         "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,
         "tokens": settings.token_cache * TOKEN_BYTES if settings.has_tokens else 0,
         "webhook": MAX_CACHED * DECISION_BYTES + MAX_WAITING * QUESTION_BYTES if settings.webhook_url else 0,

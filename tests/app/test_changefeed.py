@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tests.support.local import local_server
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.tools.conformance.connection import Connection
@@ -19,7 +20,9 @@ class Bench:
     def __init__(self) -> None:
         self.later: list[Callable[[], None]] = []
         self.feed = Changefeed(lambda function: self.later.append(function), lambda: 1.0)
-        self.registry = Registry(Limits(), autocreate=True, listener=self.feed.note)
+        journal = Journal()
+        journal.subscribe(self.feed.note, ChannelCreated, ChannelEnded)
+        self.registry = Registry(Limits(), autocreate=True, journal=journal)
 
     def run(self) -> None:
         later, self.later = self.later, []

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.memory_bound import (
-    ACCOUNT_BYTES,
     ADDRESS_BYTES,
+    BUCKET_BYTES,
     DECISION_BYTES,
     QUESTION_BYTES,
     RECORD_BYTES,
@@ -44,18 +44,17 @@ def name(number: int) -> str:
 
 
 def tombstones() -> Callable[[], int]:
-    registry = Registry(Limits(tombstones=ENTRIES, channel_drain_s=0.0), autocreate=True, listener=lambda fact: None)
+    registry = Registry(Limits(tombstones=ENTRIES, channel_drain_s=0.0), autocreate=True)
     for number in range(ENTRIES + TOO_MANY):
         registry.create(name(number), "", 0.0)
         registry.end(name(number), 0.0)
     return lambda: len(registry._tombstones)
 
 
-def accounts() -> Callable[[], int]:
-    guard = Guard(ENTRIES)
+def buckets() -> Callable[[], int]:
+    guard = StormGuard(ENTRIES)
     for number in range(ENTRIES + TOO_MANY):
-        for seq in range(1000, 1020):
-            guard.hold(2**60 + number, name(number), seq, Answer.SAME, 0.0)
+        guard.hold(2**60 + number, name(number), Answer.SAME, 1000 + number, 0.0, many=False)
     return lambda: len(guard)
 
 
@@ -121,7 +120,7 @@ def records() -> Callable[[], int]:
     ("fill", "entries", "at_most"),
     [
         (tombstones, ENTRIES, TOMBSTONE_BYTES),
-        (accounts, ENTRIES, ACCOUNT_BYTES),
+        (buckets, ENTRIES, BUCKET_BYTES),
         (addresses, ENTRIES, ADDRESS_BYTES),
         (decisions, MAX_CACHED, DECISION_BYTES),
         (questions, MAX_WAITING, QUESTION_BYTES),

@@ -12,8 +12,8 @@ from tests.properties.model import Post, World
 from tricklecast.app.core.limits import Limits
 
 CI: Final = settings(
-    max_examples=600,
-    stateful_step_count=50,
+    max_examples=150,
+    stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
     print_blob=False,
 )
@@ -21,13 +21,13 @@ CI: Final = settings(
 
 LIMITS: Final = st.builds(
     Limits,
-    segment_bytes=st.sampled_from([4, 9, 1000]),
+    segment_bytes=st.sampled_from([4, 9, 1000, 5000]),
     window_segments=st.sampled_from([1, 2, 3, 50]),
-    window_bytes=st.sampled_from([5, 12, 1000]),
+    window_bytes=st.sampled_from([5, 12, 1000, 5001]),
     window_age_s=st.sampled_from([4.0, 60.0]),
-    total_bytes=st.sampled_from([900, 1800, 3500, 6500, 100_000]),
+    total_bytes=st.sampled_from([1000, 1900, 3700, 6900, 100_000, 10_000_000]),
     channels=st.sampled_from([1, 2, 9]),
-    readers=st.sampled_from([1, 3, 5, 50]),
+    readers=st.sampled_from([1, 3, 5, 50, 10_000, 10_000, 10_000]),
     readers_per_channel=st.sampled_from([None, None, 1, 4]),
     publishers=st.sampled_from([None, None, 1, 5]),
     publisher_grace_s=st.sampled_from([0.0, 5.0]),
@@ -175,6 +175,52 @@ class RegistryMachine(RuleBasedStateMachine):
     def abort(self, which: int) -> None:
         self.world.abort(self._post(which))
 
+    @rule(name=CHANNELS, short_by=st.sampled_from([0, 0, 1, -1]), pieces=st.integers(1, 3))
+    def publish_large(self, name: str, short_by: int, pieces: int) -> None:
+        """A segment about as large as one may be; a window, or the whole budget, may hold no other one."""
+        size = self.world.limits.segment_bytes - short_by
+        self.publish(name, [size // pieces] * (pieces - 1) + [size - size // pieces * (pieces - 1)])
+
+    @rule(
+        wait=st.sampled_from([(), (0,), (0, 1)]),
+        seqs=st.sampled_from([(1, 3, 5), (1, 3), (2, 4), (1,), (3, 1)]),
+        large=MOSTLY,
+        seconds=st.sampled_from([None, 0.0, 0.2, 3.0]),
+    )
+    def overtake(self, wait: tuple[int, ...], seqs: tuple[int, ...], large: bool, seconds: float | None) -> None:
+        """Segments beyond the head are published before those that readers wait for; the last one may be large."""
+        head = self.world.head("a")
+        for seq in wait:
+            self.world.read("a", head + seq, attach=True, leaves=True)
+        for number, seq in enumerate(seqs, start=1):
+            posts = len(self.world.posts)
+            self._reserve("a", head + seq, "", False, None)
+            if len(self.world.posts) > posts:
+                size = self.world.limits.segment_bytes if large and number == len(seqs) else 1
+                self.world.finish(self.world.posts[-1], [size])
+        if seconds is not None:
+            self.world.pass_time(seconds, expire=True)
+
+    @rule(
+        name=CHANNELS,
+        n=st.sampled_from([3, 3, 30, 30, 1500]),
+        waiting=MOSTLY,
+        abandon=MOSTLY,
+        jump=st.sampled_from([None, 0, 1, 7]),
+    )
+    def preconnect_many(self, name: str, n: int, waiting: bool, abandon: bool, jump: int | None) -> None:
+        """Preconnects with a reader each; their publishers go, and one resumes beyond all of them."""
+        head = self.world.head(name)
+        posts = self.world.preconnect_many(name, n, waiting=waiting)
+        if abandon:
+            for post in posts:
+                self.world.abort(post, bulk=True)
+        if jump is not None:
+            granted = len(self.world.posts)
+            self._reserve(name, max(self.world.head(name), head + n + jump), "", True, None)
+            if len(self.world.posts) > granted:
+                self.world.append(self.world.posts[-1], [1])
+
     @rule(name=CHANNELS, offset=OFFSETS)
     def close_segment(self, name: str, offset: int) -> None:
         self.world.close_segment(name, max(0, self.world.head(name) + offset))
@@ -186,6 +232,14 @@ class RegistryMachine(RuleBasedStateMachine):
     @rule(name=CHANNELS, seq=st.sampled_from([-1, -1, -2, -3, -5]), attach=MOSTLY, leaves=st.booleans())
     def read_from_head(self, name: str, seq: int, attach: bool, leaves: bool) -> None:
         self.world.read(name, seq, attach=attach, leaves=leaves)
+
+    @rule(name=CHANNELS, seq=st.sampled_from([-1, -1, -2, -5]), post=st.booleans(), key=st.sampled_from([None, "k1"]))
+    def faulty(self, name: str, seq: int, post: bool, key: str | None) -> None:
+        """A reader that raises when it is woken or evicted, or a publisher that raises when it is preempted."""
+        if post:
+            self.world.reserve(name, -1, content_type="", reset=False, key=key, faulty=True)
+        else:
+            self.world.read(name, seq, attach=True, leaves=False, faulty=True)
 
     @rule(name=CHANNELS, offset=OFFSETS, attach=MOSTLY, leaves=st.booleans())
     def read(self, name: str, offset: int, attach: bool, leaves: bool) -> None:

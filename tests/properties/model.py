@@ -12,15 +12,22 @@ from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 
 from tests.properties.room import Room
-from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
+from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.events import (
+    ChannelCreated,
+    ChannelEnded,
+    EndReason,
+    Fact,
+    Journal,
+    SegmentClosed,
+    SegmentOpened,
+)
 from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from tricklecast.app.core.segment import Segment, State, decode_frame
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.segment import Segment, State, Writer, decode_frame
 from tricklecast.app.core.window import Eviction
-from tricklecast.app.core.writer import Outcome, Verdict, Writer
 
 
 def stored_bytes(segment: Segment) -> bytes:
@@ -29,12 +36,16 @@ def stored_bytes(segment: Segment) -> bytes:
 
 
 def memory(frames: Sequence[int]) -> int:
-    """What a segment with frames of these sizes takes: 768 bytes, and 64 beside each frame."""
-    return 768 + sum(64 + size for size in frames)
+    """What a segment with frames of these sizes takes: 832 bytes, and 72 beside each frame."""
+    return 832 + sum(72 + size for size in frames)
 
 
 def _cost(segment: Segment) -> int:
     return memory([len(frame) for frame in segment.frames])
+
+
+class Injected(Exception):
+    """What a faulty cursor, or a faulty owner of a writer, raises."""
 
 
 class Life:
@@ -73,6 +84,7 @@ class Post:
         key: of its body, if it has one; all bodies with one key and seq in one life are the same, byte by byte.
         attempt: which attempt at that body.
         given: bytes of it that were given to the core.
+        faulty: called before it raises; ``None`` if it does not.
         answer: what the core returned to end it.
         told: what it was told because somebody else ended it.
     """
@@ -84,11 +96,15 @@ class Post:
     life: Life | None = None
     answer: Outcome | None = None
     told: Outcome | None = None
+    faulty: Callable[[object], None] | None = None
 
     def preempted(self, outcome: Outcome) -> None:
         assert self.told is None, "a writer is told once"
         assert self.answer is None, "a writer that has its answer is told nothing more"
         self.told = outcome
+        if self.faulty is not None:
+            self.faulty(self)
+            raise Injected
 
 
 class Reader:
@@ -97,10 +113,18 @@ class Reader:
     Args:
         leave: called to detach it: from within the wake that shows it the end if it ``leaves`` then, or when its
             segment's memory is needed.
+        faulty: called before it raises; ``None`` if it does not.
     """
 
     def __init__(
-        self, life: Life, channel: Channel, segment: Segment, leave: Callable[[Reader], None], *, leaves: bool
+        self,
+        life: Life,
+        channel: Channel,
+        segment: Segment,
+        leave: Callable[[Reader], None],
+        *,
+        leaves: bool,
+        faulty: Callable[[object], None] | None = None,
     ) -> None:
         self.life = life
         self.channel = channel
@@ -111,10 +135,14 @@ class Reader:
         self.saw_close = segment.closed
         self._leave = leave
         self._leaves = leaves
+        self.faulty = faulty
         self.pull()
 
     def wake(self) -> None:
         assert not self.saw_close, "nobody is woken after the end"
+        if self.faulty is not None:
+            self.faulty(self)
+            raise Injected
         self.saw_close = self.segment.closed
         if not self.paused:
             self.pull()
@@ -125,6 +153,9 @@ class Reader:
         assert self.segment.closed, "what is being written is never evicted"
         assert self.channel.segments.get(self.segment.seq) is not self.segment, "nor are readers of what is kept"
         self._leave(self)
+        if self.faulty is not None:
+            self.faulty(self)
+            raise Injected
 
     def pull(self) -> None:
         for frame in self.segment.frames[self.frames_read :]:
@@ -166,8 +197,9 @@ class World:
     def __init__(self, limits: Limits, *, autocreate: bool) -> None:
         self.limits = limits
         self.now = 1000.0
-        hear = self._hear
-        self.registry = Registry(limits, autocreate=autocreate, listener=hear, segment_listener=hear)
+        journal = Journal()
+        journal.subscribe(self._hear, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
+        self.registry = Registry(limits, autocreate=autocreate, journal=journal, on_fault=self._note_fault)
         self.posts: list[Post] = []
         self.readers: list[Reader] = []
         self.departed: list[Reader] = []
@@ -175,6 +207,8 @@ class World:
         self.crowds: dict[Channel, Crowd] = {}
         self.lives: dict[tuple[str, int], Life] = {}
         self.newest: dict[str, Life] = {}
+        self.raised: list[object] = []
+        self.faults: list[object] = []
         self.facts = 0
         self.closings = 0
         self._expiring = False
@@ -203,10 +237,19 @@ class World:
         life.content_type = life.content_type or content_type
 
     def reserve(
-        self, name: str, seq: int, *, content_type: str, reset: bool, key: str | None, attempt: int = 1
+        self,
+        name: str,
+        seq: int,
+        *,
+        content_type: str,
+        reset: bool,
+        key: str | None,
+        attempt: int = 1,
+        faulty: bool = False,
     ) -> None:
         before, valid, post = self._picture(), self._valid_posts(), Post(key, attempt)
-        existed = name in self.registry.channels and seq in self.registry.channels[name].segments
+        post.faulty = self.raised.append if faulty else None
+        existing = set(self.registry.channels[name].segments) if name in self.registry.channels else set()
         drained = name in self.newest and self.live(name) is None and name in self.registry.channels
         answer = self.registry.reserve(
             name, seq, post, self.now, content_type=content_type, reset=reset, key=key, attempt=attempt
@@ -216,11 +259,12 @@ class World:
                 assert not drained or seq == 0 or reset, "a latecomer resurrects nothing"
                 life = self._expect_live(name)
                 life.content_type = life.content_type or content_type
-                self._granted(post, answer, seq, valid, anywhere=reset or existed)
+                self._granted(post, answer, seq, valid, anywhere=reset or answer.segment.seq in existing)
                 if reset:
-                    opened = [s.seq for s in answer.channel.unclosed if s.state is State.OPEN]
+                    opened = [s.seq for s in self.registry.channels[name].unclosed if s.state is State.OPEN]
                     assert all(seq >= answer.segment.seq for seq in opened), "a reset closes what is open below it"
-            case AlreadyStored(segment=segment):
+            case AlreadyStored(seq=stored):
+                segment = self.registry.channels[name].segments[stored]
                 assert self._picture() == before, "a retry of what is stored changes nothing"
                 assert key is not None
                 assert segment.state in (State.COMPLETE, State.EMPTY)
@@ -231,6 +275,31 @@ class World:
                     self._check_conflict(name, answer.seq, post, valid)
                 else:
                     self._check_refusal(name, answer, reset=reset)
+
+    def preconnect_many(self, name: str, n: int, *, waiting: bool) -> list[Post]:
+        """Reserve so many free seqs, and have a reader wait for each; as many as the limits allow."""
+        posts: list[Post] = []
+        live = self.live(name)
+        taken = {_granted_to(post)[0].segment.seq for post in self._valid_posts() if post.life is live}
+        for _ in range(n):
+            post = Post()
+            writer = self.registry.reserve(name, -1, post, self.now)
+            if not isinstance(writer, Writer):
+                break
+            life, segment = self._expect_live(name), writer.segment
+            free = next(seq for seq in count(life.head) if seq not in taken)
+            assert segment.seq == free, "a publisher that names no seq gets the first free one"
+            taken.add(free)
+            post.writer, post.life = writer, life
+            life.bodies[segment.seq] = [(None, 0)]
+            posts.append(post)
+            self.posts.append(post)
+            if waiting and not self._refused_readers(name, join=False):
+                resolution = self.registry.resolve(name, segment.seq)
+                assert isinstance(resolution, Wait)
+                assert resolution.segment is segment
+                self._attach(life, resolution.channel, segment, leaves=True)
+        return posts
 
     def _unclosed(self, name: str) -> set[int]:
         return {segment.seq for segment in self.registry.channels[name].unclosed}
@@ -350,9 +419,10 @@ class World:
             assert writer.segment.seq in life.closed, "an ended body closes its segment"
             life.advance(writer.segment.seq)
 
-    def abort(self, post: Post) -> None:
+    def abort(self, post: Post, *, bulk: bool = False) -> None:
+        """A publisher's connection breaks; of one among many (``bulk``) the rest of the world is not compared."""
         writer, _ = _granted_to(post)
-        before, stale = self._picture(), writer.outcome
+        before, stale = None if bulk else self._picture(), writer.outcome
         writer.channel.abort(writer, self.now)
         if stale is not None:
             self._check_stale(stale, writer.outcome, before)
@@ -382,8 +452,9 @@ class World:
         assert outcome is None or outcome.size == len(life.published.get(seq, b"")), "the answer counts what is stored"
 
     def _room(self) -> Room:
-        """What is held now, as the oracle counts it."""
-        kept = {name: sorted(channel.segments.items()) for name, channel in self.registry.channels.items()}
+        """What is held now, as the oracle counts it; the oldest window first."""
+        oldest_first = sorted(self.registry.channels.items(), key=lambda found: found[1].window.number)
+        kept = {name: sorted(channel.segments.items()) for name, channel in oldest_first}
         windows = {name: [_cost(segment) for _, segment in found if segment.closed] for name, found in kept.items()}
         unclosed = [segment for channel in self.registry.channels.values() for segment in channel.unclosed]
         being_written = [_cost(segment) for segment in unclosed if segment.state is State.OPEN]
@@ -429,7 +500,7 @@ class World:
 
     # What readers do.
 
-    def read(self, name: str, seq: int, *, attach: bool, leaves: bool) -> None:
+    def read(self, name: str, seq: int, *, attach: bool, leaves: bool, faulty: bool = False) -> None:
         before = self._picture()
         existing = set(self.registry.channels[name].segments) if name in self.registry.channels else set()
         resolution = self.registry.resolve(name, seq)
@@ -441,7 +512,9 @@ class World:
             assert {Why.LIMIT: full, Why.SHUTDOWN: down, Why.NOT_FOUND: absent}[resolution.why]
             return
         assert not self._refused_readers(name, join=seq < 0), "limits of readers hold"
-        life, channel = self.newest[name], resolution.channel
+        life, channel = self.newest[name], self.registry.channels[name]
+        if isinstance(resolution, Serve | Wait):
+            assert resolution.channel is channel, "a name means its newest epoch"
         assert (channel.name, channel.epoch) == (name, life.epoch), "a name means its newest epoch"
         assert resolution.head == life.head, "a reader is told the head"
         found = resolution.segment.seq if isinstance(resolution, Serve | Wait) else resolution.seq
@@ -456,9 +529,12 @@ class World:
             case Wait(segment=segment):
                 assert life.drain_until is None, "nobody waits on an ended channel"
                 assert found in existing or found == life.head or (life.head, found) == (0, 1)
-                self._attach(life, channel, segment, leaves=leaves) if attach else self._decline(channel, segment)
+                if attach:
+                    self._attach(life, channel, segment, leaves=leaves, faulty=faulty)
+                else:
+                    self._decline(channel, segment)
             case Serve(segment=segment):
-                self._attach(life, channel, segment, leaves=leaves)
+                self._attach(life, channel, segment, leaves=leaves, faulty=faulty)
 
     def _refused_readers(self, name: str, *, join: bool) -> bool:
         crowds = [self.crowd, self._crowd(self.registry.channels[name])] if name in self.registry.channels else []
@@ -485,8 +561,9 @@ class World:
         for _ in range(2):  # a second time must do no harm
             channel.release(segment)
 
-    def _attach(self, life: Life, channel: Channel, segment: Segment, *, leaves: bool) -> None:
-        reader = Reader(life, channel, segment, self._leave, leaves=leaves)
+    def _attach(self, life: Life, channel: Channel, segment: Segment, *, leaves: bool, faulty: bool = False) -> None:
+        note = self.raised.append if faulty else None
+        reader = Reader(life, channel, segment, self._leave, leaves=leaves, faulty=note)
         self._count_reader(channel, 1)
         self.registry.attach(reader, channel, segment)
         self.readers.append(reader)
@@ -525,7 +602,8 @@ class World:
         for name, channel in self.registry.channels.items():
             life = self.newest[name]
             for segment in channel.unclosed:
-                assert segment.deadline is None or segment.deadline > self.now, "no grace is overrun"
+                deadline = channel.deadline(segment)
+                assert deadline is None or deadline > self.now, "no grace is overrun"
             if life.drain_until is not None:
                 assert life.drain_until > self.now, "a drain ends"
             elif not name.startswith("_"):
@@ -534,7 +612,13 @@ class World:
     # The oracle.
 
     def check(self) -> None:
-        """Compare the registry with the oracle."""
+        """Compare the registry with the oracle; readers that raised are detached, as a server would do."""
+        assert self.faults == self.raised, "every fault is handed over, in the order in which they arose"
+        for victim in dict.fromkeys(self.faults):
+            if isinstance(victim, Reader) and victim in self.readers:
+                self.detach(victim)
+        self.faults.clear()
+        self.raised.clear()
         check_registry(self.registry)
         for name, channel in self.registry.channels.items():
             self._check_channel(self.newest[name], channel)
@@ -570,7 +654,9 @@ class World:
         assert (post.answer is not None) + (post.told is not None) == (writer.outcome is not None), "told exactly once"
         if writer.outcome is None:
             assert life is self.live(life.name), "a valid writer writes to the live epoch"
-            assert writer.channel.segments.get(writer.segment.seq) is writer.segment
+            channel = self.registry.channels[life.name]
+            assert channel is writer.channel
+            assert channel.segments.get(writer.segment.seq) is writer.segment
             assert writer.segment.writer is writer
 
     def _check_reader(self, reader: Reader) -> None:
@@ -583,7 +669,14 @@ class World:
             assert life is self.live(life.name), "no reader waits on an ended channel"
             assert reader.channel.segments.get(segment.seq) is segment, "no reader waits on a forgotten segment"
             overtaken = segment.state is State.WAITING and segment.seq < life.head
-            assert not overtaken or segment.deadline is not None, "no reader waits for long on a dead segment"
+            assert not overtaken or reader.channel.deadline(segment) is not None, (
+                "no reader waits for long on a dead segment"
+            )
+
+    def _note_fault(self, victim: object, error: Exception) -> None:
+        if not isinstance(error, Injected):
+            raise error  # of an assertion in the oracle
+        self.faults.append(victim)
 
     def _hear(self, fact: Fact) -> None:
         self.facts += 1
@@ -643,7 +736,10 @@ class World:
     def _picture(self) -> object:
         """All that a refused request must leave as it was."""
         return self.registry.statistics(), [
-            (channel.floor, [_segment_picture(segment) for segment in channel.segments.values()])
+            (
+                channel.floor,
+                [(_segment_picture(segment), channel.deadline(segment)) for segment in channel.segments.values()],
+            )
             for channel in self.registry.channels.values()
         ]
 
@@ -658,7 +754,6 @@ def _segment_picture(segment: Segment) -> object:
         segment.former_keys,
         segment.writer and segment.writer.serial,
         len(segment.cursors),
-        segment.deadline,
     )
 
 

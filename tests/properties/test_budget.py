@@ -10,7 +10,8 @@ from tests.properties.room import Room
 from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.writer import Verdict, Writer
+from tricklecast.app.core.results import Verdict
+from tricklecast.app.core.segment import Writer
 
 CHANNELS = "abc"
 STEPS = st.lists(
@@ -27,7 +28,7 @@ STEPS = st.lists(
 @given(limit=st.sampled_from([1500, 4000, 12_000]), steps=STEPS)
 def test_a_full_server_does_what_the_rule_says(limit: int, steps: list[tuple[str, list[int], bool]]) -> None:
     """The same segments are kept, the same bytes are refused, and the sums agree, after every step."""
-    registry = Registry(Limits(total_bytes=limit, channel_drain_s=0.0), autocreate=True, listener=lambda fact: None)
+    registry = Registry(Limits(total_bytes=limit, channel_drain_s=0.0), autocreate=True)
     plain = Room(limit, windows={}, open=[], lingering=[])
     for name, sizes, stays_open in steps:
         writer = registry.reserve(name, -1, Told(), 0.0)

@@ -20,9 +20,9 @@ import uvloop
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.authorize_adapter import AuthorizeAdapter
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.listener import tune
 from tricklecast.app.server import Server, control_config, sweep, uvicorn_config
 from tricklecast.app.settings import Settings
@@ -116,11 +116,12 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         changefeed = Changefeed(loop.call_soon, loop.time)
-
-        registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=changefeed.note)
+        journal = Journal()
+        journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
+        registry = Registry(configured.limits(), autocreate=configured.autocreate, journal=journal)
         access = Access(configured, "here")
-        gate = AuthorizeAdapter(access.authorizer) if access.authorizer is not None else None
-        plane = DataPlane(registry, configured.options(), sink=records.append, node="here", access=gate)
+        options, authorizer = configured.options(), access.authorizer
+        plane = DataPlane(registry, options, sink=records.append, node="here", authorizer=authorizer)
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]

@@ -59,7 +59,7 @@ class Family(NamedTuple):
 
 def families() -> list[Family]:
     """In the order in which they are exposed."""
-    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     return [
         Family(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tricklecast.analytics.simulate.truth import Storm, Truth
-from tricklecast.app.core.guard import Answer, Guard
+from tricklecast.app.core.storm_guard import Answer, StormGuard
 from tricklecast.trickle.wire import Status
 
 Line = dict[str, Any]
@@ -54,8 +54,8 @@ def guarded(lines: Iterable[str], *, crowds: bool = False) -> Guarded:
     """
     records: list[Line] = [json.loads(line) for line in lines]
     told: defaultdict[Account, list[tuple[Line, Answer]]] = defaultdict(list)
-    served: defaultdict[Account, list[tuple[int, bool]]] = defaultdict(list)
-    read: dict[object, tuple[object, int, bool]] = {}
+    served: defaultdict[Account, list[int]] = defaultdict(list)
+    read: dict[object, tuple[object, int]] = {}
     stored: set[object] = set()
     for line in sorted(records, key=lambda line: line["ts_us"]):
         if line.get("channel") is None or line.get("status") is None:
@@ -63,9 +63,9 @@ def guarded(lines: Iterable[str], *, crowds: bool = False) -> Guarded:
         account = (line.get("client") or line.get("ip"), line["channel"], line.get("op"))
         answer = _answer(line, stored)
         if answer is Answer.SAME:
-            answer, came = _again(line, read)
+            answer = _again(line, read)
             if answer is None:
-                served[account].append((line["ts_us"], came))
+                served[account].append(line["ts_us"])
         if answer is not None:
             told[account].append((line, answer))
     result = Guarded([])
@@ -75,15 +75,16 @@ def guarded(lines: Iterable[str], *, crowds: bool = False) -> Guarded:
     return result
 
 
-def _hold(asked: list[tuple[Line, Answer]], served: list[tuple[int, bool]], crowd: bool) -> list[tuple[int, int]]:
+def _hold(asked: list[tuple[Line, Answer]], served: list[int], crowd: bool) -> list[tuple[int, int]]:
     """One account's requests: each comes later by all holds before it, unless they are a crowd's."""
-    guard, late_us, moved = Guard(), 0, []
+    guard, late_us, moved = StormGuard(), 0, []
     served.reverse()
     for line, answer in asked:
         before, now = line["ts_us"], line["ts_us"] + late_us
-        while served and served[-1][0] <= now:
-            guard.served(0, "", fewer=served.pop()[1])
-        hold_us = round(1e6 * guard.hold(0, "", _about(line, answer), answer, now / 1e6))
+        while served and served[-1] <= now:
+            served.pop()
+            guard.progress(0, "")
+        hold_us = round(1e6 * guard.hold(0, "", answer, _seq(line), now / 1e6, many=False))
         line["ts_us"] = now
         if hold_us:
             line["guard_ms"] = hold_us // 1000
@@ -113,21 +114,17 @@ def _answer(line: Line, stored: set[object]) -> Answer | None:
     return Answer.ENDED if line.get("eos") else Answer.EMPTY
 
 
-def _again(line: Line, read: dict[object, tuple[object, int, bool]]) -> tuple[Answer | None, bool]:
-    """Whether the guard hears of a segment that was served; otherwise, whether its reader is seen to go on."""
+def _again(line: Line, read: dict[object, tuple[object, int]]) -> Answer | None:
+    """What the guard hears of a segment that was served; ``None`` for a reader that goes on."""
     if (line.get("wait_us") or 0) > AT_ONCE_US:
-        return None, False
+        return None
     connection, place, seq = (line.get("node"), line.get("conn")), (line["channel"], line.get("epoch")), _seq(line)
     last = read.get(connection)
     if last is None or last[0] != place or last[1] >= seq:
-        read[connection] = (place, seq, last is None)
-        return Answer.SAME, False
-    read[connection] = (place, seq, False)
-    return None, last[2]
-
-
-def _about(line: Line, answer: Answer) -> int:
-    return int(line.get("next_seq") or 0) if answer is Answer.ENDED else _seq(line)
+        read[connection] = (place, seq)
+        return Answer.SAME
+    read[connection] = (place, seq)
+    return None
 
 
 def _seq(line: Line) -> int:

@@ -5,14 +5,25 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from tricklecast.app.core.budget import Budget
-from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.facts import Fact, Journal
+from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.resolution import Refusal, Serve, Wait
-from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Segment, decode_frame, encode_frame
-from tricklecast.app.core.writer import Outcome, Verdict, Writer
+from tricklecast.app.core.results import Outcome, Refusal, Verdict
+from tricklecast.app.core.segment import (
+    FRAME_COST,
+    SEGMENT_COST,
+    Faults,
+    OnFault,
+    Segment,
+    Writer,
+    decode_frame,
+    encode_frame,
+)
+from tricklecast.app.core.window import Budget
+
+KINDS = (ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
+"""All kinds of facts."""
 
 
 class Told:
@@ -70,12 +81,18 @@ class Bench:
         told: the owner of each writer.
     """
 
-    def __init__(self, name: str = "c", content_type: str = "video/mp2t", **limits: Any) -> None:
+    def __init__(
+        self, name: str = "c", content_type: str = "video/mp2t", on_fault: OnFault | None = None, **limits: Any
+    ) -> None:
         self.limits = Limits(**limits)
         self.facts: list[Fact] = []
         self.appointments: list[float] = []
         self.told: dict[Writer, Told] = {}
-        self.budget = Budget(self.limits.total_bytes, lambda size: None)
+        self.faults = Faults(on_fault)
+        self.budget = Budget(self.limits.total_bytes, self.faults)
+        journal = Journal()
+        journal.faults = self.faults
+        journal.subscribe(self.facts.append, *KINDS)
         self.channel = Channel(
             name,
             1,
@@ -83,7 +100,8 @@ class Bench:
             0.0,
             limits=self.limits,
             budget=self.budget,
-            journal=Journal(self.facts.append, self.facts.append),
+            journal=journal,
+            faults=self.faults,
             schedule=lambda channel, when: self.appointments.append(when),
         )
         self._serials = count(1)
@@ -147,11 +165,14 @@ class Bench:
         return {seq: str(segment.state) for seq, segment in sorted(self.channel.segments.items())}
 
 
-def make_registry(*, autocreate: bool = True, **limits: Any) -> tuple[Registry, list[Fact]]:
+def make_registry(
+    *, autocreate: bool = True, on_fault: OnFault | None = None, **limits: Any
+) -> tuple[Registry, list[Fact]]:
     """A registry and the list that its facts go to."""
     facts: list[Fact] = []
-    hear = facts.append
-    return Registry(Limits(**limits), autocreate=autocreate, listener=hear, segment_listener=hear), facts
+    journal = Journal()
+    journal.subscribe(facts.append, *KINDS)
+    return Registry(Limits(**limits), autocreate=autocreate, journal=journal, on_fault=on_fault), facts
 
 
 def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.app.core.support import Bench, content, cost, refusal
-from tricklecast.app.core.budget import Budget
-from tricklecast.app.core.facts import ChannelEnded, EndReason, Fact, SegmentClosed, SegmentOpened
+from tests.app.core.support import Bench, Told, Watcher, content, cost, refusal
+from tricklecast.app.core.channel import STALE_TIMES, Agenda, Serve, Wait
+from tricklecast.app.core.events import ChannelEnded, ChannelStatistics, EndReason, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.invariants import check_channel
-from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
-from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
-from tricklecast.app.core.writer import Outcome, Verdict, Writer
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Segment, State, Writer, decode_frame
+from tricklecast.app.core.window import Eviction
 from tricklecast.trickle.wire import LAST_SEQ
 
 # The head.
@@ -107,7 +109,7 @@ def test_what_left_the_window_is_gone() -> None:
     bench = Bench(window_segments=2)
     for seq in range(4):
         bench.publish(seq)
-    assert bench.channel.resolve(1) == Gone(bench.channel, 1, 4, 2, 2)
+    assert bench.channel.resolve(1) == Gone(1, 4, 2, 2)
 
 
 def test_a_reader_is_told_where_a_hole_ends() -> None:
@@ -115,16 +117,16 @@ def test_a_reader_is_told_where_a_hole_ends() -> None:
     bench = Bench()
     bench.publish(0)
     bench.publish(20, reset=True)
-    assert bench.channel.resolve(3) == Gone(bench.channel, 3, 21, 0, 20)
+    assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
     bench.channel.end(EndReason.DELETED, 0.0)
-    assert bench.channel.resolve(3) == Gone(bench.channel, 3, 21, 0, 20)
+    assert bench.channel.resolve(3) == Gone(3, 21, 0, 20)
 
 
 def test_a_hole_is_gone_until_its_writer_comes() -> None:
     """A seq that was passed by is gone for readers; once its publisher has connected it can be waited for."""
     bench = Bench(overtaking_grace_s=0.0)
     bench.publish(1)
-    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1, 1)
+    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1)
     bench.reserve(0)
     assert bench.wait(0).segment.seq == 0
 
@@ -215,7 +217,7 @@ def test_a_publisher_may_be_one_ahead(seq: int, why: Why | None) -> None:
         assert isinstance(answer, Writer)
         assert answer.segment.seq == seq
     else:
-        assert answer == Refusal(why, bench.channel, seq, overtaking=seq == 5)
+        assert answer == bench.channel.refuse(why, seq)._replace(overtaking=seq == 5)
         assert bench.states == before
 
 
@@ -279,7 +281,7 @@ def test_next_is_resolved_and_reserved_in_one_step() -> None:
     waiting = bench.wait(-1)
     assert bench.reserve(-1).segment is waiting.segment
     assert bench.reserve(-1).segment.seq == 2
-    assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, bench.channel, 3, overtaking=True)
+    assert refusal(bench.ask(-1)) == Refusal(Why.AHEAD, 3, bench.channel.next_seq, 1, overtaking=True)
 
 
 def test_nothing_follows_the_last_seq() -> None:
@@ -287,9 +289,9 @@ def test_nothing_follows_the_last_seq() -> None:
     bench = Bench()
     bench.publish(LAST_SEQ - 1)
     assert bench.reserve(-1).segment.seq == LAST_SEQ
-    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, bench.channel, LAST_SEQ)
+    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, LAST_SEQ, bench.channel.next_seq, 1)
     bench.publish(LAST_SEQ)
-    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, bench.channel, LAST_SEQ)
+    assert refusal(bench.ask(-1)) == Refusal(Why.CLOSED, LAST_SEQ, bench.channel.next_seq, 1)
     assert set(bench.states) <= {LAST_SEQ - 1, LAST_SEQ}
 
 
@@ -298,7 +300,7 @@ def test_an_evicted_segment_is_closed_for_good() -> None:
     bench = Bench(window_segments=1)
     for seq in range(3):
         bench.publish(seq)
-    assert refusal(bench.ask(1)) == Refusal(Why.CLOSED, bench.channel, 1)
+    assert refusal(bench.ask(1)) == Refusal(Why.CLOSED, 1, bench.channel.next_seq, 1)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,8 @@ def test_a_retry_with_the_same_key_is_stored_already(first: str | None, second: 
     bench = Bench()
     segment = bench.publish(0, b"abc", key=first)
     answer = bench.ask(0, key=second)
-    assert answer == (AlreadyStored(bench.channel, segment) if stored else Refusal(Why.CLOSED, bench.channel, 0))
+    refused = Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
+    assert answer == (AlreadyStored(segment.seq, segment.size, 1) if stored else refused)
 
 
 def test_only_a_finished_segment_is_stored() -> None:
@@ -321,7 +324,7 @@ def test_only_a_finished_segment_is_stored() -> None:
     bench.channel.close_segment(2, 0.0)
     assert bench.states == {0: "truncated", 1: "empty", 2: "complete"}
     assert [refusal(bench.ask(seq, key="k")).why for seq in (0, 2)] == [Why.CLOSED, Why.CLOSED]
-    assert bench.ask(1, key="k") == AlreadyStored(bench.channel, empty)
+    assert bench.ask(1, key="k") == AlreadyStored(empty.seq, empty.size, 1)
 
 
 def test_a_retry_goes_on_where_its_body_broke_off() -> None:
@@ -360,9 +363,9 @@ def test_a_body_behind_which_another_one_lies_cannot_be_sent_again() -> None:
     bench = Bench()
     bench.open(0, b"a", key="k")
     bench.open(0, b"b")
-    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, bench.channel, 0)
+    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
     bench.open(0, b"c", key="other")
-    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, bench.channel, 0)
+    assert refusal(bench.ask(0, key="k")) == Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
     assert content(bench.channel.segments[0]) == b"abc"
 
 
@@ -380,7 +383,7 @@ def test_an_attempt_that_was_overtaken_is_refused() -> None:
     """A first attempt that arrives after the second changes nothing while that one is being written."""
     bench = Bench()
     retry = bench.open(0, b"ab", key="k", attempt=2)
-    assert refusal(bench.ask(0, key="k", attempt=1)) == Refusal(Why.CLOSED, bench.channel, 0)
+    assert refusal(bench.ask(0, key="k", attempt=1)) == Refusal(Why.CLOSED, 0, bench.channel.next_seq, 1)
     assert bench.verdicts(retry) == []
     bench.channel.abort(retry, 0.0)
     assert bench.reserve(0, key="k", attempt=1).repeated == 2
@@ -449,7 +452,7 @@ def test_a_stale_writer_changes_nothing(act: str) -> None:
         case _:
             bench.channel.abort(first, 1.0)
     assert (second.outcome, second.segment.state, content(second.segment)) == (None, State.OPEN, b"one")
-    assert (bench.channel.active_at, second.segment.deadline) == (0.0, None)
+    assert (bench.channel.active_at, bench.channel.deadline(second.segment)) == (0.0, None)
     assert len(bench.told[first].outcomes) == 1
 
 
@@ -484,11 +487,11 @@ def test_an_aborted_segment_can_be_resumed() -> None:
     bench = Bench(publisher_grace_s=5.0)
     writer = bench.orphan(0, b"one", now=1.0)
     assert writer.outcome == Outcome(Verdict.ABORTED, 3)
-    assert (writer.segment.deadline, bench.channel.next_deadline()) == (6.0, 6.0)
+    assert (bench.channel.deadline(writer.segment), bench.channel.next_deadline()) == (6.0, 6.0)
     bench.channel.expire(5.999)
     again = bench.reserve(0, now=5.999)
     bench.channel.expire(100.0)
-    assert (again.segment.state, again.segment.deadline, again.outcome) == (State.OPEN, None, None)
+    assert (again.segment.state, bench.channel.deadline(again.segment), again.outcome) == (State.OPEN, None, None)
 
 
 def test_an_orphan_is_truncated_when_its_grace_ends() -> None:
@@ -571,11 +574,12 @@ def test_an_overtaken_preconnect_may_still_begin() -> None:
     bench = Bench(skip_grace_s=2.0)
     late = bench.reserve(0)
     bench.open(1, now=1.0)
-    assert (late.segment.state, late.segment.deadline) == (State.WAITING, 3.0)
+    assert (late.segment.state, bench.channel.deadline(late.segment)) == (State.WAITING, 3.0)
     bench.channel.expire(2.999)
     bench.channel.append(late, [b"late"], 2.999)
     bench.channel.expire(100.0)
-    assert (bench.states, late.segment.deadline, bench.channel.next_seq) == ({0: "open", 1: "open"}, None, 2)
+    assert (bench.states, bench.channel.next_seq) == ({0: "open", 1: "open"}, 2)
+    assert bench.channel.deadline(late.segment) is None
 
 
 def test_an_overtaken_preconnect_is_skipped_in_the_end() -> None:
@@ -597,7 +601,7 @@ def test_a_preconnect_that_comes_late_has_its_grace() -> None:
     bench.open(1)
     bench.reserve(0, now=5.0)
     again = bench.reserve(0, now=6.0)
-    assert again.segment.deadline == 7.0
+    assert bench.channel.deadline(again.segment) == 7.0
 
 
 def test_a_reader_waits_a_moment_for_what_was_overtaken() -> None:
@@ -605,9 +609,9 @@ def test_a_reader_waits_a_moment_for_what_was_overtaken() -> None:
     bench = Bench(overtaking_grace_s=0.2, skip_grace_s=2.0)
     late, lost = bench.wait(0), bench.wait(1)
     bench.open(1, now=1.0)
-    assert (bench.states, late.segment.deadline) == ({0: "waiting", 1: "open"}, 1.2)
+    assert (bench.states, bench.channel.deadline(late.segment)) == ({0: "waiting", 1: "open"}, 1.2)
     writer = bench.reserve(0, now=1.1)
-    assert late.segment.deadline == 3.1
+    assert bench.channel.deadline(late.segment) == 3.1
     bench.channel.append(writer, [b"late"], 1.3)
     assert (content(late.segment), lost.saw_close) == (b"late", False)
 
@@ -707,7 +711,7 @@ def test_a_takeover_has_the_whole_first_byte_time() -> None:
     """The deadline of the earlier preconnect is not the new one's."""
     bench = Bench(first_byte_timeout_s=3.0)
     bench.reserve(0, now=0.0)
-    assert bench.reserve(0, now=2.0).segment.deadline == 5.0
+    assert bench.channel.deadline(bench.reserve(0, now=2.0).segment) == 5.0
 
 
 def test_all_that_is_due_is_done_in_one_step() -> None:
@@ -799,26 +803,12 @@ def test_an_eviction_brings_the_next_age_forward() -> None:
     bench.publish(2, now=2.0)
     bench.channel.finish(late, [], 50.0)
     bench.appointments.clear()
-    bench.channel.make_room(keep=1)
+    bench.channel.window.make_room()
     assert bench.appointments == [bench.channel.next_deadline()] == [61.0]
 
 
-def test_room_is_made_by_the_oldest_kept_segment() -> None:
-    """An empty segment takes memory, too; the newest ones are spared as long as they are to be."""
-    bench = Bench()
-    for seq, data in enumerate((b"", b"abc", b"d")):
-        bench.publish(seq, data)
-    held = [bench.budget.used]
-    while bench.channel.make_room(keep=1):
-        held.append(bench.budget.used)
-    assert held == [cost() + cost(b"abc") + cost(b"d"), cost(b"abc") + cost(b"d"), cost(b"d")]
-    assert bench.states == {2: "complete"}
-    assert bench.channel.make_room(keep=0)
-    assert (bench.states, bench.channel.earliest, bench.channel.floor) == ({}, 3, 3)
-
-
 def test_many_tiny_chunks_are_counted_for_what_they_are() -> None:
-    """Each chunk of one byte takes 70: its own frame, and what Python adds."""
+    """Each chunk of one byte takes 78: its own frame, and what Python adds."""
     bench = Bench()
     writer = bench.reserve(0)
     for _ in range(1000):
@@ -856,17 +846,13 @@ def test_a_reader_keeps_what_it_reads_from() -> None:
 
 def test_making_room_may_evict_from_the_same_channel() -> None:
     """The oldest kept segment gives way to the live edge."""
-    bench = Bench()
     limit = cost(b"efg") + cost(b"d")
-    budget = bench.channel._budget = bench.channel.window._budget = Budget(limit, lambda size: evict())
-
-    def evict() -> None:
-        bench.channel.make_room(keep=1)
-
+    bench = Bench(total_bytes=limit)
     bench.publish(0, b"abc")
     bench.publish(1, b"d")
     bench.publish(2, b"efg")
-    assert (sorted(bench.channel.segments), budget.used) == ([1, 2], limit)
+    assert (sorted(bench.channel.segments), bench.budget.used) == ([1, 2], limit)
+    assert (bench.channel.earliest, bench.channel.floor) == (1, 1)
 
 
 # Closing by request, and the end of the channel (section 5).
@@ -896,7 +882,7 @@ def test_closing_a_closed_segment_changes_nothing() -> None:
 def test_closing_a_missing_segment_is_refused() -> None:
     """A segment that nobody reads or writes cannot be closed, and is not created."""
     bench = Bench()
-    assert bench.channel.close_segment(0, 0.0) == Refusal(Why.NO_SEGMENT, bench.channel, 0)
+    assert bench.channel.close_segment(0, 0.0) == Refusal(Why.NO_SEGMENT, 0, bench.channel.next_seq, 1)
     assert bench.states == {}
 
 
@@ -921,9 +907,9 @@ def test_what_is_kept_stays_readable_during_the_drain() -> None:
     bench.publish(1, b"abc")
     bench.channel.end(EndReason.DELETED, 0.0)
     assert content(bench.serve(1)) == content(bench.serve(-2)) == b"abc"
-    assert bench.channel.resolve(-1) == bench.channel.resolve(2) == Ended(bench.channel, 2, 2)
-    assert bench.channel.resolve(9) == Ended(bench.channel, 9, 2)
-    assert bench.channel.resolve(0) == Gone(bench.channel, 0, 2, 1, 1)
+    assert bench.channel.resolve(-1) == bench.channel.resolve(2) == Ended(2, 2, 1, "video/mp2t")
+    assert bench.channel.resolve(9) == Ended(9, 2, 1, "video/mp2t")
+    assert bench.channel.resolve(0) == Gone(0, 2, 1, 1)
 
 
 def test_an_ended_channel_that_was_never_written_has_nothing() -> None:
@@ -997,3 +983,245 @@ def test_facts_tell_the_story() -> None:
         ChannelEnded(3, "c", 1, 1, EndReason.DELETED),
     ]
     assert bench.facts == expected
+
+
+# A change is whole, whatever its size, and whatever a callback does.
+
+
+def test_segments_that_are_due_together_are_each_closed_once() -> None:
+    """A segment near the limit evicts those below what was overtaken; all holes end together, and the channel goes on.
+
+    GET 0, POST 1 and 3 of one byte, POST 5 of 64 MiB: the holes 0, 2 and 4 have their deadlines at one time.
+    """
+    bench = Bench(window_bytes=100, segment_bytes=100)
+    waiting = bench.wait(0)
+    bench.publish(1)
+    bench.publish(3)
+    bench.publish(5, b"x" * 100)
+    for seq in (2, 4):
+        bench.attach(bench.channel.segments[seq])
+    bench.channel.expire(0.2)
+    assert waiting.saw_close
+    closings = [fact.seq for fact in bench.facts if isinstance(fact, SegmentClosed)]
+    assert sorted(closings) == [0, 1, 2, 3, 4, 5]
+    check_channel(bench.channel)
+
+
+@pytest.mark.parametrize("how", ["jump", "complete", "end", "expire"])
+def test_thousands_of_segments_close_in_one_change(how: str) -> None:
+    """Preconnects with a reader each, all abandoned: every reader is told, and the last publisher is answered."""
+    bench = Bench(overtaking_grace_s=0.0, skip_grace_s=2.0)
+    writers = [bench.reserve(-1) for _ in range(3000)]
+    watchers = [bench.attach(writer.segment) for writer in writers]
+    for writer in [] if how == "expire" else writers:
+        bench.channel.abort(writer, 0.0)
+    match how:
+        case "jump":
+            assert bench.publish(5000).complete
+        case "complete":
+            orphans = [bench.orphan(seq) for seq in range(0, 3000, 2)]
+            assert bench.publish(3000).complete
+            assert all(orphan.segment.closed for orphan in orphans)
+        case "end":
+            bench.channel.end(EndReason.DELETED, 0.0)
+        case _:
+            bench.publish(5000)
+            assert not watchers[0].saw_close
+            bench.channel.expire(2.0)
+            assert {bench.verdicts(writer)[0] for writer in writers} == {Verdict.CLOSED_BY_OTHER}
+    assert all(watcher.saw_close for watcher in watchers)
+    check_channel(bench.channel)
+
+
+class Raiser(Watcher):
+    """A cursor that raises when it is woken."""
+
+    def wake(self) -> None:
+        super().wake()
+        raise ValueError("a fault of the reader")
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_a_reader_that_raises_starves_no_other(end: bool) -> None:
+    """Every other reader is woken and the publisher goes on; then the fault is handed over, once."""
+    faults: list[tuple[object, str]] = []
+    bench = Bench(on_fault=lambda victim, error: faults.append((victim, str(error))))
+    writer = bench.open(0)
+    raiser = Raiser(writer.segment)
+    bench.channel.attach(raiser, writer.segment)
+    others = [bench.attach(writer.segment) for _ in range(2)]
+    if end:
+        assert bench.channel.finish(writer, [b"y"], 0.0) == Outcome(Verdict.COMPLETE, 2)
+    else:
+        assert bench.channel.append(writer, [b"y"], 0.0) is None
+    assert [watcher.wakes for watcher in (raiser, *others)] == [1, 1, 1]
+    assert faults == [(raiser, "a fault of the reader")]
+    check_channel(bench.channel)
+
+
+def test_a_publisher_that_raises_starves_no_other() -> None:
+    """The owner of a preempted writer raises: the next owner is told all the same, and so are the readers."""
+    faults: list[object] = []
+    bench = Bench(on_fault=lambda victim, error: faults.append(victim))
+
+    class Raises(Told):
+        def preempted(self, outcome: Outcome) -> None:
+            super().preempted(outcome)
+            raise ValueError("a fault of the publisher")
+
+    raises, told = Raises(), Told()
+    for seq, owner in enumerate((raises, told)):
+        writer = bench.channel.reserve(seq, owner, seq, 0.0)
+        assert isinstance(writer, Writer)
+        bench.channel.append(writer, [b"x"], 0.0)
+    bench.channel.end(EndReason.DELETED, 0.0)
+    bench.faults.deliver()
+    assert (raises.verdicts, told.verdicts, faults) == ([Verdict.TERMINATED], [Verdict.TERMINATED], [raises])
+
+
+def test_a_fault_that_nobody_takes_is_raised_when_the_change_is_done() -> None:
+    """Without ``on_fault`` an exception is not lost, and the channel is whole when it comes."""
+    bench = Bench()
+    writer = bench.open(0)
+    bench.channel.attach(Raiser(writer.segment), writer.segment)
+    other = bench.attach(writer.segment)
+    with pytest.raises(ValueError, match="a fault of the reader"):
+        bench.channel.finish(writer, [b"y"], 0.0)
+    assert other.saw_close
+    assert writer.outcome == Outcome(Verdict.COMPLETE, 2)
+    check_channel(bench.channel)
+
+
+# The first free seq, and deadlines.
+
+
+def test_idle_publishers_cost_the_next_one_nothing() -> None:
+    """However many seqs are reserved, the first free one is not looked for among them."""
+    bench = Bench()
+
+    class Counting(dict[int, Segment]):
+        looked = 0
+
+        def get(self, *args: Any) -> Any:
+            self.looked += 1
+            return super().get(*args)
+
+    segments = bench.channel.segments = Counting()
+    for seq in range(2000):
+        assert bench.reserve(-1).segment.seq == seq
+    assert segments.looked < 10 * 2000
+
+
+def test_the_lowest_free_seq_comes_first() -> None:
+    """Seqs that publishers have given up are given out again, lowest first; those that others took are not."""
+    bench = Bench()
+    writers = [bench.reserve(-1) for _ in range(6)]
+    for writer in (writers[4], writers[1], writers[2], writers[0]):
+        bench.channel.abort(writer, 0.0)
+    bench.reserve(1)
+    assert bench.channel.first_free() == 0
+    bench.publish(0)
+    assert [bench.reserve(-1).segment.seq, bench.channel.first_free()] == [2, 4]
+    bench.publish(1)
+    bench.publish(2)
+    assert [bench.reserve(-1).segment.seq, bench.channel.first_free()] == [4, 6]
+    check_channel(bench.channel)
+
+
+def test_a_free_seq_that_the_head_has_passed_is_not_given_out() -> None:
+    """A seq that its publisher gave up, and that a later segment overtook, is settled."""
+    bench = Bench()
+    writers = [bench.reserve(-1) for _ in range(3)]
+    bench.channel.abort(writers[1], 0.0)
+    bench.channel.finish(writers[2], [b"x"], 0.0)
+    assert bench.channel.first_free() == 3
+
+
+def test_a_later_empty_segment_skips_what_is_not_spared() -> None:
+    """A segment that closes without a byte moves the head, and the reader of the one below is told at once."""
+    bench = Bench(overtaking_grace_s=0.0)
+    waiting = bench.wait(0)
+    bench.publish(1, b"")
+    assert (waiting.saw_close, bench.states) == (True, {0: "skipped", 1: "empty"})
+
+
+def test_an_agenda_gives_out_what_is_due_earliest_first() -> None:
+    """A key has one time: setting replaces it, clearing removes it, taking it out does so too."""
+    agenda: Agenda[str] = Agenda()
+    assert (agenda.next, agenda.pop(1e9)) == (None, None)
+    for key, when in (("b", 2.0), ("a", 5.0), ("c", 3.0), ("a", 1.0), ("d", 2.0)):
+        agenda.set(key, when)
+    agenda.clear("c")
+    agenda.clear("never there")
+    assert (agenda.next, agenda.pop(0.9)) == (1.0, None)
+    assert [agenda.pop(4.0) for _ in range(4)] == ["a", "b", "d", None]
+    assert agenda.times == {}
+
+
+def test_an_agenda_drops_outdated_times() -> None:
+    """However often a key gets a new time, and whatever was cleared, what is remembered is what is set."""
+    agenda: Agenda[str] = Agenda()
+    for number in range(1000):
+        agenda.set("again and again", 1000.0 - number)
+        agenda.set(f"cleared {number}", 5.0)
+        agenda.clear(f"cleared {number}")
+    assert len(agenda._heap) <= 2 + STALE_TIMES
+    assert agenda.next == 1.0
+
+
+# Statistics.
+
+
+def test_a_new_channel_is_empty() -> None:
+    """A channel to which nothing was published has a head of 0 and counts nothing."""
+    assert Bench("c", "video/mp2t").channel.statistics() == ChannelStatistics(
+        name="c",
+        epoch=1,
+        content_type="video/mp2t",
+        ended=False,
+        next_seq=0,
+        created_at=0.0,
+        active_at=0.0,
+        segments=0,
+        bytes=0,
+        earliest=0,
+        cost=0,
+        evicted=dict.fromkeys(Eviction, 0),
+        open_seqs=(),
+        writing_seqs=(),
+        preconnected_seqs=(),
+        readers=0,
+        bytes_in=0,
+        bytes_out=0,
+    )
+
+
+def test_a_busy_channel_is_counted() -> None:
+    """Kept, open, orphaned and preconnected segments are told apart, in ascending order."""
+    bench = Bench()
+    bench.publish(0, b"abc", now=1.0)
+    bench.orphan(1, b"de", now=2.0)
+    bench.open(2, b"f", now=3.0)
+    bench.reserve(4)
+    bench.reserve(3)
+    bench.wait(-1)
+    bench.channel.bytes_out = 9
+    statistics = bench.channel.statistics()
+    assert (statistics.segments, statistics.bytes, statistics.earliest, statistics.next_seq) == (1, 3, 0, 3)
+    assert statistics.cost == cost(b"abc")
+    assert (statistics.open_seqs, statistics.writing_seqs, statistics.preconnected_seqs) == ((1, 2), (2,), (3, 4))
+    assert (statistics.readers, statistics.bytes_in, statistics.bytes_out) == (1, 6, 9)
+    assert (statistics.created_at, statistics.active_at, statistics.ended) == (0.0, 3.0, False)
+
+
+def test_a_picture_does_not_change() -> None:
+    """A picture stays what it was, whatever the channel does afterwards."""
+    bench = Bench(window_segments=1)
+    bench.publish(0)
+    bench.publish(1)
+    statistics = bench.channel.statistics()
+    bench.publish(2)
+    bench.channel.end(EndReason.DELETED, 1.0)
+    assert (statistics.next_seq, statistics.ended) == (2, False)
+    assert statistics.evicted == dict.fromkeys(Eviction, 0) | {Eviction.COUNT: 1}
+    assert bench.channel.statistics().ended

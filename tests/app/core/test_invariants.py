@@ -11,8 +11,8 @@ from tests.app.core.support import Watcher, grant, make_registry, publish
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.invariants import check_channel, check_registry
 from tricklecast.app.core.registry import Registry, Tombstone
+from tricklecast.app.core.results import Verdict
 from tricklecast.app.core.segment import Segment, State
-from tricklecast.app.core.writer import Verdict
 
 
 def busy() -> Registry:
@@ -130,14 +130,15 @@ def _ended(registry: Registry) -> None:
 
 
 def _unscheduled(registry: Registry) -> None:
-    registry._deadlines.clear()
+    registry._agenda.clear(channel(registry))
 
 
 def _late(registry: Registry) -> None:
-    when = channel(registry).scheduled_at
-    assert when is not None
-    channel(registry).scheduled_at = when + 100
-    registry._deadlines.append((when + 100, 10**6, channel(registry)))
+    registry._agenda.set(channel(registry), registry._agenda.times[channel(registry)] + 100)
+
+
+def _timeless(registry: Registry, segment: Segment) -> None:
+    channel(registry)._deadlines.clear(segment)
 
 
 def _untold(registry: Registry) -> None:
@@ -182,10 +183,10 @@ FAULTS: Final[dict[str, Callable[[Registry], object]]] = {
     "only what is there is passed over": lambda registry: setattr(channel(registry).segments[2].writer, "repeated", 99),
     "a body begins within its segment": lambda registry: setattr(orphan(registry), "body_at", 99),
     "a key is of the present body, or of an earlier one": _ambiguous,
-    "somebody waits for a waiting segment": _forgotten,
-    "no reader waits on a dead segment for long": lambda registry: setattr(overtaken(registry), "deadline", None),
+    "a waiting segment is waited for, or has a deadline": _forgotten,
+    "no reader waits on a dead segment for long": lambda registry: _timeless(registry, overtaken(registry)),
     "the head is past every started segment": lambda registry: setattr(channel(registry), "next_seq", 5),
-    "an orphan has a deadline": lambda registry: setattr(orphan(registry), "deadline", None),
+    "an orphan has a deadline": lambda registry: _timeless(registry, orphan(registry)),
     "what lingers is being read": lambda registry: _linger(registry, segment(registry, State.COMPLETE)),
     "only a closed segment leaves its window": lambda registry: _linger(registry, orphan(registry)),
     "the window counts its memory": lambda registry: setattr(channel(registry).window, "cost", 0),

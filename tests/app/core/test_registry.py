@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.app.core.support import Leaver, Told, Watcher, content, cost, grant, make_registry, publish, refusal
-from tricklecast.app.core.facts import ChannelCreated, ChannelEnded, EndReason
+from tricklecast.app.core.channel import STALE_TIMES, Channel, Serve, Wait
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, EndReason, Fact, Totals
 from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.registry import STALE_DEADLINES, Registry
-from tricklecast.app.core.resolution import Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.segment import Writer
 from tricklecast.app.core.window import Eviction
-from tricklecast.app.core.writer import Outcome, Verdict
 
 
 def resolve_and_attach(registry: Registry, name: str, seq: int = -1) -> Watcher:
@@ -177,7 +178,7 @@ def test_one_segment_is_closed() -> None:
     registry, _ = make_registry()
     writer = grant(registry, "c", 0)
     assert registry.close_segment("c", 0, 0.0) is None
-    assert registry.close_segment("c", 5, 0.0) == Refusal(Why.NO_SEGMENT, registry.channels["c"], 5)
+    assert registry.close_segment("c", 5, 0.0) == registry.channels["c"].refuse(Why.NO_SEGMENT, 5)
     assert writer.outcome == Outcome(Verdict.CLOSED_BY_OTHER, 0)
 
 
@@ -190,7 +191,7 @@ def test_readers_are_limited(present: int, refused: bool) -> None:
     watchers = [resolve_and_attach(registry, "d", 0) for _ in range(present)]
     answer = registry.resolve("c", 0)
     if refused:
-        assert answer == Refusal(Why.LIMIT, registry.channels["c"], limit=Limit.READERS)
+        assert answer == registry.channels["c"].refuse(Why.LIMIT)._replace(limit=Limit.READERS)
         assert registry.channels["c"].segments == {}
         registry.detach(watchers[0], registry.channels["d"], watchers[0].segment)
         answer = registry.resolve("c", 0)
@@ -210,7 +211,7 @@ def test_the_last_fifth_of_the_readers_is_for_those_who_go_on(
     publish(registry, "c", 0)
     for _ in range(present):
         resolve_and_attach(registry, "c", 0)
-    refused = Refusal(Why.LIMIT, registry.channels["c"], limit=name)
+    refused = registry.channels["c"].refuse(Why.LIMIT)._replace(limit=name)
     for seq in (-1, -2, -3):
         assert (registry.resolve("c", seq) != refused) is joins
     for seq in (0, 1):
@@ -248,7 +249,7 @@ def test_publishers_are_limited(present: int, refused: bool) -> None:
     writers = [grant(registry, "c", seq) for seq in range(present)]
     answer = registry.reserve("c", 2, Told(), 0.0) if refused else grant(registry, "c", 1)
     if refused:
-        assert answer == Refusal(Why.LIMIT, registry.channels["c"], limit=Limit.PUBLISHERS)
+        assert answer == Refusal(Why.LIMIT, limit=Limit.PUBLISHERS)
         assert refusal(registry.reserve("new", 0, Told(), 0.0)).limit is Limit.PUBLISHERS
         assert refusal(registry.reserve("new", 7, Told(), 0.0)).limit is Limit.PUBLISHERS
         assert set(registry.channels) == {"c"}
@@ -384,7 +385,7 @@ def test_a_channel_ends_once() -> None:
     publish(registry, "c", 0)
     registry.end("c", 0.0)
     known = len(facts)
-    ended = Refusal(Why.NOT_FOUND, registry.channels["c"], recently_ended=True)
+    ended = registry.channels["c"].refuse(Why.NOT_FOUND)._replace(recently_ended=True)
     assert registry.end("c", 1.0) == registry.close_segment("c", 0, 1.0) == ended
     assert len(facts) == known
 
@@ -438,7 +439,7 @@ def test_only_a_beginning_starts_the_next_epoch_during_the_drain(seq: int, reset
     if begins:
         assert (registry.channels["c"].epoch, registry.channels["c"].next_seq) == (2, 0)
     else:
-        assert answer == Refusal(Why.ENDED, old, seq, recently_ended=True)
+        assert answer == old.refuse(Why.ENDED, seq)._replace(recently_ended=True)
         assert registry.channels["c"] is old
 
 
@@ -459,7 +460,7 @@ def test_without_autocreate_nothing_begins_during_the_drain() -> None:
     registry, _ = make_registry(autocreate=False)
     registry.create("c", "", 0.0, force=True)
     registry.end("c", 0.0)
-    answer = Refusal(Why.NOT_FOUND, registry.channels["c"], recently_ended=True)
+    answer = registry.channels["c"].refuse(Why.NOT_FOUND)._replace(recently_ended=True)
     assert registry.reserve("c", 0, Told(), 0.0) == registry.create("c", "", 0.0) == answer
 
 
@@ -467,7 +468,8 @@ def test_an_earlier_life_cannot_touch_the_next_one() -> None:
     """Neither its drain's end, nor its writers, nor its readers reach the new channel of the name."""
     registry, _ = make_registry(channel_drain_s=10.0)
     old_writer = grant(registry, "c", 0)
-    old = old_writer.channel
+    old = registry.channels["c"]
+    assert old_writer.channel is old
     watcher = resolve_and_attach(registry, "c", 0)
     registry.end("c", 0.0)
     publish(registry, "c", 0, b"new", now=1.0)
@@ -569,7 +571,7 @@ def test_what_is_due_in_a_channel_is_done_in_time() -> None:
     while (when := registry.next_deadline()) is not None and when < 100.0:
         registry.expire(when)
         check_registry(registry)
-        history[when] = {seq: str(segment.state) for seq, segment in sorted(newer.channel.segments.items())}
+        history[when] = {seq: str(segment.state) for seq, segment in sorted(registry.channels["c"].segments.items())}
     assert history == {
         4.0: {0: "complete", 1: "open", 2: "skipped", 3: "open"},
         6.0: {0: "complete", 1: "truncated", 2: "skipped", 3: "open"},
@@ -585,7 +587,7 @@ def test_overtaken_appointments_do_not_pile_up() -> None:
     for number in range(1000):
         registry.create(f"c{number}", "", 0.0)
         registry.end(f"c{number}", 0.0)
-    assert len(registry._deadlines) <= STALE_DEADLINES + 2
+    assert len(registry._agenda._heap) <= STALE_TIMES + 2
 
 
 def test_cleaning_keeps_what_is_due() -> None:
@@ -734,7 +736,7 @@ def test_nothing_new_begins_while_shutting_down() -> None:
     assert registry.create("new", "", 0.0) == registry.reserve("new", 0, Told(), 0.0) == no
     assert registry.create("_own", "", 0.0, force=True) == no
     assert registry.reserve("c", 2, Told(), 0.0) == no
-    assert registry.resolve("c", 1) == no._replace(channel=registry.channels["c"], seq=1)
+    assert registry.resolve("c", 1) == registry.channels["c"].refuse(Why.SHUTDOWN, 1)._replace(come_back_s=(3, 7))
     assert registry.statistics() == before
     assert registry.create("c", "", 0.0) is registry.channels["c"]
     assert isinstance(registry.resolve("c", 0), Serve)
@@ -754,3 +756,103 @@ def test_statistics_are_the_sum_of_all() -> None:
     assert (statistics.readers, statistics.shutting_down) == (1, False)
     assert statistics.bytes_held == cost(b"abc") + cost(b"de")
     assert statistics.journal_index == len(facts) == 6
+
+
+def test_totals_tell_everything_apart() -> None:
+    """Live and draining channels; segments kept, written, preconnected, orphaned; readers that wait."""
+    registry, _ = make_registry()
+    assert registry.totals() == Totals(0, 0, 0, 0, 0, 0, 0)
+    publish(registry, "busy", 0, b"abc")
+    orphan = grant(registry, "busy", 1)
+    writing = grant(registry, "busy", 2)
+    for writer in (orphan, writing):
+        writer.channel.append(writer, [b"x"], 0.0)
+    orphan.channel.abort(orphan, 0.0)
+    grant(registry, "busy", 3)
+    for seq in (3, 3, 2):
+        resolve_and_attach(registry, "busy", seq)
+    publish(registry, "ended", 0)
+    publish(registry, "ended", 1)
+    registry.end("ended", 1.0)
+    assert registry.totals() == Totals(live=1, draining=1, segments=3, writing=1, preconnected=1, orphaned=1, waiting=2)
+
+
+def test_faults_are_handed_over_by_every_change() -> None:
+    """A journal listener that raises, and publishers that raise when they are preempted, disturb no other one."""
+    faults: list[str] = []
+    registry, facts = make_registry(on_fault=lambda victim, error: faults.append(str(error)), skip_grace_s=1.0)
+
+    def hears(fact: Fact) -> None:
+        raise ValueError(type(fact).__name__)
+
+    class Raises(Told):
+        def preempted(self, outcome: Outcome) -> None:
+            raise ValueError(outcome.verdict.name)
+
+    registry.journal.subscribe(hears, ChannelCreated, ChannelEnded)
+    first = registry.reserve("c", 0, Raises(), 0.0)
+    assert isinstance(first, Writer)
+    assert faults == ["ChannelCreated"]
+    grant(registry, "c", 0)
+    assert faults[1:] == ["SUPERSEDED"]
+    for seq in (1, 2):
+        assert isinstance(registry.reserve("c", seq, Raises(), 0.0), Writer)
+    assert registry.close_segment("c", 1, 0.0) is None
+    assert faults[2:] == ["CLOSED_BY_OTHER"]
+    publish(registry, "c", 3)
+    registry.expire(1.0)
+    assert faults[3:] == ["CLOSED_BY_OTHER"]
+    registry.end("c", 1.0)
+    assert faults[4:] == ["ChannelEnded"]
+    assert [fact.index for fact in facts] == list(range(1, registry.journal.index + 1))
+    check_registry(registry)
+
+
+def test_a_deadline_is_told_exactly() -> None:
+    """The registry names the time when the next thing happens, the short grace for an overtaken POST included."""
+    registry, _ = make_registry(overtaking_grace_s=0.2)
+    registry.create("c", "", 10.0)
+    watcher = resolve_and_attach(registry, "c", 0)
+    publish(registry, "c", 1, now=10.0)
+    assert registry.next_deadline() == 10.2
+    registry.expire(10.199)
+    assert not watcher.saw_close
+    registry.expire(10.2)
+    assert watcher.saw_close
+
+
+# Faults of the server.
+
+
+@pytest.mark.parametrize("name", ["c", "_own"])
+def test_a_channel_that_is_dropped_is_gone(name: str) -> None:
+    """Its readers are cut off, its place is free, and a listener hears that it ended; a second drop does nothing."""
+    registry, facts = make_registry()
+    channel = registry.create(name, "", 0.0, force=True)
+    found = registry.resolve(name, -1)
+    assert isinstance(channel, Channel)
+    assert isinstance(found, Wait)
+    reader = Leaver(registry, channel, found.segment)
+    registry.drop(channel)
+    registry.drop(channel)
+    assert reader.evicted
+    assert (registry.channels, registry.capacities.channels.used) == ({}, 0)
+    assert facts[1:] == [ChannelEnded(2, name, 1, 0, EndReason.FAULT)]
+
+
+def test_the_receiver_of_faults_can_be_set_later() -> None:
+    """The data plane, which receives them, is made after the registry."""
+    told: list[object] = []
+    registry, _ = make_registry()
+    registry.on_fault = lambda party, error: told.append(party)
+    writer = grant(registry, "c", 0)
+    watcher = resolve_and_attach(registry, "c", 0)
+    watcher.wake = _raise  # type: ignore[method-assign]
+    writer.channel.append(writer, (b"x",), 1.0)
+    registry.expire(2.0)
+    assert told == [watcher]
+    assert registry.on_fault is not None
+
+
+def _raise() -> None:
+    raise RuntimeError

@@ -1,4 +1,4 @@
-"""The table of a segment's states, its frames and its cursors."""
+"""One segment: its states, its frames, its cursors and its writer."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.core.support import Bench, Told, Watcher
+from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.app.core.segment import (
     FRAME_COST,
     MAX_FORMER_KEYS,
     SEGMENT_COST,
     TRANSITIONS,
     Event,
+    Faults,
     Segment,
     State,
+    Writer,
     decode_frame,
     encode_frame,
     prefix,
 )
-from tricklecast.app.core.writer import Writer
 from tricklecast.trickle.errors import LocalProtocolError
 
 CLOSED = [state for state in State if state not in (State.WAITING, State.OPEN)]
@@ -188,8 +191,8 @@ def test_cursors_of_an_open_segment_are_woken_each_time() -> None:
     segment = reach(State.OPEN)
     watchers = [Watcher(segment), Watcher(segment)]
     segment.cursors = dict.fromkeys(watchers)
-    segment.wake()
-    segment.wake()
+    segment.wake(Faults())
+    segment.wake(Faults())
     assert [watcher.wakes for watcher in watchers] == [2, 2]
     assert list(segment.cursors) == watchers
 
@@ -199,7 +202,7 @@ def test_cursors_of_a_closed_segment_stay_until_they_leave() -> None:
     segment = reach(State.COMPLETE)
     watchers = [Watcher(segment), Watcher(segment)]
     segment.cursors = dict.fromkeys(watchers)
-    segment.wake()
+    segment.wake(Faults())
     assert [(watcher.wakes, watcher.saw_close) for watcher in watchers] == [(1, True), (1, True)]
     assert list(segment.cursors) == watchers
 
@@ -215,7 +218,7 @@ def test_a_cursor_may_remove_itself_at_the_end() -> None:
     segment = reach(State.EMPTY)
     watchers = [Leaver(segment), Leaver(segment)]
     segment.cursors = dict.fromkeys(watchers)
-    segment.wake()
+    segment.wake(Faults())
     assert [watcher.wakes for watcher in watchers] == [1, 1]
 
 
@@ -313,3 +316,115 @@ def test_a_finished_body_is_known_by_its_key(state: State) -> None:
     assert not segment.is_finished_by("other")
     segment.key = None
     assert not segment.is_finished_by(None)
+
+
+def test_payload_counts_the_bytes_between_two_frames() -> None:
+    """Body bytes without their chunk headers, of frames of one chunk or several."""
+    segment = Segment(0)
+    for chunks in ([b"a"], [b"bcd", b"e"], [b"x" * 5000]):
+        segment.store(encode_frame(chunks), sum(map(len, chunks)))
+    assert [segment.payload(0, stop) for stop in range(4)] == [0, 1, 5, 5005]
+    assert (segment.payload(1, 3), segment.payload(2, 2)) == (5004, 0)
+
+
+def test_faults_are_handed_over_in_their_order() -> None:
+    """Each once; what the callee raises leaves the rest for the next time."""
+    told: list[object] = []
+    faults = Faults(lambda victim, error: told.append(victim))
+    faults.note("a", ValueError())
+    faults.note("b", ValueError())
+    faults.deliver()
+    faults.deliver()
+    assert (told, faults.noted) == (["a", "b"], [])
+
+
+class Raiser(Watcher):
+    """A cursor that raises, whatever it is told."""
+
+    def wake(self) -> None:
+        super().wake()
+        raise ValueError("wake")
+
+    def evict(self) -> None:
+        raise ValueError("evict")
+
+
+def test_a_cursor_that_raises_keeps_no_other_from_being_told() -> None:
+    """Neither of new bytes nor of an eviction; each fault is noted with its cursor."""
+    segment, faults = reach(State.COMPLETE), Faults()
+    raiser, other = Raiser(segment), Raiser(segment)
+    segment.cursors = dict.fromkeys([raiser, other])
+    segment.wake(faults)
+    segment.evict_readers(faults)
+    assert [watcher.wakes for watcher in (raiser, other)] == [1, 1]
+    noted = [(fault.victim, str(fault.error)) for fault in faults.noted]
+    assert noted == [(raiser, "wake"), (other, "wake"), (raiser, "evict"), (other, "evict")]
+
+
+def test_a_fault_that_nobody_takes_is_raised() -> None:
+    """The default is to raise the exception when the change is done."""
+    faults = Faults()
+    faults.note("victim", ValueError("a fault"))
+    with pytest.raises(ValueError, match="a fault"):
+        faults.deliver()
+
+
+def make_writer() -> Writer:
+    segment = Segment(4)
+    segment.size = 10
+    return Writer(Bench("c").channel, segment, 9, Told())
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_settled_token_is_stale_and_knows_why(verdict: Verdict) -> None:
+    """Settling records the verdict and the bytes that the segment holds at that moment."""
+    writer = make_writer()
+    assert writer.outcome is None
+    assert writer.settle(verdict) == Outcome(verdict, 10)
+    writer.segment.size = 11
+    assert writer.outcome == Outcome(verdict, 10)
+
+
+def test_settling_tells_nobody() -> None:
+    """The owner hears of it from the channel, when the whole change is done."""
+    writer = make_writer()
+    writer.settle(Verdict.SUPERSEDED)
+    assert isinstance(writer.owner, Told)
+    assert writer.owner.outcomes == []
+
+
+def test_a_writer_that_is_counted_counts_until_it_is_settled() -> None:
+    """It takes its place among the publishers, and gives it back; the server's own writers take none."""
+    publishers, writer = Capacity(5), make_writer()
+    assert not writer.counted
+    writer.settle(Verdict.COMPLETE)
+    writer = make_writer()
+    writer.count(publishers)
+    assert (writer.counted, publishers.used) == (True, 1)
+    writer.settle(Verdict.COMPLETE)
+    assert publishers.used == 0
+
+
+def test_a_token_shows_what_it_is() -> None:
+    """A token's text names channel, epoch, seq, serial and whether it is still good."""
+    writer = make_writer()
+    assert repr(writer) == "<Writer 'c'.1/4 #9 valid>"
+    writer.settle(Verdict.CLOSED_BY_OTHER)
+    assert repr(writer) == "<Writer 'c'.1/4 #9 closed_by_other>"
+
+
+@pytest.mark.parametrize(
+    ("repeated", "chunks", "new", "left"),
+    [
+        (3, [b"a"], [], 2),
+        (3, [b"abc"], [], 0),
+        (3, [b"ab", b"cd", b"ef"], [b"d", b"ef"], 0),
+        (0, [b"ab"], [b"ab"], 0),
+        (3, [], [], 3),
+    ],
+)
+def test_what_is_repeated_is_passed_over(repeated: int, chunks: list[bytes], new: list[bytes], left: int) -> None:
+    """Bytes that the segment has are left out, and those behind them come in chunks that are not empty."""
+    writer = make_writer()
+    writer.repeated = repeated
+    assert (writer.pass_over(chunks), writer.repeated) == (new, left)

@@ -1,15 +1,15 @@
-"""The window: what is kept for catching up, and what leaves it when."""
+"""The window: what is kept for catching up, and what leaves it when; and the memory budget over all windows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tricklecast.app.core.budget import Budget
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.segment import Event, Segment, encode_frame
-from tricklecast.app.core.window import Eviction, Window
+from tricklecast.app.core.segment import SEGMENT_COST, Event, Faults, Segment, encode_frame
+from tricklecast.app.core.window import STALE_ENTRIES, Budget, Eviction, Window
 
 
 def closed(seq: int, size: int = 1, now: float = 0.0, event: Event = Event.FINISH) -> Segment:
@@ -20,101 +20,289 @@ def closed(seq: int, size: int = 1, now: float = 0.0, event: Event = Event.FINIS
     return segment
 
 
-def make(*segments: Segment, **limits: Any) -> tuple[Window, Budget]:
-    budget = Budget(10**6, lambda size: None)
-    window = Window(Limits(**limits), budget)
-    for segment in segments:
-        assert not segment.size or budget.take(segment.cost)
-        window.keep(segment)
-    return window, budget
+class Kept:
+    """A window, its budget, and what has left it."""
 
+    def __init__(self, *segments: Segment, budget: Budget | None = None, **limits: Any) -> None:
+        self.budget = budget or Budget(10**6, Faults())
+        self.evicted: list[int] = []
+        self.window = Window(Limits(**limits), self.budget, lambda segment: self.evicted.append(segment.seq))
+        for segment in segments:
+            self.keep(segment)
 
-def seqs(segments: list[Segment]) -> list[int]:
-    return [segment.seq for segment in segments]
+    def keep(self, segment: Segment) -> None:
+        assert not segment.size or self.budget.take(segment.cost)
+        self.window.keep(segment)
+
+    def evict(self, now: float) -> list[int]:
+        """What leaves now."""
+        self.window.evict(now)
+        left, self.evicted[:] = list(self.evicted), []
+        return left
 
 
 def test_an_empty_window_has_nothing() -> None:
-    """Before anything closed there is nothing to read, to evict or to wait for."""
-    window, _ = make()
-    assert (len(window), window.bytes, window.earliest, window.next_deadline) == (0, 0, None, None)
-    assert window.evict(1e9) == []
-    assert window.make_room(keep=0) is None
-    assert window.clear() == []
-    assert not window.completed_after(-1)
+    """Before a segment has closed there is nothing to read, to evict or to wait for."""
+    kept = Kept()
+    assert (len(kept.window), kept.window.bytes, kept.window.earliest, kept.window.next_deadline) == (0, 0, None, None)
+    assert kept.evict(1e9) == []
+    kept.window.clear()
+    assert not kept.window.completed_after(-1)
 
 
 def test_segments_are_kept_in_the_order_of_their_seq() -> None:
     """Segments may close in another order than they are numbered; the oldest is the one with the lowest seq."""
-    window, _ = make(closed(3), closed(1), closed(2))
-    assert window.earliest == 1
-    assert seqs(window.clear()) == [1, 2, 3]
+    kept = Kept(closed(3), closed(1), closed(2))
+    assert kept.window.earliest == 1
+    assert [kept.window.make_room().seq for _ in range(3)] == kept.evicted == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("count", "evicted"), [(2, []), (3, []), (4, [0])])
 def test_the_count_is_limited(count: int, evicted: list[int]) -> None:
     """One below and at the limit all stay; one above, the oldest leaves."""
-    window, _ = make(*(closed(seq) for seq in range(count)), window_segments=3)
-    assert seqs(window.evict(0.0)) == evicted
+    assert Kept(*(closed(seq) for seq in range(count)), window_segments=3).evict(0.0) == evicted
 
 
 @pytest.mark.parametrize(("last", "evicted"), [(3, []), (4, []), (5, [0]), (8, [0]), (9, [0, 1])])
 def test_the_bytes_are_limited(last: int, evicted: list[int]) -> None:
     """Up to the limit all stay; above it, as many of the oldest leave as it takes."""
-    window, budget = make(closed(0, 4), closed(1, 2), closed(2, last), window_bytes=10)
-    assert seqs(window.evict(0.0)) == evicted
-    assert window.bytes <= 10
-    assert window.cost == budget.used
+    kept = Kept(closed(0, 4), closed(1, 2), closed(2, last), window_bytes=10)
+    assert kept.evict(0.0) == evicted
+    assert kept.window.bytes <= 10
+    assert kept.window.cost == kept.budget.used
 
 
 @pytest.mark.parametrize(("now", "evicted"), [(59.9, []), (60.0, [0]), (61.0, [0, 1])])
 def test_the_age_is_limited(now: float, evicted: list[int]) -> None:
     """A segment leaves when it has been closed for the whole age, not just before."""
-    window, _ = make(closed(0, now=0.0), closed(1, now=1.0), closed(2, now=2.0), window_age_s=60.0)
-    assert window.next_deadline == 60.0
-    assert seqs(window.evict(now)) == evicted
+    kept = Kept(closed(0, now=0.0), closed(1, now=1.0), closed(2, now=2.0), window_age_s=60.0)
+    assert kept.window.next_deadline == 60.0
+    assert kept.evict(now) == evicted
 
 
 def test_the_newest_is_kept_whatever_the_limits_say() -> None:
     """However large and old it is, the newest closed segment stays readable."""
-    window, _ = make(closed(0, 1), closed(1, 100), window_segments=1, window_bytes=10, window_age_s=1.0)
-    assert seqs(window.evict(1e9)) == [0]
-    assert (window.earliest, window.next_deadline) == (1, None)
+    kept = Kept(closed(0, 1), closed(1, 100), window_segments=1, window_bytes=10, window_age_s=1.0)
+    assert kept.evict(1e9) == [0]
+    assert (kept.window.earliest, kept.window.next_deadline) == (1, None)
 
 
-@pytest.mark.parametrize(("keep", "left"), [(0, []), (1, [2]), (2, [1, 2]), (3, [0, 1, 2]), (4, [0, 1, 2])])
-def test_room_is_made_by_the_oldest(keep: int, left: list[int]) -> None:
-    """The oldest leaves first, and as many of the newest stay as are to be spared."""
-    window, _ = make(closed(0), closed(1), closed(2))
-    while (segment := window.make_room(keep=keep)) is not None:
-        assert segment.seq == 3 - len(window) - 1
-    assert seqs(window.clear()) == left
-
-
-def test_evicted_memory_goes_back_to_the_budget() -> None:
-    """Whatever way a segment leaves, its memory is free again."""
-    segments = [closed(0, 3), closed(1, 4), closed(2, 5)]
-    window, budget = make(*segments)
-    assert (window.bytes, window.cost, budget.used) == (12, sum(s.cost for s in segments), window.cost)
-    oldest = window.make_room(keep=1)
-    assert oldest is not None
-    assert (oldest.seq, window.bytes, budget.used) == (0, 9, segments[1].cost + segments[2].cost)
-    assert seqs(window.clear()) == [1, 2]
-    assert (window.bytes, window.cost, budget.used, len(window)) == (0, 0, 0, 0)
+def test_cleared_segments_are_no_evictions() -> None:
+    """The end of a channel frees the memory and tells nobody."""
+    kept = Kept(closed(0, 3), closed(1, 4))
+    kept.window.clear()
+    assert (kept.window.bytes, kept.window.cost, kept.budget.used, len(kept.window)) == (0, 0, 0, 0)
+    assert (kept.evicted, sum(kept.window.evicted.values())) == ([], 0)
 
 
 def test_evictions_are_counted_by_their_reason() -> None:
-    """Count before bytes before age, as they are checked; the end of a channel is no eviction."""
-    window, _ = make(*(closed(seq, 4, now=seq) for seq in range(7)), window_segments=6, window_bytes=20, window_age_s=5)
-    assert seqs(window.evict(7.0)) == [0, 1, 2]
-    assert window.make_room(keep=1) is not None
-    window.clear()
-    assert window.evicted == {Eviction.COUNT: 1, Eviction.BYTES: 1, Eviction.AGE: 1, Eviction.BUDGET: 1}
+    """Count before bytes before age, as they are checked."""
+    segments = [closed(seq, 4, now=seq) for seq in range(7)]
+    kept = Kept(*segments, window_segments=6, window_bytes=20, window_age_s=5)
+    assert kept.evict(7.0) == [0, 1, 2]
+    kept.window.make_room()
+    assert kept.window.evicted == {Eviction.COUNT: 1, Eviction.BYTES: 1, Eviction.AGE: 1, Eviction.BUDGET: 1}
 
 
 @pytest.mark.parametrize(("seq", "after"), [(0, True), (1, True), (2, False), (3, False)])
 def test_it_knows_whether_something_later_is_complete(seq: int, after: bool) -> None:
     """Only a complete segment counts: not an empty, truncated or skipped one, and not the segment itself."""
-    window, _ = make(
-        closed(0), closed(2), closed(3, 0), closed(4, event=Event.TRUNCATE), closed(5, 0, event=Event.SKIP)
-    )
-    assert window.completed_after(seq) is after
+    kept = Kept(closed(0), closed(2), closed(3, 0), closed(4, event=Event.TRUNCATE), closed(5, 0, event=Event.SKIP))
+    assert kept.window.completed_after(seq) is after
+
+
+# The budget.
+
+
+class Leaver:
+    """A reader of a closed segment that leaves when it is told to, if it listens."""
+
+    def __init__(self, budget: Budget, segment: Segment, *, listens: bool = True, fails: bool = False) -> None:
+        self.budget = budget
+        self.segment = segment
+        self.listens = listens
+        self.fails = fails
+        self.told = 0
+        segment.cursors[self] = None
+
+    def wake(self) -> None:
+        raise AssertionError("nothing of a closed segment is new")
+
+    def evict(self) -> None:
+        self.told += 1
+        if self.fails:
+            raise ValueError("a fault of the reader")
+        if self.listens:
+            self.leave()
+
+    def leave(self) -> None:
+        del self.segment.cursors[self]
+        self.budget.settle(self.segment)
+
+
+def lingering(budget: Budget, seq: int = 0) -> tuple[Segment, list[Leaver]]:
+    """A closed segment that has left its window while two readers read it."""
+    segment = Segment(seq)
+    assert budget.take(segment.cost)
+    segment.close(Event.FINISH, 1.0)
+    readers = [Leaver(budget, segment), Leaver(budget, segment)]
+    budget.release(segment)
+    return segment, readers
+
+
+@pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
+def test_the_budget_holds_its_limit_and_no_more(size: int, fits: bool) -> None:
+    """One below and at the limit fit, one above does not, and what does not fit is not accounted for."""
+    budget = Budget(10, Faults())
+    assert budget.take(size) is fits
+    assert budget.used == (size if fits else 0)
+
+
+def test_what_is_held_already_cannot_be_refused() -> None:
+    """It is counted even where no room can be made."""
+    budget = Budget(10, Faults())
+    budget.charge(10)
+    budget.charge(1)
+    assert budget.used == 11
+
+
+def test_a_segment_that_nobody_reads_is_free_at_once() -> None:
+    """What leaves its window does not linger without a reader."""
+    kept = Kept(closed(0))
+    kept.window.make_room()
+    assert (kept.budget.used, kept.budget.lingering) == (0, {})
+
+
+def test_a_segment_lingers_until_its_last_reader_has_left() -> None:
+    """Its bytes are in memory for as long as somebody reads them, and are counted."""
+    budget = Budget(10**6, Faults())
+    segment, (first, second) = lingering(budget)
+    first.leave()
+    assert (budget.used, list(budget.lingering)) == (SEGMENT_COST, [segment])
+    second.leave()
+    assert (budget.used, budget.lingering) == (0, {})
+
+
+def test_a_reader_of_a_kept_segment_frees_nothing() -> None:
+    """The segment is still in its window."""
+    budget, segment = Budget(10**6, Faults()), closed(0, 0)
+    budget.charge(segment.cost)
+    Leaver(budget, segment).leave()
+    assert (budget.used, budget.lingering) == (SEGMENT_COST, {})
+
+
+def test_lingering_segments_go_first_and_no_more_than_needed() -> None:
+    """The oldest one's readers are told, each once; then there is room, and nobody else is told."""
+    budget = Budget(3 * SEGMENT_COST, Faults())
+    _, first = lingering(budget, 0)
+    _, second = lingering(budget, 1)
+    kept = Kept(closed(0, 0), budget=budget)
+    assert budget.take(1)
+    assert [reader.told for reader in (*first, *second)] == [1, 1, 0, 0]
+    assert len(kept.window) == 1
+
+
+def test_a_reader_that_does_not_leave_frees_nothing() -> None:
+    """What is still being read is still counted, and room is made elsewhere."""
+    budget = Budget(2 * SEGMENT_COST, Faults())
+    segment, _ = lingering(budget)
+    segment.cursors.clear()
+    stubborn = Leaver(budget, segment, listens=False)
+    kept = Kept(closed(0, 0), budget=budget)
+    assert budget.take(1)
+    assert (stubborn.told, budget.used, list(budget.lingering)) == (1, SEGMENT_COST + 1, [segment])
+    assert kept.evicted == [0]
+
+
+def test_a_reader_that_raises_keeps_no_other_from_leaving() -> None:
+    """The fault is noted, and the next reader is told all the same."""
+    faults = Faults()
+    budget = Budget(SEGMENT_COST, faults)
+    segment, readers = lingering(budget)
+    readers[0].fails = True
+    assert not budget.take(1)
+    assert ([reader.told for reader in readers], list(segment.cursors)) == ([1, 1], [readers[0]])
+    assert [fault.victim for fault in faults.noted] == [readers[0]]
+
+
+def windows(budget: Budget, *sizes: list[int]) -> list[Kept]:
+    """Windows of one budget, with segments of these sizes."""
+    return [Kept(*(closed(seq, size) for seq, size in enumerate(found)), budget=budget) for found in sizes]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "evicted"),
+    [
+        ([[1, 900], [500, 501], [2000]], [[], [0], []]),
+        ([[500, 500], [500, 500], [2000]], [[0], [], []]),
+        ([[1, 1], [500, 500], [400, 1, 1]], [[], [], [0]]),
+        ([[1], [500], [20]], [[], [0], []]),
+        ([[500], [500], []], [[0], [], []]),
+    ],
+)
+def test_the_oldest_of_the_largest_window_makes_room(sizes: list[list[int]], evicted: list[list[int]]) -> None:
+    """Windows with several segments come first; of equally large ones that of the older channel."""
+    budget = Budget(10**6, Faults())
+    kept = windows(budget, *sizes)
+    budget.limit = budget.used
+    assert budget.take(1)
+    assert [one.evicted for one in kept] == evicted
+
+
+def test_a_full_server_frees_a_sixteenth_more() -> None:
+    """The newest segments aside, so that it does not evict on every chunk."""
+    budget = Budget(10**6, Faults())
+    (kept,) = windows(budget, [100] * 64)
+    budget.limit = budget.used
+    assert budget.take(1)
+    assert len(kept.evicted) == 5
+
+
+def test_a_window_that_has_shrunk_is_not_the_largest_any_more() -> None:
+    """What a window has lost by its own limits is known when room is made."""
+    budget = Budget(10**6, Faults())
+    first = Kept(*(closed(seq, 900) for seq in range(4)), budget=budget, window_segments=2)
+    (second,) = windows(budget, [1000, 1000, 10])
+    first.window.evict(0.0)
+    budget.limit = budget.used
+    assert budget.take(1)
+    assert (first.evicted, second.evicted) == ([0, 1], [0])
+
+
+@pytest.mark.parametrize("end", [lambda kept: kept.window.clear(), lambda kept: kept.window.evict(100.0)])
+def test_outdated_entries_do_not_pile_up(end: Callable[[Kept], None]) -> None:
+    """However many windows come and go, grow and shrink, the budget remembers those that there are."""
+    budget = Budget(10**9, Faults())
+    for _ in range(500):
+        end(Kept(*(closed(seq, 10 ** (seq % 4)) for seq in range(8)), budget=budget, window_age_s=1.0))
+    living = 0 if budget.used == 0 else 500
+    assert len(budget._several) + len(budget._single) <= 2 * (living + STALE_ENTRIES)
+
+
+def test_a_window_that_has_grown_is_found_once() -> None:
+    """Entries from when it was smaller are passed over, and everything can be evicted."""
+    budget = Budget(10**9, Faults())
+    kept = windows(budget, [1, 10**4, 10**6], [10, 10**5])
+    budget.limit = 0
+    assert not budget.take(1)
+    assert [one.evicted for one in kept] == [[0, 1, 2], [0, 1]]
+    assert (budget.used, budget._several, budget._single) == (0, [], [])
+
+
+def test_an_eviction_does_not_look_at_every_channel() -> None:
+    """With a thousand windows of one segment each, an eviction looks at a few of them, not at all."""
+
+    class Counting(Budget):
+        looked = 0
+
+        def _push(self, window: Window) -> None:
+            self.looked += 1
+            super()._push(window)
+
+    budget = Counting(10**9, Faults())
+    kept = windows(budget, *([100] for _ in range(1000)))
+    budget.limit, budget.looked = budget.used, 0
+    for number in range(1, 11):
+        for one in kept:
+            one.keep(closed(number, 100))
+    assert budget.looked < 10 * 1000 * 4

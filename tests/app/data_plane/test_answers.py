@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Serve, Wait, Why
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import Event, Segment
-from tricklecast.app.core.writer import Outcome, Verdict
 from tricklecast.app.data_plane.answers import (
     content_type_of,
     empty_reply,
@@ -40,7 +39,7 @@ def jitter(low: int, high: int) -> int:
 @pytest.fixture
 def channel() -> Channel:
     """A channel with head 3."""
-    registry = Registry(Limits(), autocreate=True, listener=lambda fact: None)
+    registry = Registry(Limits(), autocreate=True)
     channel = registry.create("c", "video/mp2t", 0.0)
     assert isinstance(channel, Channel)
     channel.next_seq = 3
@@ -107,12 +106,12 @@ def test_an_empty_segment_of_an_ended_channel_says_closed(channel: Channel) -> N
 
 def test_a_missing_segment_is_470(channel: Channel) -> None:
     """470 with the head, the oldest kept, the seq as asked for, and a wait; one below the head also with the next."""
-    reply = read_reply(Ahead(channel, 9, 3, 1), Route(Op.READ, "c", -7), jitter)
+    reply = read_reply(Ahead(9, 3, 1), Route(Op.READ, "c", -7), jitter)
     headers = (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", -7), ("Lp-Trickle-Earliest", 1))
     assert reply == Reply(470, "ahead", headers, b"Entry not found", retry_after_s=2)
-    reply = read_reply(Gone(channel, 0, 3, 1, 2), Route(Op.READ, "c", -7), jitter)
+    reply = read_reply(Gone(0, 3, 1, 2), Route(Op.READ, "c", -7), jitter)
     assert reply == Reply(470, "gone", (*headers, ("Lp-Trickle-Next", 2)), b"Entry not found", retry_after_s=2)
-    reply = read_reply(Ahead(channel, 9, 3, 1), Route(Op.READ, "c"), jitter)
+    reply = read_reply(Ahead(9, 3, 1), Route(Op.READ, "c"), jitter)
     assert isinstance(reply, Reply)
     assert ("Lp-Trickle-Seq", 9) in reply.headers
 
@@ -120,7 +119,7 @@ def test_a_missing_segment_is_470(channel: Channel) -> None:
 def test_at_the_end_of_an_ended_channel(channel: Channel) -> None:
     """200 + Closed: there will be nothing more."""
     headers = (("Lp-Trickle-Seq", 3), ("Lp-Trickle-Latest", 3), EPOCH)
-    assert read_reply(Ended(channel, 3, 3), READ, jitter) == Reply(
+    assert read_reply(Ended(3, 3, channel.epoch, channel.content_type), READ, jitter) == Reply(
         200, "terminated", headers, content_type="video/mp2t", eos=True
     )
 
@@ -171,7 +170,7 @@ def test_what_a_publisher_is_answered(verdict: Verdict, size: int, reply: Reply 
 
 def test_what_is_stored_already_is_a_success(channel: Channel) -> None:
     """The retry with the same key is told what is stored."""
-    assert stored_reply(AlreadyStored(channel, segment(5, b"1234"))) == Reply(200, "complete", SEQ_SIZE, close=True)
+    assert stored_reply(AlreadyStored(5, 4, 1)) == Reply(200, "complete", SEQ_SIZE, close=True)
 
 
 LATEST_SEQ = (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", 5))
@@ -198,7 +197,7 @@ def test_every_refusal_has_its_answer(
     channel: Channel, why: Why, route: Route, status: int, reason: str, close: bool
 ) -> None:
     """Status, reason, a one-line body, and whether the connection ends."""
-    reply = refusal_reply(Refusal(why, channel, 5, limit=Limit.READERS), route, jitter)
+    reply = refusal_reply(channel.refuse(why, 5)._replace(limit=Limit.READERS), route, jitter)
     assert (reply.status, reply.reason, reply.close, reply.eos) == (status, reason, close, False)
     assert reply.body
     assert b"\n" not in reply.body
@@ -211,7 +210,7 @@ def test_the_recently_ended_are_told(channel: Channel) -> None:
     """404 for a channel that was there not long ago carries Closed, and how far it came: a late reader counts by it."""
     forgotten = refusal_reply(Refusal(Why.NOT_FOUND, recently_ended=True, epoch=4, head=9), READ, jitter)
     assert (forgotten.eos, forgotten.headers) == (True, (("Lp-Trickle-Latest", 9), ("Lp-Trickle-Epoch", 4)))
-    draining = refusal_reply(Refusal(Why.ENDED, channel, 5, recently_ended=True), READ, jitter)
+    draining = refusal_reply(channel.refuse(Why.ENDED, 5)._replace(recently_ended=True), READ, jitter)
     assert (draining.eos, draining.headers) == (True, (("Lp-Trickle-Latest", channel.next_seq), EPOCH))
     assert read_reply(Refusal(Why.NOT_FOUND), READ, jitter) == refusal_reply(Refusal(Why.NOT_FOUND), READ, jitter)
 

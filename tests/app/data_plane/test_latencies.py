@@ -27,7 +27,7 @@ def segment(opened_at: float, closed_at: float) -> Segment:
 
 def test_waits_are_kept_by_operation() -> None:
     """Each in its own; a request that was never answered is not counted."""
-    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     plane.ended(AccessRecord(0, op=Op.READ, wait_us=10))
     plane.ended(AccessRecord(0, op=Op.READ))
     plane.ended(AccessRecord(0, op=None, wait_us=7))
@@ -39,7 +39,7 @@ def test_waits_are_kept_by_operation() -> None:
 
 def test_what_was_noted_does_not_pile_up() -> None:
     """The sweeper has it counted, whether anybody scrapes or not."""
-    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     for _ in range(100):
         plane.ended(AccessRecord(0, op=Op.READ, wait_us=10))
     plane.latencies.first_byte.add(1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.app.core.lag import PACE_BYTES, Stall, Timelines
 from tricklecast.app.core.segment import Segment
+from tricklecast.app.core.slow_readers import PACE_BYTES, Stall, Timelines
 
 
 def grown(segment: Segment, size: int) -> Segment:

@@ -1,4 +1,4 @@
-"""What the core answers: frozen values, told apart by their types."""
+"""What the core answers: plain values, told apart by their types."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
-from tests.app.core.support import Bench
-from tricklecast.app.core.resolution import Ahead, AlreadyStored, Ended, Gone, Refusal, Resolution, Serve, Wait, Why
+from tricklecast.app.core.channel import Serve, Wait
+from tricklecast.app.core.registry import Resolution
+from tricklecast.app.core.results import COME_BACK_S, Ahead, Ended, Gone, Refusal, Why
 
 
 def test_a_reader_is_told_one_of_six_things() -> None:
@@ -17,14 +18,11 @@ def test_a_reader_is_told_one_of_six_things() -> None:
 
 def test_a_refusal_says_no_more_than_it_knows() -> None:
     """Where there is no channel, no seq and no limit, a refusal has only its reason."""
-    refusal = Refusal(Why.NOT_FOUND)
-    assert (refusal.channel, refusal.seq, refusal.recently_ended, refusal.limit) == (None, None, False, None)
+    assert Refusal(Why.NOT_FOUND) == (Why.NOT_FOUND, None, 0, 0, False, None, False, COME_BACK_S)
 
 
 def test_answers_do_not_change() -> None:
     """An answer is a picture of one moment."""
-    channel = Bench().channel
-    answer = Ended(channel, 3, 3)
+    answer = Ended(3, 3, 1, "video/mp2t")
     with pytest.raises(AttributeError):
         answer.head = 4  # type: ignore[misc]
-    assert AlreadyStored(channel, Bench().publish(0)).segment.complete

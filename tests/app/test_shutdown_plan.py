@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.restart import WINDOW_S, busiest
-from tricklecast.app.core.drain import COME_BACK_S, Drain
+from tricklecast.app.core.results import COME_BACK_S
+from tricklecast.app.shutdown import Drain
 
 SECONDS: Final = st.floats(0.0, 3600.0)
 BEGUN: Final = 100.0

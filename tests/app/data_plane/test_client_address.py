@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.app.core.proxies import MAX_HOPS, TrustedProxies, client_of, plain
+from tricklecast.app.data_plane.client_address import MAX_HOPS, TrustedProxies, client_of, plain
 
 PROXIES = TrustedProxies([ip_network("10.0.0.0/8"), ip_network("2001:db8:99::/48")])
 PEER = "10.0.0.1"
