@@ -16,10 +16,10 @@ from tricklecast.app.access.rules import Rights
 from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING, Decision, Webhook
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.clients import Clients
-from tricklecast.app.core.guard import Answer, Guard
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.identity import MAX_TEXT
+from tricklecast.app.core.storm_guard import Answer, Guard
+from tricklecast.app.data_plane.client_address import MAX_TEXT
 from tricklecast.app.memory import (
     ACCOUNT_BYTES,
     ADDRESS_BYTES,
@@ -44,7 +44,7 @@ def name(number: int) -> str:
 
 
 def tombstones() -> Callable[[], int]:
-    registry = Registry(Limits(tombstones=ENTRIES, channel_drain_s=0.0), autocreate=True, listener=lambda fact: None)
+    registry = Registry(Limits(tombstones=ENTRIES, channel_drain_s=0.0), autocreate=True)
     for number in range(ENTRIES + TOO_MANY):
         registry.create(name(number), "", 0.0)
         registry.end(name(number), 0.0)

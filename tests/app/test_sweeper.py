@@ -10,8 +10,8 @@ import pytest
 import tricklecast.app.sweeper
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, eventually, until
-from tricklecast.app.data_plane.histogram import Histogram
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.sweeper import TICK_S, sweep
 
 

@@ -21,8 +21,9 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.access.access import Access
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.conformance.target import Address, Target
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.server import Server, control_config, uvicorn_config
 from tricklecast.app.settings import Settings
 from tricklecast.app.sockets import tune
@@ -116,10 +117,11 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         changefeed = Changefeed(loop.call_soon, loop.time)
-
-        registry = Registry(configured.limits(), autocreate=configured.autocreate, listener=changefeed.note)
+        journal = Journal()
+        journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
+        registry = Registry(configured.limits(), autocreate=configured.autocreate, journal=journal)
         access = Access(configured, "here")
-        plane = DataPlane(registry, configured.options(), sink=records.append, node="here", access=access.gate)
+        plane = DataPlane(registry, configured.options(), sink=records.append, node="here")
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from tricklecast.app.control_plane.page import CHEAP_S, REST, Page
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics.endpoint import collectors
 
 
@@ -74,7 +74,7 @@ def test_the_page_does_not_grow_with_channels() -> None:
 
     def series(channels: int) -> int:
         now = [0.0]
-        plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+        plane = DataPlane(Registry(Limits(), autocreate=True), Options())
         plane.clock = lambda: now[0]
         registry = collectors(plane, None)
         for n in range(channels):

@@ -11,7 +11,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.conformance.connection import Connection, encode_chunk
 from tricklecast.app.conformance.target import Channel, Target
-from tricklecast.app.data_plane.protocol import UNSPLIT
+from tricklecast.app.data_plane.connection import UNSPLIT
 
 
 def pattern(size: int) -> bytes:

@@ -10,7 +10,7 @@ from tests.support.limits import check_refused, limited
 from tests.support.local import local_server
 from tests.support.waiting import eventually
 from tricklecast.app.conformance.connection import Connection
-from tricklecast.app.data_plane.door import MAX_SURPLUS
+from tricklecast.app.data_plane.connection import MAX_SURPLUS
 
 FORWARDED = "X-Forwarded-For"
 

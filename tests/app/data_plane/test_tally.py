@@ -12,7 +12,7 @@ from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.conformance.target import Target
-from tricklecast.app.data_plane.tally import Tally
+from tricklecast.app.data_plane.request import Tally
 from tricklecast.trickle.records import AccessRecord
 
 

@@ -15,7 +15,7 @@ from tests.app.hostile.support import left_over, received
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.conformance.target import Target
-from tricklecast.app.data_plane.door import MAX_SURPLUS
+from tricklecast.app.data_plane.connection import MAX_SURPLUS
 from tricklecast.app.tls_listener import _why
 
 Certificate = tuple[Path, Path]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics.endpoint import collectors
 
 
@@ -30,7 +30,7 @@ class Family(NamedTuple):
 
 def families() -> list[Family]:
     """In the order in which they are exposed."""
-    plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     return [
         Family(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.app.metrics.scrape import Samples, labelled, scrape
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.metrics.lag import MOST, STEPS, STEPS_S, ReaderLag
 
 

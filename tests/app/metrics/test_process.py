@@ -9,7 +9,7 @@ from tests.app.metrics.scrape import Samples, scrape
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics.process import ServerCollector
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import AccessRecord, Op
@@ -17,7 +17,7 @@ from tricklecast.trickle.records import AccessRecord, Op
 
 def make_plane() -> DataPlane:
     """One without connections."""
-    return DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options(), node="n1")
+    return DataPlane(Registry(Limits(), autocreate=True), Options(), node="n1")
 
 
 def test_the_access_log_is_counted(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.conformance.connection import Connection, encode_chunk
 from tricklecast.app.conformance.target import Channel, Target
-from tricklecast.app.data_plane.turns import QUEUE_BYTES, QUEUE_REQUESTS
+from tricklecast.app.data_plane.connection import QUEUE_BYTES, QUEUE_REQUESTS
 
 
 def test_a_connection_serves_one_request_after_the_other(channel: Channel, target: Target) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from tricklecast.app.data_plane.catching_up import LEAST_BYTES, LOOP_BYTES, CatchingUp
+from tricklecast.app.data_plane.scheduling import LEAST_BYTES, LOOP_BYTES, CatchingUp
 
 TURN = LOOP_BYTES // 8
 
