@@ -120,7 +120,7 @@ class AsgiExchange(Exchange):
         self.gone = reason
         if self._taken is not None:
             self._taken.set()
-        self._protocol.connection_lost(None)
+        self._leave()
 
     def failed(self, error: Exception) -> None:
         """A fault of the server met the connection: break it."""
@@ -128,9 +128,15 @@ class AsgiExchange(Exchange):
         self.connection.abort(Reason.ERROR)
 
     def _conclude(self) -> None:
-        self._protocol.connection_lost(None)
+        self._leave()
         if self.connection.exchange is self:
             self.connection.complete(close=not self.keep_alive)
+
+    def _leave(self) -> None:
+        # The protocol knows this exchange: without this, the cycle would stay until a full garbage collection.
+        protocol = self._protocol
+        del self._protocol
+        protocol.connection_lost(None)
 
 
 class _Replay(HttpToolsProtocol):

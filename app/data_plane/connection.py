@@ -760,7 +760,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def too_slow(self) -> None:
         """The rest of a request did not arrive in time."""
-        if self._request is None:
+        if self._request is None or self._request.route is None:
+            # Neither a head that is not whole nor a request of the control plane has begun an exchange.
             self.reject(Status.REQUEST_TIMEOUT, "Request not complete in time", Reason.TIMEOUT)
         else:
             # It was answered already, and only its body is missing.

@@ -24,11 +24,10 @@ from tricklecast.app.access.rights import Claims, Rights
 from tricklecast.app.access.tokens import MAX_SUBJECT, TokenVerifier
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING, Webhook
 from tricklecast.app.access_log import AccessLog
-from tricklecast.app.core.clients import Clients
-from tricklecast.app.core.guard import Answer, Guard
-from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.limits import Clients, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.identity import MAX_TEXT
+from tricklecast.app.core.storm_guard import Answer, StormGuard
+from tricklecast.app.data_plane.client_address import MAX_TEXT
 from tricklecast.trickle.paths import MAX_NAME_BYTES
 from tricklecast.trickle.records import AccessRecord
 

@@ -21,7 +21,7 @@ from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import (
     LAG_BYTES,
     LAG_S,
@@ -240,7 +240,7 @@ def test_labels_are_few_and_nothing_is_lost(counts: dict[str, tuple[int, int]]) 
 
 def make_plane() -> DataPlane:
     """One without connections."""
-    return DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options(), node="n1")
+    return DataPlane(Registry(Limits(), autocreate=True), Options(), node="n1")
 
 
 def test_the_access_log_is_counted(tmp_path: Path) -> None:

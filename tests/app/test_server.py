@@ -15,8 +15,8 @@ from tests.support.local import local_server
 from tests.support.logs import read_log
 from tests.support.waiting import WITHIN_S, eventually, until
 from tricklecast.app.access_log import AccessLog
-from tricklecast.app.data_plane.histogram import Histogram
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.server import serve, sweep
 from tricklecast.app.settings import Settings
 

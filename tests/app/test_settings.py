@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tricklecast.app.core.limits import Limits
-from tricklecast.app.data_plane.plane import Options
+from tricklecast.app.data_plane.context import Options
 from tricklecast.app.settings import (
     MAX_NAME_LENGTH,
     MAX_NAMED,

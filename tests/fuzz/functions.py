@@ -10,9 +10,8 @@ from typing import Final
 import orjson
 
 from tricklecast.analytics.logs.lines import parsed, readable
-from tricklecast.app.data_plane.head import content_length, expects_continue, objection
-from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.routes import Route, Router
+from tricklecast.app.data_plane.request import Request, content_length, expects_continue, objection
+from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
 from tricklecast.trickle.records import FIELD_NAMES
@@ -60,7 +59,7 @@ def head(data: bytes) -> None:
     assert (content_length(headers) or 0) >= 0
     expects_continue(headers)
     request = Request(b"GET", data, Route(None), headers, http10=False, keep_alive=True)
-    record = request.record(ts_us=1, node="n", ip="192.0.2.1", conn=1).as_dict()
+    record = request.begin_record(ts_us=1, node="n", ip="192.0.2.1", conn=1).as_dict()
     assert json.loads(orjson.dumps(record)) == record
 
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import collectors
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

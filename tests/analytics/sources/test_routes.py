@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tricklecast.analytics.sources.routes import CONTROL_PLANE, with_route
-from tricklecast.app.data_plane import routes as server
+from tricklecast.app.data_plane import routing as server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from tricklecast.app.access.rights import MAX_TOKEN_BYTES
 from tricklecast.app.access.tokens import TokenVerifier
 from tricklecast.app.access.webhook import FAILED
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
-from tricklecast.app.data_plane.replies import EXPIRED
 from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.routes import Route
+from tricklecast.app.data_plane.responses import EXPIRED
+from tricklecast.app.data_plane.routing import Route
 from tricklecast.app.settings import load
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.records import Op

@@ -20,7 +20,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.window import Eviction
-from tricklecast.app.data_plane.plane import DataPlane, Options
+from tricklecast.app.data_plane.context import DataPlane, Options
 from tricklecast.app.metrics import collectors
 from tricklecast.app.tools.conformance.http1 import Response
 from tricklecast.app.tools.conformance.target import Target
@@ -310,7 +310,7 @@ def test_the_page_does_not_grow_with_channels() -> None:
 
     def series(channels: int) -> int:
         now = [0.0]
-        plane = DataPlane(Registry(Limits(), autocreate=True, listener=lambda fact: None), Options())
+        plane = DataPlane(Registry(Limits(), autocreate=True), Options())
         plane.clock = lambda: now[0]
         registry = collectors(plane, None)
         for n in range(channels):

@@ -16,7 +16,7 @@ from tests.app.access.signing import SECRET, bearer, private_key, public_jwk, to
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
-from tricklecast.app.data_plane.replies import Reply
+from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.tools.conformance.http1 import Failure, Response
 from tricklecast.app.tools.conformance.target import Target
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.protocol import UNSPLIT
+from tricklecast.app.data_plane.connection import UNSPLIT
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 

@@ -1,4 +1,4 @@
-"""Whose request it is, behind proxies and without."""
+"""Which client a request comes from, behind proxies and without, and the keys under which it is counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.app.data_plane.client_address import MAX_HOPS, TrustedProxies, client_of, plain
+from tricklecast.app.data_plane.client_address import (
+    MAX_HOPS,
+    MAX_TEXT,
+    TrustedProxies,
+    client_key,
+    client_of,
+    guarded_client,
+    has_name,
+    plain,
+    user_agent,
+)
+from tricklecast.trickle.records import Op
 
 PROXIES = TrustedProxies([ip_network("10.0.0.0/8"), ip_network("2001:db8:99::/48")])
 PEER = "10.0.0.1"
@@ -117,3 +128,52 @@ def test_an_address_is_written_in_one_way() -> None:
         "::1",
         "::x",
     ]
+
+
+@pytest.mark.parametrize(
+    ("peer", "lines", "client"),
+    [
+        ("10.0.0.1", [b"203.0.113.9", b"192.0.2.7, 10.0.0.9"], "192.0.2.7"),
+        ("::ffff:10.0.0.1", [b"192.0.2.7"], "192.0.2.7"),
+        ("198.51.100.1", [b"192.0.2.7"], "198.51.100.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+    ],
+)
+def test_only_a_trusted_proxy_names_the_client(peer: str, lines: list[bytes], client: str) -> None:
+    """Several lines of the header count as one; the header of any other peer is ignored."""
+    headers = [(b"x-forwarded-for", line) for line in lines]
+    assert PROXIES.origin(peer, [(b"host", b"h"), *headers]) == client
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        (b"player/2.1 (x)", ("player/2.1 (x)", "player/2.1")),
+        (b"", (None, None)),
+        (b"x" * 9000, ("x" * MAX_TEXT, "x" * 64)),
+    ],
+)
+def test_a_user_agent_and_its_release(value: bytes, parts: tuple[str | None, str | None]) -> None:
+    """The text is cut, and its first word is the release."""
+    assert user_agent(value) == parts
+
+
+def test_a_key_for_a_client_without_a_name() -> None:
+    """The key depends on address and user agent, and on nothing else."""
+    assert client_key("192.0.2.1", "a") == client_key("192.0.2.1", "a")
+    assert len({client_key("192.0.2.1", "a"), client_key("192.0.2.1", "b"), client_key("192.0.2.2", "a")}) == 3
+
+
+def test_the_storm_guards_key_of_a_client() -> None:
+    """Address, operation, and the client's own name, or else its user agent."""
+    named, other = {b"trickle-client": b"me", b"user-agent": b"a"}, {b"trickle-client": b"me", b"user-agent": b"b"}
+    assert guarded_client(Op.READ, named, "1") == guarded_client(Op.READ, other, "1")
+    keys = {
+        guarded_client(Op.READ, named, "1"),
+        guarded_client(Op.READ, named, "2"),
+        guarded_client(Op.PUBLISH, named, "1"),
+        guarded_client(Op.READ, {b"user-agent": b"a"}, "1"),
+        guarded_client(Op.READ, {}, "1"),
+    }
+    assert len(keys) == 5
+    assert (has_name(named), has_name({b"trickle-client": b""}), has_name({})) == (True, False, False)

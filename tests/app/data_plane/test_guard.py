@@ -10,10 +10,11 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.core.crowd import CROWD
-from tricklecast.app.core.guard import FORGOTTEN_S, FREE, Answer, Guard
+from tricklecast.app.core.crowd import FREE_FOR_MANY
+from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, Answer, Guard
 from tricklecast.app.data_plane import guarded
-from tricklecast.app.data_plane.guarded import Guarded
+from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.handler import Guarded
 from tricklecast.app.tools.conformance.connection import Connection
 from tricklecast.app.tools.conformance.target import Channel, Target
 from tricklecast.trickle.records import AccessRecord
@@ -56,8 +57,8 @@ def scripted(**settings: object) -> Iterator[tuple[LocalServer, Target, Script]]
 
 def held(server: LocalServer, count: int = 1) -> list[Guarded]:
     """Wait until so many exchanges are held."""
-    eventually(lambda: len(server.plane.guarded) == count, what=f"{count} are held")
-    return list(server.plane.guarded)
+    eventually(lambda: len(server.plane.parked[ParkedFor.GUARD]) == count, what=f"{count} are held")
+    return list(server.plane.parked[ParkedFor.GUARD])
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def release(exchange: Guarded) -> None:
 
 def none_left(server: LocalServer) -> None:
     """Nothing of a hold is left over."""
-    eventually(lambda: not server.plane.guarded, what="nothing is held any more")
+    eventually(lambda: not server.plane.parked[ParkedFor.GUARD], what="nothing is held any more")
 
 
 # The real rule, over the wire.
@@ -134,11 +135,11 @@ def test_without_a_name_a_new_connection_may_be_a_new_client(
 ) -> None:
     """As many as a crowd has members; by address and user agent, since more cannot be told."""
     with stopped_clock(server):
-        for _ in range(CROWD + 1):
+        for _ in range(FREE_FOR_MANY + 1):
             assert target.ask("GET", channel.at(0), {"User-Agent": "naive/1"}).status == 404
         assert target.ask("GET", channel.at(0), {"User-Agent": "another/1"}).status == 404
-    records = reads(server, channel, CROWD + 2)
-    assert [record.guard_ms is not None for record in records] == [False] * CROWD + [True, False]
+    records = reads(server, channel, FREE_FOR_MANY + 2)
+    assert [record.guard_ms is not None for record in records] == [False] * FREE_FOR_MANY + [True, False]
 
 
 def test_a_crowd_looks_for_a_channel_and_one_of_it_loops(channel: Channel, server: LocalServer) -> None:
@@ -172,7 +173,7 @@ def test_the_guard_forgets_connections_that_close(channel: Channel, server: Loca
     eventually(lambda: guard.connections == before)
 
 
-@pytest.mark.parametrize(("headers", "free"), [({}, CROWD), (NAMED, FREE)], ids=["unnamed", "named"])
+@pytest.mark.parametrize(("headers", "free"), [({}, FREE_FOR_MANY), (NAMED, FREE)], ids=["unnamed", "named"])
 def test_the_same_segment_with_its_bytes_again_and_again(
     headers: dict[str, str], free: int, channel: Channel, server: LocalServer
 ) -> None:
@@ -316,15 +317,15 @@ def test_readers_without_names_behind_one_address_are_not_held(
     """As many as fit, all of them at the same segment before one goes on, and with a new connection for each or not."""
     channel.publish(0, b"0", b"1", b"2")
     holds = server.plane.holds
-    connections = [channel.target.open() for _ in range(CROWD if keep_alive else 1)]
+    connections = [channel.target.open() for _ in range(FREE_FOR_MANY if keep_alive else 1)]
     for seq in range(3):
-        for reader in range(CROWD):
+        for reader in range(FREE_FOR_MANY):
             connection = connections[reader] if keep_alive else channel.target.open()
             connection.request("GET", channel.at(seq))
             assert connection.response().body == b"%d" % seq
             if not keep_alive:
                 connection.close()
-    records = reads(server, channel, 3 * CROWD)
+    records = reads(server, channel, 3 * FREE_FOR_MANY)
     assert not any(record.guard_ms for record in records)
     assert server.plane.holds == holds
 
@@ -332,12 +333,12 @@ def test_readers_without_names_behind_one_address_are_not_held(
 def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: LocalServer) -> None:
     """Each on its connection: whoever goes on makes room for others."""
     channel.publish(0, b"0", b"1")
-    for _ in range(2 * CROWD):
+    for _ in range(2 * FREE_FOR_MANY):
         connection = channel.target.open()
         for seq in range(2):
             connection.request("GET", channel.at(seq))
             assert connection.response().body == b"%d" % seq
-    assert not any(record.guard_ms for record in reads(server, channel, 4 * CROWD))
+    assert not any(record.guard_ms for record in reads(server, channel, 4 * FREE_FOR_MANY))
 
 
 # Loops of every kind are held.
@@ -346,8 +347,8 @@ def test_any_number_of_readers_that_are_seen_to_go_on(channel: Channel, server: 
 @pytest.mark.parametrize(
     ("method", "at", "body", "status", "free"),
     [
-        ("GET", "next", None, 200, CROWD),
-        ("HEAD", "1", None, 200, CROWD),
+        ("GET", "next", None, 200, FREE_FOR_MANY),
+        ("HEAD", "1", None, 200, FREE_FOR_MANY),
         ("POST", "", None, 200, FREE),
         ("POST", "0", b"again", 409, FREE),
         ("POST", "900", b"far ahead", 470, FREE),

@@ -9,7 +9,7 @@ import pytest
 from tests.support.limits import check_refused, limited
 from tests.support.local import local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.door import MAX_SURPLUS
+from tricklecast.app.data_plane.connection import MAX_SURPLUS
 from tricklecast.app.tools.conformance.connection import Connection
 
 FORWARDED = "X-Forwarded-For"

@@ -1,15 +1,121 @@
-"""One request as parsed, and the access record that begins with it."""
+"""Requests: the checks that the parser does not make, and the access record that begins with a request."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from tricklecast.app.data_plane.identity import MAX_TEXT
-from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.routes import Route
+from tricklecast.app.data_plane.client_address import MAX_TEXT
+from tricklecast.app.data_plane.request import (
+    Request,
+    Tally,
+    content_length,
+    expects_continue,
+    has_body,
+    objection,
+)
+from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle.records import AccessRecord, Op
+from tricklecast.trickle.wire import Status
+
+# Heads.
+
+HOST = (b"host", b"x")
+CHUNKED = (b"transfer-encoding", b"chunked")
+
+ACCEPTED = {
+    "plain": ("1.1", [HOST]),
+    "chunked": ("1.1", [HOST, CHUNKED]),
+    "chunked in capitals": ("1.1", [HOST, (b"transfer-encoding", b"Chunked ")]),
+    "a header twice": ("1.1", [HOST, (b"accept", b"a"), (b"accept", b"b")]),
+    "chunked beside a header twice": ("1.1", [HOST, CHUNKED, (b"accept", b"a"), (b"accept", b"b")]),
+    "a Host with a port": ("1.1", [(b"host", b"edge-1.example.org:8888")]),
+    "an address of IPv6": ("1.1", [(b"host", b"[2001:db8::7]:80")]),
+    "an empty Host": ("1.1", [(b"host", b"")]),
+    "1.0 without Host": ("1.0", []),
+    "1.0 with Host": ("1.0", [HOST]),
+}
+
+REFUSED = {
+    "no Host": ("1.1", [], 400),
+    "two hosts in one": ("1.1", [(b"host", b"a, b")], 400),
+    "a Host with a path": ("1.1", [(b"host", b"a/b")], 400),
+    "a Host with a user": ("1.1", [(b"host", b"a@b")], 400),
+    "a Host that is not ASCII": ("1.1", [(b"host", "ä".encode())], 400),
+    "a Host with markup, in 1.0": ("1.0", [(b"host", b"<b>")], 400),
+    "two Hosts": ("1.1", [HOST, HOST], 400),
+    "two Hosts in 1.0": ("1.0", [HOST, HOST], 400),
+    "chunked in 1.0": ("1.0", [HOST, CHUNKED], 400),
+    "compressed and chunked": ("1.1", [HOST, (b"transfer-encoding", b"gzip, chunked")], 501),
+    "compressed, then chunked": ("1.1", [HOST, (b"transfer-encoding", b"gzip"), CHUNKED], 501),
+    "chunked, then identity": ("1.1", [HOST, CHUNKED, (b"transfer-encoding", b"identity")], 501),
+    "identity": ("1.1", [HOST, (b"transfer-encoding", b"identity")], 501),
+    "quoted": ("1.1", [HOST, (b"transfer-encoding", b'"chunked"')], 501),
+    "0.9": ("0.9", [], 505),
+    "2.0": ("2.0", [HOST], 505),
+}
+
+
+@pytest.mark.parametrize(("version", "fields"), ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_an_ordinary_head_is_accepted(version: str, fields: list[tuple[bytes, bytes]]) -> None:
+    """One Host that can be one, and a body that is counted or chunked."""
+    assert objection(version, fields, dict(fields)) is None
+
+
+@pytest.mark.parametrize(("version", "fields", "status"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_head_that_can_be_read_in_two_ways_is_refused(
+    version: str, fields: list[tuple[bytes, bytes]], status: int
+) -> None:
+    """The status says why; the text is one line."""
+    wrong = objection(version, fields, dict(fields))
+    assert wrong is not None
+    assert wrong.status == Status(status)
+    assert wrong.text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        (b"0", 0),
+        (b"17", 17),
+        (b"0017", 17),
+        (b"18446744073709551615", 2**64 - 1),
+        (b"0" * 60_000, 0),
+        (b"0" * 60_000 + b"1", 1),
+        (b"9" * 60_000, int("9" * 20)),
+        (b"", None),
+        (b"-1", None),
+        (b"1 1", None),
+        (None, None),
+    ],
+)
+def test_an_announced_length_is_read_whatever_it_is(value: bytes | None, size: int | None) -> None:
+    """Also one of more digits than Python likes to read; what is no number is no announcement."""
+    assert content_length({} if value is None else {b"content-length": value}) == size
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [({b"expect": b"100-Continue"}, True), ({b"expect": b"something"}, False), ({}, False)],
+)
+def test_a_client_that_holds_its_body_back(headers: dict[bytes, bytes], expected: bool) -> None:
+    """It says so in any case of letters."""
+    assert expects_continue(headers) is expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [({b"transfer-encoding": b"chunked"}, True), ({b"content-length": b"1"}, True), ({b"content-length": b"0"}, False),
+     ({}, False)],
+)  # fmt: skip
+def test_whether_a_body_follows(headers: dict[bytes, bytes], expected: bool) -> None:
+    """A chunked body may follow, and one with a length above 0 does."""
+    assert has_body(headers) is expected
+
+
+# The request, and its record.
 
 
 def make(
@@ -21,13 +127,20 @@ def make(
 
 
 def record(headers: dict[bytes, bytes] | None = None, ip: str | None = "192.0.2.1", **more: Any) -> AccessRecord:
-    return make(headers, **more).record(ts_us=5, node="n", ip=ip, conn=7)
+    return make(headers, **more).begin_record(ts_us=5, node="n", ip=ip, conn=7)
 
 
 def test_a_request_begins_empty() -> None:
-    """Nothing of a body, no exchange yet, not queued."""
+    """Nothing of a body has arrived, and nobody keeps it."""
     request = make()
-    assert (request.chunks, request.complete, request.publish, request.queued) == ([], False, None, False)
+    assert (request.chunks, request.complete, request.wanted, request.held) == ([], False, False, False)
+
+
+def test_a_body_is_taken_once() -> None:
+    """The chunks that have arrived are handed over, and then there are none."""
+    request = make()
+    request.chunks = [b"a", b"b"]
+    assert (request.take(), request.take()) == ([b"a", b"b"], [])
 
 
 def test_text_of_a_header() -> None:
@@ -49,7 +162,7 @@ def test_the_record_of_a_request() -> None:
 
 def test_a_record_without_a_route() -> None:
     """A request that is none has no operation and no channel."""
-    begun = make(route=Route(None)).record(ts_us=5, node=None, ip=None, conn=7)
+    begun = make(route=Route(None)).begin_record(ts_us=5, node=None, ip=None, conn=7)
     assert (begun.op, begun.channel, begun.seq, begun.ip) == (None, None, None, None)
 
 
@@ -103,3 +216,36 @@ def test_attempts(value: bytes | None, attempt: int) -> None:
 def test_trace_ids(value: bytes | None, trace: str | None) -> None:
     """The trace id of a `traceparent`, if it is one."""
     assert record({} if value is None else {b"traceparent": value}).trace == trace
+
+
+def test_a_tally_is_part_of_a_record() -> None:
+    """The metrics count nothing that a line of the access log would not say."""
+    assert set(Tally.__slots__) < {field.name for field in fields(AccessRecord)}
+
+
+# Requests that are parked.
+
+LONG = {b"user-agent": b"u" * 9000, b"x-long": b"x" * 9000, b"origin": b"https://page.example", b"host": b"h"}
+
+
+def test_of_a_parked_read_little_is_kept() -> None:
+    """Thousands may be parked: a GET keeps its origin and host, and no target."""
+    request = make(LONG)
+    request.shrink(credentials=False)
+    assert (request.target, request.headers) == (b"", {b"origin": b"https://page.example", b"host": b"h"})
+
+
+def test_of_a_parked_publish_is_kept_what_is_asked_for_again() -> None:
+    """A value that is too long stays too long, so that it is still refused."""
+    request = Request(b"POST", b"/c/0", None, {**LONG, b"content-type": b"t" * 5000}, http10=False, keep_alive=True)
+    request.shrink(credentials=False)
+    assert len(request.headers[b"content-type"]) == MAX_TEXT + 1
+    assert b"x-long" not in request.headers
+
+
+@pytest.mark.parametrize("headers", [{}, {b"authorization": b"Bearer " + b"t" * 8000}])
+def test_credentials_are_kept_where_they_are_asked_for_again(headers: dict[bytes, bytes]) -> None:
+    """Where access is controlled, a token in a header or in the query outlives the wait."""
+    request = make(dict(headers))
+    request.shrink(credentials=True)
+    assert (request.target, request.headers) == (b"/trickle/c/-1?token=secret", headers)

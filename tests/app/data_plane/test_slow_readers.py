@@ -17,11 +17,11 @@ from tests.app.data_plane.test_readers import pattern
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.core.lag import PACE_BYTES, Cut
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
+from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
 from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.exchange import Unsent
-from tricklecast.app.sockets import UNSENT_BYTES
+from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle.records import AccessRecord
 
@@ -86,11 +86,11 @@ def slow_peer(server: LocalServer, request: bytes, tls: ssl.SSLContext | None = 
     """A client that asks, and is stuck; its connection closes with the block."""
     peer = SlowPeer(server.port, request, tls)
     try:
-        eventually(lambda: server.plane.stalled, what="the peer is stuck")
+        eventually(lambda: server.plane.slow_peers.stalled, what="the peer is stuck")
         yield peer
     finally:
         peer.socket.close()
-        eventually(lambda: not server.plane.stalled)
+        eventually(lambda: not server.plane.slow_peers.stalled)
 
 
 def get(channel: Channel, seq: int = 0, version: str = "1.1") -> bytes:
@@ -113,7 +113,7 @@ def later(server: LocalServer, seconds: float) -> None:
 
 def stuck(server: LocalServer) -> Connection:
     """The one connection that is stuck; for moments the kernel may take some more for it."""
-    (connection,) = eventually(lambda: list(server.plane.stalled), what="a peer is stuck")
+    (connection,) = eventually(lambda: list(server.plane.slow_peers.stalled), what="a peer is stuck")
     return connection
 
 
@@ -125,7 +125,9 @@ def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServ
         with slow_reader(server, channel, upload.chunk, 40) as reader:
             later(server, 0)
             later(server, LAG_S / 2)
-            assert server.inside(lambda: max(stalled.lag_s() for stalled in server.plane.stalled)) >= LAG_S / 2
+            assert (
+                server.inside(lambda: max(stalled.lag_s() for stalled in server.plane.slow_peers.stalled)) >= LAG_S / 2
+            )
             sent = sent_to(server)
             reader.take(9 * CHUNK)
             eventually(lambda: sent_to(server) > sent + 4 * CHUNK)
@@ -151,7 +153,7 @@ def slow_reader(server: LocalServer, channel: Channel, publish: object, chunks: 
         for _ in range(chunks):
             publish(pattern(CHUNK))
         eventually(lambda: stored(server, channel) == size, what="all is published")
-        eventually(lambda: server.plane.stalled, what="the reader is stuck")
+        eventually(lambda: server.plane.slow_peers.stalled, what="the reader is stuck")
         yield peer
     finally:
         peer.socket.close()
@@ -175,7 +177,7 @@ def test_a_reader_that_keeps_up_is_not_too_old(server: LocalServer) -> None:
                 for _ in range(20):
                     upload.chunk(pattern(CHUNK))
                 eventually(partial(lambda size: stored(server, channel) == size, published + 20 * CHUNK))
-                eventually(lambda: server.plane.stalled, what="the reader is stuck again")
+                eventually(lambda: server.plane.slow_peers.stalled, what="the reader is stuck again")
                 reader.take(20 * CHUNK)
                 eventually(partial(lambda published: sent_to(server) >= published, published))
                 later(server, LAG_S * 0.6)
@@ -229,9 +231,9 @@ def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> I
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         peer.socket.sendall(get(channel) + behind)
         read = 0
-        eventually(lambda: connection in server.plane.stalled)
+        eventually(lambda: connection in server.plane.slow_peers.stalled)
         while sent_to(server) < SEGMENT:
-            if connection in server.plane.stalled:
+            if connection in server.plane.slow_peers.stalled:
                 read += len(peer.socket.recv(4096))
         eventually(lambda: isinstance(connection.exchange, Unsent))
         yield peer, read
@@ -278,10 +280,10 @@ def test_what_was_taken_late_is_complete(server: LocalServer) -> None:
 def ask_until_stuck(server: LocalServer, peer: SlowPeer, name: str) -> int:
     """Ask for what is not there, a few times at once and again when that is answered, and read nothing."""
     asked = 0
-    while not server.plane.stalled:
+    while not server.plane.slow_peers.stalled:
         peer.socket.sendall(f"GET /trickle/{name}/0 HTTP/1.1\r\nHost: h\r\n\r\n".encode() * 50)
         asked += 50
-        eventually(partial(lambda asked: server.plane.stalled or answered(server, name) == asked, asked))
+        eventually(partial(lambda asked: server.plane.slow_peers.stalled or answered(server, name) == asked, asked))
     return asked
 
 
@@ -427,7 +429,9 @@ def test_the_lag_in_bytes_ends_at_its_limit(beyond: int, cut: bool) -> None:
             lag = stuck(server).lag()
             server.plane.options = replace(server.plane.options, reader_lag_bytes=lag - beyond)
             later(server, 0)
-            assert (server.plane.cut_offs[Cut.BYTES], server.plane.registry.readers) == ((1, 0) if cut else (0, 1))
+            assert (server.plane.slow_peers.cut_offs[Cut.BYTES], server.plane.registry.readers) == (
+                (1, 0) if cut else (0, 1)
+            )
 
 
 def test_memory_is_taken_back_from_who_reads_what_is_evicted() -> None:

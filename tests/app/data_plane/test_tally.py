@@ -11,7 +11,7 @@ from typing import Any
 from tests.app.access.signing import SECRET, bearer, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.tally import Tally
+from tricklecast.app.data_plane.request import Tally
 from tricklecast.app.tools.conformance.target import Target
 from tricklecast.trickle.records import AccessRecord
 

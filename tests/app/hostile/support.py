@@ -13,8 +13,8 @@ from typing import Any, Final
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.core.invariants import check_registry
-from tricklecast.app.data_plane.patience import Patience
-from tricklecast.app.data_plane.plane import DataPlane
+from tricklecast.app.data_plane.connection import Connection
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.tools.conformance.target import Channel
 
 CONTROL: Final = "control"
@@ -139,18 +139,23 @@ def picture(plane: DataPlane) -> tuple[object, ...]:
 
 def left_over(plane: DataPlane) -> dict[str, int]:
     """What belongs to connections and exchanges, where it is not zero."""
+    timeouts, turns = plane.timeouts, plane.turns
     counts = {
         "connections": len(plane.connections),
         "handshakes": len(plane.handshakes),
         "places": plane.registry.capacities.connections.used,
-        "exchanges": sum(connection.exchange is not None for connection in plane.connections),
-        "preconnects": len(plane.preconnects),
-        "overtaking": len(plane.overtaking),
-        "stalled": len(plane.stalled),
-        "resting": len(plane.resting),
-        "unfinished": len(plane.unfinished),
-        "paused": len(plane.paused),
+        "surplus": len(plane.surplus),
+        "preconnects": len(timeouts.preconnects),
+        "parked": sum(map(len, plane.parked.values())),
+        "stalled": len(plane.slow_peers.stalled),
+        "resting": len(timeouts.resting),
+        "owing": len(timeouts.owing),
+        "pipelined": len(plane.pipelined),
+        "turns": len(turns),
+        "flows": len(turns.flows),
         "readers": plane.registry.readers,
+        "publishers": plane.registry.capacities.publishers.used,
+        "faults": plane.faults,
     }
     return {name: count for name, count in counts.items() if count}
 
@@ -159,19 +164,17 @@ def check_plane(plane: DataPlane) -> None:
     """Check that every connection has an end in sight.
 
     Raises:
-        AssertionError: there is one that nothing would ever close.
+        AssertionError: nothing would ever close a connection.
     """
+    timeouts = plane.timeouts
     for connection in plane.connections:
+        assert isinstance(connection, Connection)
         bounded = (
             connection.exchange is not None
-            or connection in plane.resting
-            or connection in plane.unfinished
+            or connection in timeouts.resting
+            or connection in timeouts.owing
             or connection.deaf
-            or connection.asgi_in_progress()
-            or connection.timeout_keep_alive_task is not None
         )
         assert bounded, "a connection rests, owes the rest of a request, serves one, or is about to close"
-        assert isinstance(connection, Patience)
-        assert connection.owing == (connection in plane.unfinished), "a connection knows whether it is waited for"
-    for times in (plane.resting, plane.unfinished):
+    for times in (timeouts.resting, timeouts.owing):
         assert list(times.values()) == sorted(times.values()), "what is due first stands first"

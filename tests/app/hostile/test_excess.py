@@ -7,9 +7,14 @@ import pytest
 from tests.app.hostile.support import left_over
 from tests.support.local import LocalServer
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.delegating import BODY_BYTES
-from tricklecast.app.data_plane.protocol import CHUNK_OVERHEAD, EXCESS_BYTES, FIELD_BYTES
-from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_REQUESTS
+from tricklecast.app.data_plane.connection import (
+    CHUNK_OVERHEAD,
+    EXCESS_BYTES,
+    FIELD_BYTES,
+    MAX_QUEUED,
+    QUEUE_REQUESTS,
+    UNREAD_BYTES,
+)
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 
@@ -121,7 +126,7 @@ def test_small_packets_hide_no_extensions(channel: Channel, target: Target) -> N
     assert upload.answer().status in (400, 431)
 
 
-@pytest.mark.parametrize(("size", "status"), [(BODY_BYTES - 1, 422), (BODY_BYTES, 422), (BODY_BYTES + 1, 413)])
+@pytest.mark.parametrize(("size", "status"), [(UNREAD_BYTES - 1, 422), (UNREAD_BYTES, 422), (UNREAD_BYTES + 1, 413)])
 @pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
 def test_a_body_for_the_control_plane_is_bounded(target: Target, size: int, status: int, chunked: bool) -> None:
     """64 KiB; announced or not. Below that it is FastAPI who says what is wrong with it."""
@@ -221,7 +226,7 @@ def test_reading_pauses_at_the_limit(channel: Channel, server: LocalServer, coun
     channel.create()
     pipelined(channel, count)
     channel.target.settle()
-    assert server.inside(lambda: len(server.plane.paused)) == paused
+    assert server.inside(lambda: len(server.plane.pipelined)) == paused
 
 
 def test_a_client_that_leaves_a_full_pipeline_is_noticed(channel: Channel, server: LocalServer) -> None:
@@ -229,7 +234,7 @@ def test_a_client_that_leaves_a_full_pipeline_is_noticed(channel: Channel, serve
     channel.create()
     for leave in (Connection.close, Connection.abort, Connection.half_close):
         connection = pipelined(channel, QUEUE_REQUESTS + 1)
-        eventually(lambda: server.inside(lambda: len(server.plane.paused)) == 1, what="reading has paused")
+        eventually(lambda: server.inside(lambda: len(server.plane.pipelined)) == 1, what="reading has paused")
         leave(connection)
         eventually(lambda: not server.inside(lambda: left_over(server.plane)), what=f"{leave} is noticed")
 
@@ -238,12 +243,12 @@ def test_a_full_pipeline_of_a_client_that_stays_is_served(channel: Channel, serv
     """Pausing, and being looked at, ends nobody's wait."""
     channel.create()
     connection = pipelined(channel, QUEUE_REQUESTS + 1)
-    eventually(lambda: server.inside(lambda: len(server.plane.paused)) == 1, what="reading has paused")
+    eventually(lambda: server.inside(lambda: len(server.plane.pipelined)) == 1, what="reading has paused")
     server.inside(lambda: server.plane.tick(server.plane.clock()))
     channel.publish(0, b"now")
     assert connection.response().body == b"now"
     assert [connection.response().body for _ in range(QUEUE_REQUESTS + 1)] == [b"1"] * (QUEUE_REQUESTS + 1)
-    eventually(lambda: not server.inside(lambda: server.plane.paused), what="and is read from again")
+    eventually(lambda: not server.inside(lambda: server.plane.pipelined), what="and is read from again")
 
 
 def test_large_heads_fill_a_pipeline_sooner(channel: Channel, server: LocalServer) -> None:
@@ -253,7 +258,7 @@ def test_large_heads_fill_a_pipeline_sooner(channel: Channel, server: LocalServe
     for _ in range(3):
         connection.send(connection.render("GET", channel.at("next"), {"x": "v" * 30_000}))
         connection.expects("GET")
-    eventually(lambda: server.inside(lambda: len(server.plane.paused)) == 1, what="reading has paused")
+    eventually(lambda: server.inside(lambda: len(server.plane.pipelined)) == 1, what="reading has paused")
     channel.publish(0, b"now")
     assert connection.response().body == b"now"
     assert [connection.response().body for _ in range(3)] == [b"1"] * 3

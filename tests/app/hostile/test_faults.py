@@ -6,7 +6,7 @@ import pytest
 
 from tests.app.hostile.support import exchange, healthy
 from tests.support.local import local_server
-from tricklecast.app.data_plane import protocol
+from tricklecast.app.data_plane import connection as protocol
 
 
 def test_a_fault_while_a_request_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def advance(server: LocalServer, clock: Clock, seconds: float) -> None:
 
 def arrived(server: LocalServer) -> bool:
     """Whether what was sent has reached the server: it now waits for the rest."""
-    return server.inside(lambda: len(server.plane.unfinished)) == 1
+    return server.inside(lambda: len(server.plane.timeouts.owing)) == 1
 
 
 def test_a_request_that_does_not_end_is_answered_408(server: LocalServer, clock: Clock, target: Target) -> None:

@@ -16,7 +16,7 @@ LISTS = 8
 
 def break_stalled(server: LocalServer) -> None:
     """What happens to connections whose peer does not read, when their time is over."""
-    for connection in list(server.plane.stalled):
+    for connection in list(server.plane.slow_peers.stalled):
         connection.abort()
 
 
@@ -33,7 +33,7 @@ def test_a_client_that_is_cut_off_while_it_pipelines(by_client: bool, caplog: py
         fill(server)
         connection = target.open()
         connection.send(connection.render("GET", "/api/v1/channels") * LISTS)
-        eventually(lambda: server.plane.stalled, what="the client is sent more than it takes")
+        eventually(lambda: server.plane.slow_peers.stalled, what="the client is sent more than it takes")
         if by_client:
             connection.abort()
         else:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.app.data_plane.routes import CONTROL_PLANE, KEPT_BYTES, Route, Router, parse_route
+from tricklecast.app.data_plane.routing import CONTROL_PLANE, KEPT_BYTES, Route, Router, parse_route
 from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import Op
 

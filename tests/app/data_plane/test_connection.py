@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.turns import QUEUE_BYTES, QUEUE_REQUESTS
+from tricklecast.app.data_plane.connection import QUEUE_BYTES, QUEUE_REQUESTS
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.stalled import cut_off_stalled
+from tricklecast.app.data_plane.scheduling import cut_off_stalled
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
@@ -134,11 +134,11 @@ def test_a_slow_reader_catches_up_exactly() -> None:
     with local_server(reader_lag_s=60, reader_lag_bytes="1GiB") as server, server.client() as target:
         channel = target.channel()
         reader = stall(channel, server, chunks)
-        assert len(server.plane.stalled) == 1
+        assert len(server.plane.slow_peers.stalled) == 1
         assert channel.get(0).body == b"begun---" + pattern(CHUNK * chunks)
         assert reader.head().status == 200
         assert reader.rest() == b"begun---" + pattern(CHUNK * chunks)
-        eventually(lambda: not server.plane.stalled)
+        eventually(lambda: not server.plane.slow_peers.stalled)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> N
         upload.connection.send(encode_chunk(body))
         assert upload.end().answer().status == 200
         reader = channel.read(0)
-        eventually(lambda: server.plane.stalled)
+        eventually(lambda: server.plane.slow_peers.stalled)
         for tick in range(3):
-            cut_off_stalled(server.plane, server.plane.timelines, server.plane.clock() + tick)
+            cut_off_stalled(server.plane, server.plane.slow_peers.timelines, server.plane.clock() + tick)
         assert reader.head().status == 200
         assert reader.rest() == body
 
@@ -228,7 +228,7 @@ def test_answers_behind_a_stalled_one_come_in_order(channel: Channel, server: Lo
         connection.request("GET", channel.at(0))
         connection.request("GET", channel.at("next"))
         connection.request("GET", channel.at(9))
-    eventually(lambda: server.plane.stalled)
+    eventually(lambda: server.plane.slow_peers.stalled)
     for _ in range(3):
         assert connection.response().body == body
         assert connection.response().body == b"1"

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 
@@ -165,7 +166,7 @@ def test_idle_preconnects_hear_from_the_server_now_and_then() -> None:
             assert (head.status, head.reason, head.headers) == (100, "Continue", ())
         preconnect.chunk(b"x").end()
         assert preconnect.answer().status == 200
-        eventually(lambda: not server.plane.preconnects)
+        eventually(lambda: not server.plane.timeouts.preconnects)
 
 
 def test_no_interim_for_http_1_0() -> None:
@@ -300,7 +301,7 @@ def test_a_post_that_overtook_others_is_held_until_they_come() -> None:
         channel = target.channel()
         channel.publish(0, b"a")
         early = channel.upload(3, b"d")
-        eventually(lambda: server.plane.overtaking, what="the POST is held")
+        eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         reader = channel.waiting(1)
         earlier = channel.upload(2, b"c").end()
         assert earlier.answer().status == 200
@@ -310,7 +311,7 @@ def test_a_post_that_overtook_others_is_held_until_they_come() -> None:
         answer = early.answer()
         assert (answer.status, answer.get("Lp-Trickle-Seq"), answer.get("Lp-Trickle-Size")) == (200, "3", "3")
         assert [channel.get(seq).body for seq in range(4)] == [b"a", b"b", b"c", b"ddd"]
-        assert not server.plane.overtaking
+        assert not server.plane.parked[ParkedFor.OVERTAKEN]
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -323,7 +324,7 @@ def test_what_came_with_a_held_post_is_kept(ended: bool) -> None:
         body = encode_chunk(b"whole") + (b"0\r\n\r\n" if ended else b"")
         early.send(early.render("POST", channel.at(3), {"Transfer-Encoding": "chunked"}) + body)
         early.expects("POST")
-        eventually(lambda: server.plane.overtaking, what="the POST is held")
+        eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         channel.publish(1, b"b")
         if not ended:
             early.send(b"0\r\n\r\n")
@@ -347,7 +348,7 @@ def test_a_held_post_whose_client_goes_is_forgotten() -> None:
         channel = target.channel()
         channel.publish(0)
         gone = channel.upload(3, b"x")
-        eventually(lambda: server.plane.overtaking, what="the POST is held")
+        eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         gone.abort()
         channel.publish(1)
         channel.publish(2)
@@ -360,10 +361,10 @@ def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() ->
         channel = target.channel()
         channel.publish(0)
         gone = target.send("POST", channel.at(3), {"Content-Length": "0"})
-        eventually(lambda: server.plane.overtaking, what="the POST is held")
+        eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         gone.close()
         assert server.record(channel=channel.name, seq=3).reason == "client_gone"
-        assert not server.plane.overtaking
+        assert not server.plane.parked[ParkedFor.OVERTAKEN]
 
 
 def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,5 +374,5 @@ def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         channel = target.channel()
         channel.publish(0)
         channel.upload(3)
-        eventually(lambda: server.plane.overtaking, what="the POST is held")
+        eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         assert channel.upload(4).answer().status == 470

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import Server, ServerState
 
-from tricklecast.app.data_plane.protocol import TrickleProtocol
+from tricklecast.app.data_plane.connection import TrickleProtocol
 
 CALLBACKS = (
     "on_message_begin",

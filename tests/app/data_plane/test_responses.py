@@ -1,0 +1,364 @@
+"""Responses: each answer of the core as a reply, and replies as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.core.limits import Limit, Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
+from tricklecast.app.core.segment import Event, Segment
+from tricklecast.app.data_plane.responses import (
+    ENDS_CONNECTION,
+    Reply,
+    content_type_of,
+    empty_reply,
+    encoded,
+    ended_reply,
+    head_reply,
+    header_lines,
+    limit_reply,
+    missing_reply,
+    next_reply,
+    path_reply,
+    refusal_reply,
+    segment_head,
+    shutdown_reply,
+    stored_reply,
+    truncated_end,
+    truncation_of,
+    writer_reply,
+)
+from tricklecast.app.data_plane.routing import Route
+from tricklecast.trickle.records import Op
+from tricklecast.trickle.wire import PHRASES, Status
+
+EPOCH = ("Lp-Trickle-Epoch", 1)
+
+
+def jitter(low: int, high: int) -> int:
+    """Tests have no chance: the longest wait."""
+    return high
+
+
+@pytest.fixture
+def channel() -> Channel:
+    """A channel with head 3."""
+    channel = Registry(Limits(), autocreate=True).create("c", "video/mp2t", 0.0)
+    assert isinstance(channel, Channel)
+    channel.next_seq = 3
+    return channel
+
+
+def segment(seq: int = 2, body: bytes = b"", event: Event | None = None) -> Segment:
+    """A segment in any state."""
+    made = Segment(seq)
+    if body:
+        made.store(body, len(body))
+    if event is not None:
+        made.close(event, 1.0)
+    return made
+
+
+# Reading.
+
+
+def test_a_channel_without_a_type_holds_plain_bytes(channel: Channel) -> None:
+    """Readers are told the channel's content type, or the default."""
+    assert content_type_of(channel) == "video/mp2t"
+    channel.content_type = ""
+    assert content_type_of(channel) == "application/octet-stream"
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (segment(), ""),
+        (segment(body=b"x"), ""),
+        (segment(body=b"x", event=Event.FINISH), ""),
+        (segment(body=b"x", event=Event.TRUNCATE), "truncated"),
+        (segment(body=b"x", event=Event.TERMINATE), "terminated"),
+        (segment(event=Event.TERMINATE), ""),
+        (segment(event=Event.SKIP), "skipped"),
+    ],
+)
+def test_which_segments_are_not_whole(made: Segment, why: str) -> None:
+    """A segment is not whole if it holds bytes and its publisher did not end it, or if nobody wrote it."""
+    assert truncation_of(made) == why
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"), [(Event.FINISH, "empty"), (Event.SKIP, "skipped"), (Event.TERMINATE, "terminated")]
+)
+def test_an_empty_segment_is_200_and_not_the_end(channel: Channel, event: Event, reason: str) -> None:
+    """The response is 200 with the seq and the head, without Closed; a skipped segment is marked as truncated."""
+    skipped = (("Lp-Trickle-Truncated", "skipped"),) if reason == "skipped" else ()
+    headers = (("Lp-Trickle-Seq", 2), ("Lp-Trickle-Latest", 3), EPOCH, *skipped)
+    assert empty_reply(channel, segment(event=event)) == Reply(200, reason, headers, content_type="video/mp2t")
+
+
+def test_an_empty_segment_of_an_ended_channel_says_closed(channel: Channel) -> None:
+    """The response says that the channel has ended."""
+    channel.ended = True
+    assert empty_reply(channel, segment(event=Event.TERMINATE)).eos
+
+
+def test_a_missing_segment_is_470() -> None:
+    """The response is 470 with head, oldest seq, the seq as asked for, and a wait; below the head also the next seq."""
+    headers = (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", -7), ("Lp-Trickle-Earliest", 1))
+    body = b"Entry not found"
+    assert missing_reply(Ahead(9, 3, 1), -7, jitter) == Reply(470, "ahead", headers, body, retry_after_s=2)
+    following = (*headers, ("Lp-Trickle-Next", 2))
+    assert missing_reply(Gone(0, 3, 1, 2), -7, jitter) == Reply(470, "gone", following, body, retry_after_s=2)
+    assert ("Lp-Trickle-Seq", 9) in missing_reply(Ahead(9, 3, 1), None, jitter).headers
+
+
+@pytest.mark.parametrize(("stored", "told"), [("video/mp2t", "video/mp2t"), ("", "application/octet-stream")])
+def test_at_the_end_of_an_ended_channel(stored: str, told: str) -> None:
+    """The response is 200 with Closed: nothing will ever be published there."""
+    headers = (("Lp-Trickle-Seq", 3), ("Lp-Trickle-Latest", 3), EPOCH)
+    assert ended_reply(Ended(3, 3, 1, stored)) == Reply(200, "terminated", headers, content_type=told, eos=True)
+
+
+def test_a_head_request_tells_what_is_known(channel: Channel) -> None:
+    """The response has seq, size and epoch; Latest where it differs from the seq; Truncated where it applies."""
+    assert head_reply(channel, segment(3), 3) == Reply(
+        200, "complete", (("Lp-Trickle-Seq", 3), ("Lp-Trickle-Size", 0), EPOCH), content_type="video/mp2t"
+    )
+    cut = head_reply(channel, segment(1, b"x", Event.TRUNCATE), 3)
+    assert cut.reason == "truncated"
+    assert cut.headers == (
+        ("Lp-Trickle-Seq", 1), ("Lp-Trickle-Latest", 3), ("Lp-Trickle-Size", 1), EPOCH,
+        ("Lp-Trickle-Truncated", "truncated"),
+    )  # fmt: skip
+
+
+def test_the_head_as_text(channel: Channel) -> None:
+    """`/next` answers with the head in the body and in a header."""
+    assert next_reply(channel) == Reply(200, "complete", (("Lp-Trickle-Latest", 3), EPOCH), b"3")
+
+
+# Publishing.
+
+SEQ_SIZE = (("Lp-Trickle-Seq", 5), ("Lp-Trickle-Size", 4))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "size", "reply"),
+    [
+        (Verdict.COMPLETE, 4, Reply(200, "complete", SEQ_SIZE)),
+        (Verdict.EMPTY, 0, Reply(200, "empty", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
+        (Verdict.CLOSED_BY_OTHER, 4, Reply(200, "truncated", SEQ_SIZE, close=True)),
+        (Verdict.CLOSED_BY_OTHER, 0, Reply(200, "skipped", (SEQ_SIZE[0], ("Lp-Trickle-Size", 0)), close=True)),
+        (Verdict.TERMINATED, 4, Reply(200, "terminated", SEQ_SIZE, close=True, eos=True)),
+        (Verdict.SUPERSEDED, 4, Reply(409, "superseded", SEQ_SIZE, b"Another publisher took over", close=True)),
+        (Verdict.NOT_THE_SAME, 4, Reply(409, "conflict", SEQ_SIZE, b"Not the body of this key", close=True)),
+        (Verdict.TOO_LARGE, 4, Reply(413, "too_large", SEQ_SIZE, b"Segment too large", close=True)),
+        (
+            Verdict.OVER_BUDGET, 4,
+            Reply(503, "limit:total_bytes", SEQ_SIZE, b"Limit reached: total_bytes", close=True, retry_after_s=5),
+        ),
+        (Verdict.ABORTED, 4, None),
+    ],
+)  # fmt: skip
+def test_how_a_publisher_is_answered(verdict: Verdict, size: int, reply: Reply | None) -> None:
+    """Each verdict on a writer has its response; only that to a complete segment keeps the connection open."""
+    assert writer_reply(Outcome(verdict, size), 5, jitter) == reply
+
+
+def test_a_retry_of_a_stored_body_is_a_success() -> None:
+    """The retry with the same key is told the size that is stored."""
+    assert stored_reply(AlreadyStored(5, 4, 1)) == Reply(200, "complete", SEQ_SIZE, close=True)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("why", "op", "status", "reason", "close"),
+    [
+        (Why.NOT_FOUND, Op.READ, 404, "not_found", False),
+        (Why.NOT_FOUND, Op.PUBLISH, 404, "not_found", True),
+        (Why.NOT_FOUND, Op.DELETE, 400, "not_found", False),
+        (Why.ENDED, Op.PUBLISH, 404, "not_found", True),
+        (Why.AHEAD, Op.PUBLISH, 470, "ahead", True),
+        (Why.CLOSED, Op.PUBLISH, 409, "conflict", True),
+        (Why.NO_SEGMENT, Op.CLOSE_SEGMENT, 400, "not_found", False),
+        (Why.RESERVED, Op.PUBLISH, 403, "forbidden", True),
+        (Why.RESERVED, Op.DELETE, 403, "forbidden", False),
+        (Why.LIMIT, Op.PUBLISH, 503, "limit:readers", True),
+        (Why.LIMIT, Op.READ, 503, "limit:readers", False),
+        (Why.SHUTDOWN, Op.READ, 503, "shutdown", True),
+    ],
+)
+def test_every_refusal_has_its_response(why: Why, op: Op, status: int, reason: str, close: bool) -> None:
+    """Each refusal has a status, a reason and a one-line body, and says whether the connection closes."""
+    reply = refusal_reply(Refusal(why, 5, 3, 1, limit=Limit.READERS), op, jitter)
+    assert (reply.status, reply.reason, reply.close, reply.eos) == (status, reason, close, False)
+    assert reply.body
+    assert b"\n" not in reply.body
+    assert (reply.retry_after_s == 5) == (status == 503)
+    if why in (Why.AHEAD, Why.CLOSED):
+        assert reply.headers == (("Lp-Trickle-Latest", 3), ("Lp-Trickle-Seq", 5))
+
+
+@pytest.mark.parametrize("why", [Why.NOT_FOUND, Why.ENDED])
+def test_a_client_of_a_recently_ended_channel_is_told(why: Why) -> None:
+    """The 404 carries Closed, and the last head and epoch, so that a late reader can count by them."""
+    reply = refusal_reply(Refusal(why, recently_ended=True, epoch=4, head=9), Op.READ, jitter)
+    assert (reply.eos, reply.headers) == (True, (("Lp-Trickle-Latest", 9), ("Lp-Trickle-Epoch", 4)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"), [(Limit.READERS, 503), (Limit.CONNECTIONS, 503), (Limit.CLIENT_CONNECTIONS, 429)]
+)
+def test_a_limit_says_whose_it_is_and_when_to_come_back(limit: Limit, status: int) -> None:
+    """A limit of the server is 503, a client's own 429; a limit of connections closes the connection."""
+    reply = limit_reply(limit, jitter, close=False, wait_s=10)
+    assert (reply.status, reply.body, reply.retry_after_s) == (status, f"Limit reached: {limit}".encode(), 14)
+    assert reply.close == (limit in ENDS_CONNECTION)
+
+
+def test_the_response_to_a_client_at_shutdown() -> None:
+    """The response is 503 with the wait that the core decides on, and closes the connection."""
+    reply = shutdown_reply(jitter, (3, 4))
+    assert (reply.status, reply.retry_after_s, reply.close) == (503, 4, True)
+    assert refusal_reply(Refusal(Why.SHUTDOWN, come_back_s=(3, 4)), Op.READ, jitter) == reply
+
+
+@pytest.mark.parametrize(
+    ("route", "status"),
+    [
+        (Route(None, "c", error="Not found", not_found=True), 404),
+        (Route(None, error="Invalid channel name: empty"), 400),
+        (Route(Op.READ, "c", error="Invalid idx", allow="GET"), 400),
+        (Route(None, "c", error="Invalid idx", allow="GET"), 405),
+        (Route(None, "c", allow="GET"), 405),
+    ],
+)
+def test_wrong_paths_and_methods(route: Route, status: int) -> None:
+    """The response is 404, 400 or 405 with Allow; the connection closes, since a body may follow."""
+    reply = path_reply(route)
+    assert reply is not None
+    assert (reply.status, reply.close) == (status, True)
+    assert (("allow", "GET") in reply.headers) == (status == 405)
+
+
+def test_a_right_path_has_no_reply() -> None:
+    """A request with a right path and method goes on to the core."""
+    assert path_reply(Route(Op.READ, "c", -1)) is None
+
+
+# Replies on the wire.
+
+COMMON = b"date: now\r\nserver: us\r\n"
+CORS = b"access-control-allow-origin: *\r\n"
+
+
+def test_a_whole_answer() -> None:
+    """Status line, common lines, own headers, length, type, end, body; nothing else."""
+    reply = Reply(Status.OK, "complete", (("Lp-Trickle-Seq", 3),), b"hi")
+    assert reply.encode(COMMON, keep_alive=True, cors=b"") == (
+        b"HTTP/1.1 200 OK\r\ndate: now\r\nserver: us\r\ncache-control: no-store\r\nLp-Trickle-Seq: 3\r\n"
+        b"content-length: 2\r\ncontent-type: text/plain; charset=utf-8\r\n\r\nhi"
+    )
+
+
+def test_the_end_of_a_channel_and_the_wait_are_told() -> None:
+    """`eos` and `retry_after_s` become their headers."""
+    text = Reply(Status.UNAVAILABLE, "x", eos=True, retry_after_s=4).encode(COMMON, keep_alive=True, cors=b"")
+    assert b"\r\nLp-Trickle-Closed: terminated\r\nRetry-After: 4\r\n" in text
+    assert b"\r\ncontent-length: 0\r\n" in text
+
+
+@pytest.mark.parametrize(
+    ("close", "keep_alive", "said"), [(False, True, False), (True, True, True), (False, False, True)]
+)
+def test_the_end_of_the_connection_is_told(close: bool, keep_alive: bool, said: bool) -> None:
+    """`Connection: close` stands there if either side wants the end."""
+    text = Reply(Status.OK, "x", close=close).encode(COMMON, keep_alive=keep_alive, cors=b"")
+    assert (b"\r\nconnection: close\r\n" in text) == said
+
+
+def test_a_page_of_another_origin_may_read_the_response() -> None:
+    """The header lines for it stand in the response as they are given."""
+    assert CORS in Reply(200, "x").encode(b"", keep_alive=True, cors=CORS)
+
+
+def test_a_head_announces_the_body_and_leaves_it_out() -> None:
+    """To a HEAD a body is described; a body that is not known is not given a length of 0."""
+    known = Reply(Status.OK, "x", body=b"123").encode(b"", keep_alive=True, cors=b"", head_only=True)
+    assert b"content-length: 3\r\n" in known
+    assert known.endswith(b"\r\n\r\n")
+    unknown = Reply(Status.OK, "x", content_type="").encode(b"", keep_alive=True, cors=b"", head_only=True)
+    assert b"content-" not in unknown
+
+
+def test_no_content_has_no_framing() -> None:
+    """A 204 carries neither a length nor a type (RFC 9110, section 8.6)."""
+    text = Reply(Status.NO_CONTENT, "x").encode(b"", keep_alive=True, cors=b"")
+    assert text == b"HTTP/1.1 204 No Content\r\ncache-control: no-store\r\n\r\n"
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_status_has_its_line(status: Status) -> None:
+    """Each status that the protocol knows can be sent, 470 included."""
+    line = Reply(status, "x").encode(b"", keep_alive=True, cors=b"").partition(b"\r\n")[0]
+    assert line == f"HTTP/1.1 {int(status)} {PHRASES[status]}".encode()
+
+
+def head(**fields: Any) -> bytes:
+    """The head of a segment, plain unless told otherwise."""
+    values: dict[str, Any] = {
+        "common": COMMON, "content_type": "video/mp2t", "seq": 4, "latest": None, "epoch": 2, "size": 9,
+        "truncated": "", "keep_alive": True, "cors": b"", "http10": False,
+    }  # fmt: skip
+    return segment_head(**{**values, **fields})
+
+
+def test_the_head_of_a_segment() -> None:
+    """A plain segment: type, seq, size, epoch, chunked; no Latest where it equals Seq."""
+    assert head() == (
+        b"HTTP/1.1 200 OK\r\ndate: now\r\nserver: us\r\ncache-control: no-store\r\ncontent-type: video/mp2t\r\n"
+        b"Lp-Trickle-Seq: 4\r\nLp-Trickle-Size: 9\r\nLp-Trickle-Epoch: 2\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"latest": 7}, b"Lp-Trickle-Latest: 7\r\n"),
+        ({"truncated": "truncated"}, b"Lp-Trickle-Truncated: truncated\r\n"),
+        ({"keep_alive": False}, b"connection: close\r\n"),
+        ({"cors": CORS}, CORS),
+        ({"http10": True}, b"connection: close\r\n"),
+    ],
+)
+def test_a_segments_head_says_what_applies(fields: dict[str, object], line: bytes) -> None:
+    """Each of these adds its header line and changes nothing else that was said."""
+    assert line in head(**fields)
+    assert line not in head()
+
+
+def test_http_1_0_gets_no_chunks() -> None:
+    """For HTTP/1.0 the end of the connection is the end of the body."""
+    assert b"chunked" not in head(http10=True)
+
+
+def test_a_truncated_end_says_so_in_a_trailer() -> None:
+    """The last chunk of a segment that was cut short carries the reason."""
+    assert truncated_end("terminated") == b"0\r\nLp-Trickle-Truncated: terminated\r\n\r\n"
+
+
+def test_replies_that_are_sent_again_and_again_are_the_same_bytes() -> None:
+    """A reply that is kept encoded is what it would be, encoded anew."""
+    reply = Reply(Status.UNAVAILABLE, "x", retry_after_s=4)
+    assert encoded(reply, COMMON, keep_alive=True, cors=CORS) == reply.encode(COMMON, keep_alive=True, cors=CORS)
+
+
+def test_header_lines() -> None:
+    """Names and values, one a line."""
+    assert header_lines([("a", 1), ("b", "é")]) == "a: 1\r\nb: é\r\n".encode("latin-1")
