@@ -32,7 +32,7 @@ LAZY_MOUNT = "app/cli.py"
 FOR_USERS_TESTS = ("publisher/testing.py", "subscriber/testing.py")
 """They offer the server to the tests of users' programs (ADR 4): the one import from client packages to `app`."""
 
-NO_CYCLES = ("trickle",)
+NO_CYCLES = ("trickle", "app")
 """Packages, or parts of them (`app/core`), among whose modules there is no import cycle."""
 
 TOOLS = "app/tools"
@@ -49,13 +49,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "storage",
         "control_plane",
         "settings",
-        "data_plane.answers",
-        "data_plane.cors",
+        "data_plane.asgi_bridge",
         "data_plane.client_address",
-        "data_plane.delegating",
-        "data_plane.identity",
-        "data_plane.plane",
-        "data_plane.replies",
+        "data_plane.context",
+        "data_plane.cors",
+        "data_plane.responses",
     ),
     # It decides for both planes, and answers in their words.
     "access": ("access", "core", "data_plane", "control_plane.middleware"),

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import unquote_to_bytes
 
 import orjson
 
 from tricklecast.app.access import responses
-from tricklecast.app.access.rights import MAX_TOKEN_BYTES, Claims, InvalidToken
+from tricklecast.app.access.rights import MAX_TOKEN_BYTES, Claims, InvalidToken, bearer_token, query_token
 from tricklecast.app.access.secrets import InvalidKey, read_secret
 from tricklecast.app.access.settings import AccessSettings
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
@@ -46,9 +45,6 @@ OPERATIONS: Final[Mapping[Op, str]] = {
     Op.DELETE: "delete",
 }
 """The field ``operation`` of a question to the webhook."""
-
-_SCHEME: Final = b"bearer "
-_PARAMETER: Final = b"token="
 
 
 class Access:
@@ -214,22 +210,6 @@ class RequestAuthorizer:
 
     def _undecided(self, reason: str, granted: Granted) -> Granted | Refused:
         return granted if self._fail_open else Refused(responses.unavailable(reason), granted.subject)
-
-
-def bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The token of ``Authorization: Bearer`` (RFC 6750, section 2.1)."""
-    value = headers.get(b"authorization")
-    if value is None or value[: len(_SCHEME)].lower() != _SCHEME:
-        return None
-    return value[len(_SCHEME) :].strip() or None
-
-
-def query_token(target: bytes) -> bytes | None:
-    """The token of ``?token=`` (as RFC 6750, section 2.3, under a shorter name); of several the first."""
-    for parameter in target.partition(b"?")[2].split(b"&"):
-        if parameter.startswith(_PARAMETER):
-            return unquote_to_bytes(parameter[len(_PARAMETER) :]) or None
-    return None
 
 
 def _load(setting: str, path: Path | None, read: Callable[[Path], T]) -> T | None:

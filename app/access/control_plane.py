@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tricklecast.app.access import responses
-from tricklecast.app.access.authorizer import bearer_token
-from tricklecast.app.access.rights import ANY, EVERYTHING, Claims, InvalidToken, Right, Rights
+from tricklecast.app.access.rights import ANY, EVERYTHING, Claims, InvalidToken, Right, Rights, bearer_token
 from tricklecast.app.access.secrets import is_secret
 from tricklecast.app.control_plane.middleware import HEALTH, MAY_MANAGE, METRICS, RECORD, everything, refuse
 from tricklecast.app.data_plane.responses import Reply

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 from tricklecast.trickle.paths import MAX_NAME_BYTES, is_reserved
 from tricklecast.trickle.records import Op
@@ -22,6 +23,9 @@ MAX_TOKEN_BYTES: Final = 8 << 10
 """The longest token that the server hashes or passes on. Most proxies allow no longer header."""
 
 ANY: Final = "*"
+
+_SCHEME: Final = b"bearer "
+_PARAMETER: Final = b"token="
 
 
 class Right(StrEnum):
@@ -161,3 +165,19 @@ def _patterns(right: Right, value: Any) -> tuple[str, ...]:
     if any(not 0 < len(each) <= MAX_NAME_BYTES for each in value):
         raise InvalidClaim(f"the right {right!s} has a name that is empty, or longer than {MAX_NAME_BYTES} characters")
     return tuple(value)
+
+
+def bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The token of ``Authorization: Bearer`` (RFC 6750, section 2.1)."""
+    value = headers.get(b"authorization")
+    if value is None or value[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    return value[len(_SCHEME) :].strip() or None
+
+
+def query_token(target: bytes) -> bytes | None:
+    """The token of ``?token=`` (as RFC 6750, section 2.3, under a shorter name); of several the first."""
+    for parameter in target.partition(b"?")[2].split(b"&"):
+        if parameter.startswith(_PARAMETER):
+            return unquote_to_bytes(parameter[len(_PARAMETER) :]) or None
+    return None

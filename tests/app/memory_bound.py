@@ -7,14 +7,10 @@ from typing import Final
 
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.storm_guard import BUCKETS
-from tricklecast.app.data_plane.overtaking import MAX_OVERTAKING
-from tricklecast.app.data_plane.protocol import UNSPLIT
-from tricklecast.app.data_plane.reader import TURN_BYTES
-from tricklecast.app.data_plane.turns import MAX_QUEUED, QUEUE_BYTES
+from tricklecast.app.data_plane.connection import MAX_QUEUED, QUEUE_BYTES, UNSPLIT
+from tricklecast.app.data_plane.handler import MAX_OVERTAKEN
+from tricklecast.app.data_plane.scheduling import TURN_BYTES, WRITE_BYTES
 from tricklecast.app.settings import Settings
-
-READ_BYTES: Final = 256_000
-"""What one read from a socket brings at most (uvloop), and so what a frame holds, its chunk headers aside."""
 
 CONNECTION_BYTES: Final = 8 << 10
 """A connection with its exchange and record: 4 to 6 kB measured, waiting, preconnected or stalled."""
@@ -79,15 +75,15 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
     """
     options, limits = settings.options(), settings.limits()
     return {
-        "segments": limits.total_bytes + READ_BYTES,
+        "segments": limits.total_bytes + TURN_BYTES,
         "channels": limits.channels * CHANNEL_BYTES,
         "tombstones": limits.tombstones * TOMBSTONE_BYTES,
         "connections": load.connections * CONNECTION_BYTES,
         "partial chunks": load.publishing * 2 * UNSPLIT,
         "heads": load.beginning * 2 * (options.header_bytes + options.url_bytes),
-        "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + READ_BYTES),
-        "overtaking requests": min(MAX_OVERTAKING, load.overtaking) * READ_BYTES,
-        "copies for readers": load.copying * (TURN_BYTES + 2 * READ_BYTES),
+        "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + TURN_BYTES),
+        "overtaking requests": min(MAX_OVERTAKEN, load.overtaking) * TURN_BYTES,
+        "copies for readers": load.copying * (WRITE_BYTES + 2 * TURN_BYTES),
         "storm guard": BUCKETS * BUCKET_BYTES if options.storm_guard else 0,
         "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,
         "tokens": settings.token_cache * TOKEN_BYTES if settings.has_tokens else 0,

@@ -160,5 +160,5 @@ def test_stalled_readers_hold_no_copies(filled: tuple[int, Load, Settings]) -> N
     grown, present, settings = filled
     computed = bound(settings, present)
     tight = sum(computed.values()) - CACHES_BYTES - computed["access log"] - computed["tombstones"]
-    tight -= computed["guard accounts"]
+    tight -= computed["storm guard"]
     assert 0.9 * BUDGET <= grown <= tight, json.dumps({"grown": grown, "tight": tight, **computed})

@@ -102,26 +102,34 @@ def test_segments_under_way_are_told_apart() -> None:
         eventually(shown)
 
 
-class Connection:
-    """One that is full."""
+class Behind:
+    """A reader that is so many bytes, and as many milliseconds, behind."""
 
     looked = 0
 
     def __init__(self, behind: int) -> None:
-        self._behind = behind
+        self.behind = behind
 
     def lag(self) -> int:
-        Connection.looked += 1
-        return self._behind
+        Behind.looked += 1
+        return self.behind
 
-    def lag_s(self) -> float:
-        return max(0, self._behind) / 1000
+
+class Full:
+    """A connection whose peer does not read."""
+
+    def __init__(self, reader: Behind) -> None:
+        self._reader = reader
+
+    def reader(self) -> Behind:
+        return self._reader
 
 
 def lag_of(*behind: int, catching_up: tuple[int, ...] = ()) -> Samples:
-    """A scrape while connections are so far behind, and readers that catch up."""
-    stalled = {Connection(lag): None for lag in behind}
-    plane: Any = SimpleNamespace(stalled=stalled, catching_up=[Connection(lag) for lag in catching_up])
+    """A scrape while the readers of full connections are so far behind, and readers that wait for their turn."""
+    stalled = {Full(Behind(lag)): None for lag in behind}
+    slow_peers = SimpleNamespace(stalled=stalled, lag_s=lambda reader: max(0, reader.behind) / 1000)
+    plane: Any = SimpleNamespace(slow_peers=slow_peers, turns=[Behind(lag) for lag in catching_up])
     return scrape(ReaderLagMetrics(cast(DataPlane, plane)))
 
 
@@ -155,9 +163,9 @@ def test_readers_are_counted_by_how_long_they_lack_something() -> None:
 
 def test_the_work_is_bounded() -> None:
     """However many have stalled."""
-    Connection.looked = 0
+    Behind.looked = 0
     lag_of(*range(MAX_READERS_EXAMINED + 100))
-    assert Connection.looked == MAX_READERS_EXAMINED
+    assert Behind.looked == MAX_READERS_EXAMINED
 
 
 RECEIVED = "tricklecast_channel_received_bytes_per_second"

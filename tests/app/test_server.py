@@ -10,14 +10,13 @@ from typing import cast
 
 import pytest
 
-import tricklecast.app.server
 from tests.support.local import local_server
 from tests.support.logs import read_log
-from tests.support.waiting import WITHIN_S, eventually, until
+from tests.support.waiting import eventually
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.latency import Histogram
-from tricklecast.app.server import serve, sweep
+from tricklecast.app.server import LOOK_S, serve, sweep
 from tricklecast.app.settings import Settings
 
 
@@ -71,52 +70,85 @@ def test_user_signals_do_not_end_the_server(number: signal.Signals, caplog: pyte
     assert signal.getsignal(number) is signal.SIG_DFL
 
 
-class Plane:
-    """Notes when it was ticked."""
+class Registry:
+    """Has one deadline, and notes when it is asked to expire."""
 
-    def __init__(self) -> None:
-        self.ticks: list[float] = []
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self.expired: list[float] = []
+
+    def next_deadline(self) -> float | None:
+        return self.deadline
+
+    def expire(self, now: float) -> None:
+        self.expired.append(round(now, 6))
+        self.deadline = None
+
+
+class Plane:
+    """A plane whose clock goes on by what the sweeper sleeps, and ``late_s`` beyond."""
+
+    def __init__(self, deadline: float | None = None, *, late_s: float = 0.0) -> None:
+        self.registry = Registry(deadline)
         self.loop_lag = Histogram((100_000, 10_000_000))
+        self.now = 0.0
+        self.late_s = late_s
+        self.slept: list[float] = []
+        self.ticks: list[float] = []
 
     def clock(self) -> float:
-        return 42.0 + len(self.ticks)
+        return self.now
 
     def tick(self, now: float) -> None:
-        self.ticks.append(now)
+        self.ticks.append(round(now, 6))
+
+    def expire(self, now: float) -> None:
+        self.registry.expire(now)
+
+    async def sleep(self, seconds: float) -> None:
+        if self.now > 1.0:
+            raise asyncio.CancelledError
+        self.slept.append(round(seconds, 6))
+        self.now += seconds + self.late_s
 
 
-def test_the_sweeper_ticks_with_the_planes_clock_until_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again and again; cancelling ends it."""
-    monkeypatch.setattr(tricklecast.app.server, "SWEEP_S", 0.001)
+def run(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep for a second of the plane's clock."""
+    monkeypatch.setattr("tricklecast.app.server.asyncio.sleep", plane.sleep)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(sweep(cast(DataPlane, plane)))
+
+
+def test_the_plane_is_ticked_four_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own clock, and nothing expires in between where nothing is due."""
     plane = Plane()
+    run(plane, monkeypatch)
+    assert plane.ticks == pytest.approx([0.25, 0.5, 0.75, 1.0], abs=0.03)
+    assert plane.registry.expired == []
 
-    async def main() -> None:
-        async with asyncio.timeout(WITHIN_S):
-            task = asyncio.ensure_future(sweep(cast(DataPlane, plane)))
-            await until(lambda: len(plane.ticks) >= 3)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
 
-    asyncio.run(main())
-    assert plane.ticks[:3] == [42.0, 43.0, 44.0]
+def test_what_is_due_expires_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grace of 0.2 s takes 0.2 s, not as long as until the next tick."""
+    plane = Plane(0.2)
+    run(plane, monkeypatch)
+    assert plane.registry.expired == [0.2]
+
+
+def test_deadlines_that_follow_each_other_do_not_keep_it_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps for 10 ms at least, and asks for a new deadline every 50 ms at least."""
+    plane = Plane(0.001)
+    run(plane, monkeypatch)
+    assert plane.registry.expired == [0.01]
+    assert (plane.slept[0], max(plane.slept)) == (0.01, LOOK_S)
 
 
 def test_its_lateness_is_the_event_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each tick is compared with when it was due; one that is early counts as on time."""
-    monkeypatch.setattr(tricklecast.app.server, "SWEEP_S", 0.001)
-    plane = Plane()
-    clocks = iter([10.0, 12.001, 20.0, 20.0])
-    monkeypatch.setattr(plane, "clock", lambda: next(clocks))
-
-    async def main() -> None:
-        async with asyncio.timeout(WITHIN_S):
-            with pytest.raises(RuntimeError):  # the clock has no more to say
-                await sweep(cast(DataPlane, plane))
-
-    asyncio.run(main())
-    assert plane.loop_lag.counts == [1, 1, 0]
-    assert plane.loop_lag.sum in (1_999_999, 2_000_000)
+    """Each wake-up is compared with when it was due; one that is early counts as on time."""
+    late, early = Plane(late_s=2.0), Plane(late_s=-0.0001)
+    run(late, monkeypatch)
+    assert (late.loop_lag.counts, late.ticks) == ([0, 1, 0], [2.05])
+    run(early, monkeypatch)
+    assert early.loop_lag.counts == [len(early.slept), 0, 0]
 
 
 def test_an_idle_channel_ends_by_itself() -> None:
@@ -130,3 +162,13 @@ def test_an_idle_channel_ends_by_itself() -> None:
         gone = channel.get(0)
         assert (gone.status, gone.get("Lp-Trickle-Closed")) == (404, "terminated")
         assert "_changes" in server.plane.registry.channels
+
+
+def test_old_segments_leave_the_window_by_age() -> None:
+    """All but the newest closed one go, although nobody publishes."""
+    with local_server(window_age_s=0.2) as server, server.client() as target:
+        channel = target.channel("aged")
+        channel.publish(0, b"a", b"b")
+        eventually(lambda: list(server.plane.registry.channels["aged"].segments) == [1])
+        assert channel.get(1).body == b"b"
+        assert channel.get(0).status == 470

@@ -14,8 +14,8 @@ from jwt import PyJWK
 from jwt.utils import base64url_encode
 
 from tests.app.access.signing import SECRET, bearer, private_key, public_jwk, public_key, public_pem, token
-from tricklecast.app.access.authorizer import Access, RequestAuthorizer, bearer_token, query_token
-from tricklecast.app.access.rights import MAX_TOKEN_BYTES
+from tricklecast.app.access.authorizer import Access, RequestAuthorizer
+from tricklecast.app.access.rights import MAX_TOKEN_BYTES, bearer_token, query_token
 from tricklecast.app.access.tokens import TokenVerifier
 from tricklecast.app.access.webhook import FAILED
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
