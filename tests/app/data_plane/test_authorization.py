@@ -115,13 +115,14 @@ def soon() -> dict[str, str]:
 @contextmanager
 def later(server: LocalServer) -> Iterator[None]:
     """Set the server's clock 40 minutes on."""
-    plane: Any = server.plane.access
+    plane: Any = server.plane
     tokens: Any = server.access.tokens if server.access is not None else None
-    plane._wall = tokens._wall = lambda: time.time() + 2400
+    wall_us, wall = plane.wall_us, tokens._wall
+    plane.wall_us, tokens._wall = lambda: wall_us() + 2_400_000_000, lambda: wall() + 2400
     try:
         yield
     finally:
-        plane._wall = tokens._wall = time.time
+        plane.wall_us, tokens._wall = wall_us, wall
 
 
 def test_the_token_of_a_reader_in_the_middle_of_a_segment(target: Target, server: LocalServer) -> None:
