@@ -210,6 +210,7 @@ class Settings(AccessSettings, AdmissionSettings):
             reader_lag_bytes=self.reader_lag_bytes,
             reader_lag_s=self.reader_lag_s,
             metrics_channels=self.metrics_channels,
+            keep_alive_s=self.keep_alive_s,
             head_timeout_s=self.head_timeout_s,
             storm_guard=self.storm_guard == "on",
             trusted_proxies=self.trusted_proxies,
