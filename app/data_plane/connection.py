@@ -258,6 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.deaf = True
             self.fd = -1
+            self.pauses = 0
             plane.connections.discard(self)
             plane.timeouts.forget(self)
             plane.pipelined.discard(self)
