@@ -88,6 +88,11 @@ def later(server: LocalServer, seconds: float) -> None:
     server.inside(pass_time)
 
 
+def connections(server: LocalServer) -> list[Connection]:
+    """The connections of a server."""
+    return [connection for connection in list(server.plane.connections) if isinstance(connection, Connection)]
+
+
 def stuck(server: LocalServer) -> Connection:
     """The one connection whose peer does not read; for moments the kernel may take some more for it."""
     (connection,) = eventually(lambda: list(server.plane.slow_peers.stalled), what="a peer is stuck")

@@ -289,7 +289,7 @@ def test_a_body_that_is_not_needed(held: Target, hook: Service) -> None:
     """The server drops it as it comes, and finds the next request on the connection."""
     connection = held.open()
     path = f"{held.base}/held-unwanted"
-    connection.request("POST", path, {}, b"x" * (3 << 20))
+    connection.request("POST", path, {}, b"x" * (60 << 10))
     eventually(lambda: hook.asked)
     connection.request("GET", f"{path}/next")
     hook.may_answer.set()

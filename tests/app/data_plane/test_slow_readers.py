@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, later, pattern, slow_peer, stuck
+from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, connections, later, pattern, slow_peer, stuck
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
@@ -76,7 +76,7 @@ def slow_reader(server: LocalServer, channel: Channel, publish: object, chunks: 
 
 def sent_to(server: LocalServer) -> int:
     """Body bytes that the one reader there is was sent."""
-    readers = [reader for connection in list(server.plane.connections) if (reader := connection.reader()) is not None]
+    readers = [reader for connection in connections(server) if (reader := connection.reader()) is not None]
     return readers[0].sent if readers else 0
 
 
@@ -138,10 +138,10 @@ def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> I
         eventually(partial(lambda size: stored(server, channel) == size, size))
     upload.end()
     upload.answer()
-    before = set(server.plane.connections)
+    before = connections(server)
     peer = SlowPeer(server.port, b"")
     try:
-        (connection,) = eventually(lambda: set(server.plane.connections) - before)
+        (connection,) = eventually(lambda: [found for found in connections(server) if found not in before])
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         peer.socket.sendall(get(channel) + behind)
         read = 0
@@ -149,7 +149,7 @@ def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> I
         while sent_to(server) < SEGMENT:
             if connection in server.plane.slow_peers.stalled:
                 read += len(peer.socket.recv(4096))
-        eventually(lambda: connection.exchange.ending)
+        eventually(lambda: connection.exchange is not None and connection.exchange.ending)
         yield peer, read
     finally:
         peer.socket.close()
@@ -282,7 +282,7 @@ def test_connections_inherit_their_limits(server: LocalServer) -> None:
         connection = target.open()
         connection.request("GET", "/healthz")
         assert connection.response().status == 200
-        sock = next(iter(server.plane.connections)).transport.get_extra_info("socket")
+        sock = connections(server)[0].transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000

@@ -2,31 +2,141 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane import handler, scheduling
+from tricklecast.app.data_plane.connection import UNSPLIT, Connection
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.scheduling import CHANNEL, SlowReader
+from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 
-MB = 1 << 20
+# How chunks reach readers.
 
 
-def test_a_refused_publisher_with_much_in_flight_hears_why(server: LocalServer, channel: Channel) -> None:
-    """The answer comes at once and is not lost in a reset, although megabytes are still coming."""
-    channel.publish(0)
-    for attempt in range(3):
-        connection = channel.target.open()
-        connection.send(connection.render("POST", channel.at(0), {"Content-Length": str(8 * MB)}))
-        connection.expects("POST")
-        for _ in range(64):
-            assert connection.try_send(bytes(MB // 8)), f"attempt {attempt}: the server has reset the connection"
-        response = connection.response()
-        assert (response.status, response.get("Lp-Trickle-Latest")) == (409, "1")
-        assert "close" in response.tokens("Connection")
-        connection.closed()
-    assert channel.get(0).body == b"x"
+@pytest.mark.parametrize("size", [8, 1000, UNSPLIT])
+def test_a_small_chunk_in_many_packets_stays_one_chunk(channel: Channel, target: Target, size: int) -> None:
+    """A chunk of at most 32 KiB reaches a waiting reader as one HTTP chunk, however it was cut by TCP."""
+    upload = channel.upload(0)
+    reader = channel.waiting(0)
+    body = pattern(size)
+    wire = encode_chunk(body)
+    for start, stop in ((0, 3), (3, len(wire) // 2), (len(wire) // 2, len(wire) - 1), (len(wire) - 1, len(wire))):
+        upload.connection.send(wire[start:stop])
+        target.settle()
+    assert reader.head().status == 200
+    assert reader.chunk() == body
+    upload.end()
+    assert reader.chunk() is None
+    assert upload.answer().get("Lp-Trickle-Size") == str(size)
+
+
+def test_chunks_in_one_packet_stay_apart(channel: Channel) -> None:
+    """Control clients read one chunk at a time: chunks are not merged either."""
+    upload = channel.upload(0)
+    upload.connection.send(b"".join(map(encode_chunk, (b"one", b"two", b"three"))))
+    upload.end()
+    assert upload.answer().status == 200
+    assert channel.get(0).chunks == [b"one", b"two", b"three"]
+
+
+def test_a_large_chunk_streams(channel: Channel) -> None:
+    """Readers do not wait for the end of a chunk of more than 32 KiB."""
+    body = pattern(1 << 20)
+    upload = channel.upload(0)
+    upload.connection.send(b"%x\r\n" % len(body) + body[: len(body) // 2])
+    reader = channel.read(0)
+    assert reader.head().status == 200
+    early = reader.body(len(body) // 2 - UNSPLIT)
+    assert early == body[: len(early)]
+    upload.connection.send(body[len(body) // 2 :] + b"\r\n")
+    upload.end()
+    assert upload.answer().get("Lp-Trickle-Size") == str(len(body))
+    assert early + reader.rest() == body
+    assert channel.get(0).body == body
+
+
+def test_a_counted_body_is_relayed_as_it_arrives(channel: Channel) -> None:
+    """With Content-Length there are no chunks to keep together: readers get what has arrived."""
+    connection = channel.target.open()
+    connection.send(connection.render("POST", channel.at(0), {"Content-Length": "10"}) + b"01234")
+    connection.expects("POST")
+    reader = channel.arrived(0, b"01234")
+    connection.send(b"56789")
+    assert connection.response().status == 200
+    assert reader.rest() == b"56789"
+
+
+def test_what_arrived_of_a_chunk_counts_when_its_publisher_is_lost(channel: Channel) -> None:
+    """Half a chunk is half a chunk: it is kept and can be continued by a second POST."""
+    upload = channel.upload(0)
+    upload.connection.send(b"a\r\n01234")
+    channel.target.settle()
+    upload.connection.close()
+    reader = channel.arrived(0, b"01234")
+    second = channel.upload(0, b"56789").end()
+    assert second.answer().get("Lp-Trickle-Size") == "10"
+    assert reader.rest() == b"56789"
+
+
+MALFORMED = {
+    "size": b"xyz\r\n",
+    "negative": b"-5\r\n",
+    "overflow": b"fffffffffffffffff\r\n",
+    "after": b"2\r\nabc\r\n",
+}
+
+
+@pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: Channel, bad: bytes) -> None:
+    """The publisher is told at once; its segment stays open for one that can go on."""
+    upload = channel.upload(0, b"good ")
+    reader = channel.arrived(0, b"good ")
+    upload.connection.send(bad)
+    assert upload.answer().status == 400
+    upload.connection.half_close()
+    upload.connection.closed()
+    second = channel.upload(0, b"again").end()
+    assert second.answer().status == 200
+    assert reader.rest()[-5:] == b"again"
+
+
+def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: Channel) -> None:
+    """What becomes of good chunks does not depend on how TCP cut the stream."""
+    upload = channel.upload(0)
+    upload.connection.send(encode_chunk(b"good ") + b"xyz\r\n")
+    assert upload.answer().status == 400
+    channel.upload(0, b"again").end().answer()
+    assert channel.get(0).body == b"good again"
+
+
+def test_a_malformed_chunk_first_leaves_nothing(channel: Channel, server: LocalServer) -> None:
+    """A preconnect that turns out to be nonsense moves no head and leaves no segment."""
+    channel.create()
+    upload = channel.upload(0)
+    upload.connection.send(b"nonsense\r\n")
+    assert upload.answer().status == 400
+    assert channel.next_seq() == 0
+    assert server.record(channel=channel.name, op="publish").reason == "bad_request"
+
+
+def test_a_body_that_stops_without_its_end_changes_nothing_else(channel: Channel, server: LocalServer) -> None:
+    """An aborted preconnect leaves no trace, and its record says that the client went."""
+    channel.create()
+    upload = channel.preconnect(0)
+    upload.abort()
+    record = server.record(channel=channel.name, op="publish")
+    assert (record.reason, record.status, record.bytes_in) == ("client_gone", None, 0)
+    assert channel.next_seq() == 0
+
+
+# How a publisher is answered.
 
 
 def test_a_segment_of_unannounced_size_is_cut_at_the_limit() -> None:
@@ -369,10 +479,90 @@ def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() ->
 
 def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are refused at once."""
-    monkeypatch.setattr("tricklecast.app.data_plane.dispatch.MAX_OVERTAKING", 1)
+    monkeypatch.setattr(handler, "MAX_OVERTAKEN", 1)
     with local_server(overtaking_grace_s=30) as server, server.client() as target:
         channel = target.channel()
         channel.publish(0)
         channel.upload(3)
         eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         assert channel.upload(4).answer().status == 470
+
+
+# A publisher is read at the pace at which willing readers are served.
+
+
+class Willing:
+    """A reader that lacks something for as long as the test says, though its socket takes data."""
+
+    def __init__(self, plane: DataPlane, name: str) -> None:
+        self.channel = plane.registry.channels[name]
+        self.segment = self.channel.segments[0]
+        self.queued = False
+        self.lacks = True
+        self._turns = plane.turns
+
+    def take_turn(self) -> None:
+        if self.lacks:
+            self._turns.add_reader(cast(SlowReader, self))
+
+    def has(self) -> int:
+        return self.segment.size
+
+
+def test_a_publisher_is_held_while_its_readers_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is not read, another channel's publisher is, and it goes on when the readers are served."""
+    monkeypatch.setattr(scheduling, "HOLD_S", 10.0**6)
+    with local_server() as server, server.client() as target:
+        channel, other = target.channel(), target.channel()
+        upload, reader = channel.started(0, b"one")
+        (publisher,) = publishers(server)
+        willing = Willing(server.plane, channel.name)
+        server.inside(lambda: server.plane.turns.add_reader(cast(SlowReader, willing)))
+        upload.chunk(b"two")
+        assert reader.body(3) == b"two"
+        eventually(lambda: server.inside(lambda: publisher.pauses) == CHANNEL)
+        upload.chunk(b"three").end()
+        other.publish(0, b"x")
+        target.settle()
+        assert server.inside(lambda: (publisher.pauses, willing.segment.size)) == (CHANNEL, 6)
+        server.inside(lambda: setattr(willing, "lacks", False))
+        assert upload.answer().get("Lp-Trickle-Size") == "11"
+        assert reader.rest() == b"three"
+        eventually(lambda: not server.plane.turns.flows)
+
+
+def test_a_publisher_is_released_after_a_while() -> None:
+    """Readers that are never served completely delay their publisher, and do not stop it."""
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        upload, _ = channel.started(0, b"one")
+        willing = Willing(server.plane, channel.name)
+        server.inside(lambda: server.plane.turns.add_reader(cast(SlowReader, willing)))
+        for _ in range(3):
+            upload.chunk(b"more")
+        upload.end()
+        assert upload.answer().get("Lp-Trickle-Size") == "15"
+        server.inside(lambda: setattr(willing, "lacks", False))
+
+
+def test_a_held_publisher_that_goes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection breaks at the shutdown or by its timeouts, and the release finds nothing to read from."""
+    monkeypatch.setattr(scheduling, "HOLD_S", 10.0**6)
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        upload, _ = channel.started(0, b"one")
+        (publisher,) = publishers(server)
+        willing = Willing(server.plane, channel.name)
+        server.inside(lambda: server.plane.turns.add_reader(cast(SlowReader, willing)))
+        upload.chunk(b"two")
+        eventually(lambda: server.inside(lambda: publisher.pauses) == CHANNEL)
+        server.inside(publisher.abort)
+        eventually(lambda: publisher not in server.plane.connections)
+        server.inside(lambda: setattr(willing, "lacks", False))
+        eventually(lambda: not server.plane.turns.flows)
+        assert (publisher.pauses, server.plane.faults) == (0, 0)
+
+
+def publishers(server: LocalServer) -> list[Connection]:
+    """The connections that publish."""
+    return [connection for connection in connections(server) if isinstance(connection.exchange, Upload)]
