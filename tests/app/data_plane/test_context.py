@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -193,8 +194,15 @@ def test_an_unsound_channel_that_cannot_be_ended_is_dropped(
 
 def test_a_fault_of_a_listener_costs_no_exchange(caplog: pytest.LogCaptureFixture) -> None:
     """The core tells of changes; a listener that raises is logged, and the change stands."""
-    plane = make()
-    plane.core_fault(object(), ZeroDivisionError())
+
+    async def main() -> DataPlane:
+        plane = make()
+        plane.core_fault(object(), ZeroDivisionError())
+        assert plane.faults == 0, "the change may still be going on"
+        await asyncio.sleep(0)
+        return plane
+
+    plane = asyncio.run(main())
     assert (plane.faults, [record.exc_info is not None for record in caplog.records]) == (1, [True])
 
 

@@ -155,16 +155,6 @@ def test_the_query_asks_for_nothing() -> None:
     assert router.find(b"GET", b"/metrics?x") is None
 
 
-def test_what_many_ask_for_is_found_once() -> None:
-    """The route of a path is remembered for each method."""
-    router = Router("/trickle")
-    first = router.find(b"GET", b"/trickle/c/0")
-    assert first is not None
-    assert router.find(b"GET", b"/trickle/c/0?token=x") is first
-    published = router.find(b"POST", b"/trickle/c/0")
-    assert published == Route(Op.PUBLISH, "c", 0, SEGMENT_ALLOW)
-
-
 @given(st.sampled_from([b"GET", b"HEAD", b"POST", b"DELETE", b"PUT"]), st.binary(max_size=40))
 @example(b"GET", b"c/1")
 @example(b"POST", b"c/999999999999999")
