@@ -15,9 +15,10 @@ from tricklecast.app.access.lru import Lru
 from tricklecast.app.access.rules import Rights
 from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING, Decision, Webhook
 from tricklecast.app.access_log import AccessLog
-from tricklecast.app.core.limits import Clients, Limits
+from tricklecast.app.core.clients import Clients
+from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.storm_guard import Answer, StormGuard
+from tricklecast.app.core.storm_guard import Answer, Guard
 from tricklecast.app.data_plane.client_address import MAX_TEXT
 from tricklecast.app.memory import (
     ACCOUNT_BYTES,
@@ -51,10 +52,10 @@ def tombstones() -> Callable[[], int]:
 
 
 def accounts() -> Callable[[], int]:
-    guard = StormGuard(ENTRIES)
+    guard = Guard(ENTRIES)
     for number in range(ENTRIES + TOO_MANY):
         for seq in range(1000, 1020):
-            guard.hold(2**60 + number, name(number), Answer.SAME, seq, 0.0, many=False)
+            guard.hold(2**60 + number, name(number), seq, Answer.SAME, 0.0)
     return lambda: len(guard)
 
 

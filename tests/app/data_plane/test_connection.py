@@ -172,7 +172,7 @@ def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target
 
 
 def _waiting(target: Target, channel: Channel) -> bool:
-    connection: Client = target.send("GET", f"/api/v1/channels/{channel.name}")
+    connection = target.send("GET", f"/api/v1/channels/{channel.name}")
     return b'"readers":0' not in connection.response().body
 
 
@@ -251,7 +251,7 @@ def test_nonsense_is_refused_and_changes_nothing(base_path: str) -> None:
     """Bytes that are no request get a 4xx and the end of the connection, and create no channel."""
     with local_server(base_path=base_path) as server, server.client() as target:
         for name, data in NONSENSE.items():
-            connection: Client = target.open()
+            connection = target.open()
             connection.send(data)
             status = connection.response().status
             assert status in (400, 404, 405, 501), f"{name}: {status}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.waiting import eventually
 from tricklecast.app.conformance.connection import Connection, encode_chunk
 from tricklecast.app.conformance.stream import Cut
 from tricklecast.app.conformance.target import Channel, Target
+from tricklecast.app.data_plane import scheduling
 
 READERS = 60
 
@@ -65,6 +67,23 @@ def test_the_next_segment_goes_before_the_end_of_the_last(
     assert [reader.rest() for reader in (first, *others)] == [b""] * (READERS + 1)
     assert upload.answer().status == 200
     eventually(lambda: state(target, channel)["readers"] == 0)
+
+
+def test_publishers_expect_the_next_request_of_a_reader_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is so from the end of a segment that is not the newest until the request comes; the newest ends it."""
+    monkeypatch.setattr(scheduling, "EXPECTED_TURNS", 10**9)
+    with local_server() as server, server.client() as target:
+        channel, flows = target.channel(), server.plane.turns.flows
+        channel.publish(0, b"0", b"1", b"2")
+        reader = target.open()
+        for seq in range(3):
+            reader.request("GET", channel.at(seq))
+            assert reader.response().body == b"%d" % seq
+            eventually(partial(lambda expected: server.inside(lambda: bool(flows)) == expected, seq < 2))
+        leaving = target.send("GET", channel.at(0), {"Connection": "close"})
+        assert leaving.response().body == b"0"
+        leaving.closed()
+        assert not server.inside(lambda: flows)
 
 
 def test_readers_of_several_channels_get_only_theirs(target: Target) -> None:
