@@ -10,25 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from tricklecast.app.access.grants import MAX_SUBJECT, Grant
-from tricklecast.app.access.lru import Lru
-from tricklecast.app.access.rules import Rights
-from tricklecast.app.access.webhooks import MAX_CACHED, MAX_WAITING, Decision, Webhook
-from tricklecast.app.access_log import AccessLog
-from tricklecast.app.core.clients import Clients
-from tricklecast.app.core.limits import Limits
-from tricklecast.app.core.registry import Registry
-from tricklecast.app.core.storm_guard import Answer, Guard
-from tricklecast.app.data_plane.client_address import MAX_TEXT
-from tricklecast.app.memory import (
-    ACCOUNT_BYTES,
+from tests.app.memory_bound import (
     ADDRESS_BYTES,
+    BUCKET_BYTES,
     DECISION_BYTES,
     QUESTION_BYTES,
     RECORD_BYTES,
     TOKEN_BYTES,
     TOMBSTONE_BYTES,
 )
+from tricklecast.app.access import webhook as webhooks
+from tricklecast.app.access.rights import Claims, Rights
+from tricklecast.app.access.tokens import MAX_SUBJECT, TokenVerifier
+from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING, Webhook
+from tricklecast.app.access_log import AccessLog
+from tricklecast.app.core.limits import Clients, Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.storm_guard import Answer, StormGuard
+from tricklecast.app.data_plane.client_address import MAX_TEXT
 from tricklecast.trickle.paths import MAX_NAME_BYTES
 from tricklecast.trickle.records import AccessRecord
 
@@ -51,11 +50,10 @@ def tombstones() -> Callable[[], int]:
     return lambda: len(registry._tombstones)
 
 
-def accounts() -> Callable[[], int]:
-    guard = Guard(ENTRIES)
+def buckets() -> Callable[[], int]:
+    guard = StormGuard(ENTRIES)
     for number in range(ENTRIES + TOO_MANY):
-        for seq in range(1000, 1020):
-            guard.hold(2**60 + number, name(number), seq, Answer.SAME, 0.0)
+        guard.hold(2**60 + number, name(number), Answer.SAME, 1000 + number, 0.0, many=False)
     return lambda: len(guard)
 
 
@@ -73,8 +71,8 @@ def webhook() -> Webhook:
 def decisions() -> Callable[[], int]:
     asked = webhook()
     for number in range(MAX_CACHED + TOO_MANY):
-        asked._cache.put(sha256(b"%d" % number).digest(), Decision(200, float(number)))
-    return lambda: len(asked._cache)
+        asked._answers[sha256(b"%d" % number).digest()] = webhooks.Answer(200, 60.0 + number)
+    return lambda: len(asked._answers)
 
 
 def questions() -> Callable[[], int]:
@@ -85,10 +83,10 @@ def questions() -> Callable[[], int]:
 
 
 def tokens() -> Callable[[], int]:
-    known: Lru[Grant] = Lru(ENTRIES)
+    known = TokenVerifier((), size=ENTRIES)._remembered
     for number in range(ENTRIES + TOO_MANY):
         rights = Rights.parse({"publish": [f"camera-{number}"], "subscribe": ["*"]})
-        known.put(sha256(b"%d" % number).digest(), Grant(f"{number:0{MAX_SUBJECT}}", rights, float(number)))
+        known[sha256(b"%d" % number).digest()] = Claims(f"{number:0{MAX_SUBJECT}}", rights, float(number))
     return lambda: len(known)
 
 
@@ -121,7 +119,7 @@ def records() -> Callable[[], int]:
     ("fill", "entries", "at_most"),
     [
         (tombstones, ENTRIES, TOMBSTONE_BYTES),
-        (accounts, ENTRIES, ACCOUNT_BYTES),
+        (buckets, ENTRIES, BUCKET_BYTES),
         (addresses, ENTRIES, ADDRESS_BYTES),
         (decisions, MAX_CACHED, DECISION_BYTES),
         (questions, MAX_WAITING, QUESTION_BYTES),

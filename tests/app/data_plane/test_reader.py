@@ -189,37 +189,6 @@ def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> N
         assert reader.rest() == body
 
 
-def test_http_1_0_gets_a_plain_body(channel: Channel, target: Target) -> None:
-    """An HTTP/1.0 reader gets the bytes without chunks, and the end of the connection as their end."""
-    upload = channel.upload(0, b"one")
-    connection = target.open()
-    connection.send(connection.render("GET", channel.at(0), version="1.0"))
-    head = connection.head()
-    assert (head.status, head.get("Transfer-Encoding"), head.get("Content-Length")) == (200, None, None)
-    assert connection.body(3) == b"one"
-    upload.chunk(b"two").chunk(b"three").end()
-    assert connection.rest() == b"twothree"
-    assert upload.answer().status == 200
-
-
-def test_http_1_0_publishes_with_a_length(channel: Channel, target: Target) -> None:
-    """An HTTP/1.0 publisher is served, and its connection closes, keep-alive or not."""
-    connection = target.open()
-    headers = {"Content-Length": "3", "Connection": "keep-alive"}
-    connection.send(connection.render("POST", channel.at(0), headers, version="1.0") + b"abc")
-    assert connection.response().status == 200
-    connection.closed()
-    assert channel.get(0).body == b"abc"
-
-
-def test_a_head_request_never_waits_and_leaves_nothing(channel: Channel, server: LocalServer) -> None:
-    """HEAD of a segment that is not there yet says what is known, and does not create it."""
-    channel.create("video/mp2t")
-    response = channel.target.ask("HEAD", channel.at(0))
-    assert (response.status, response.get("Lp-Trickle-Size")) == (200, "0")
-    assert not server.plane.registry.channels[channel.name].segments
-
-
 def test_readers_that_break_while_chunks_come(channel: Channel, server: LocalServer) -> None:
     """A write to a connection that is gone breaks only that connection."""
     upload, staying = channel.started(0, b"begun")
