@@ -38,7 +38,6 @@ from tricklecast.app.data_plane.scheduling import (
     TURN_BYTES,
 )
 from tricklecast.app.data_plane.upload import Upload
-from tricklecast.app.tools.conformance.connection import Connection as Client
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
@@ -61,30 +60,6 @@ def test_a_connection_serves_one_request_after_the_other(channel: Channel, targe
     assert connection.response().status == 200
     connection.request("HEAD", channel.at(1))
     assert connection.response().get("Lp-Trickle-Size") == "6"
-
-
-def test_pipelined_requests_are_answered_in_order(channel: Channel, target: Target) -> None:
-    """Requests that arrive in one packet are answered one after the other."""
-    connection = target.open()
-    head = connection.render("POST", channel.at(0), {"Content-Length": "3"})
-    connection.send(head + b"abc" + connection.render("GET", channel.at(0)) + connection.render("GET", channel.at(7)))
-    for method in ("POST", "GET", "GET"):
-        connection.expects(method)
-    assert connection.response().status == 200
-    assert connection.response().body == b"abc"
-    assert connection.response().status == 470
-
-
-def test_a_request_waits_behind_a_read_that_waits(channel: Channel, target: Target) -> None:
-    """What is pipelined behind a long poll is served when that has been answered."""
-    channel.create()
-    connection = channel.read(0)
-    connection.request("GET", channel.at("next"))
-    target.settle()
-    connection.silent()
-    channel.publish(0, b"now")
-    assert connection.response().body == b"now"
-    assert connection.response().body == b"1"
 
 
 def test_any_bytes_may_come_while_a_read_waits(channel: Channel, target: Target) -> None:
@@ -172,23 +147,13 @@ def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target
 
 
 def _waiting(target: Target, channel: Channel) -> bool:
-    connection: Client = target.send("GET", f"/api/v1/channels/{channel.name}")
+    connection = target.send("GET", f"/api/v1/channels/{channel.name}")
     return b'"readers":0' not in connection.response().body
 
 
 # Offers of another protocol are ignored: the request is served as plain HTTP/1.1, body included.
 
 OFFER = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
-
-
-def test_a_counted_body_behind_an_offer(channel: Channel, target: Target) -> None:
-    """Java's HttpClient offers h2c with a POST: its body is published."""
-    connection = target.open()
-    connection.request("POST", channel.at(0), OFFER, b"body")
-    assert connection.response().status == 200
-    assert channel.get(0).body == b"body"
-    connection.request("GET", channel.at(0))
-    assert connection.response().body == b"body"
 
 
 def test_a_chunked_body_behind_an_offer_trickles(channel: Channel, target: Target) -> None:
@@ -225,50 +190,6 @@ def test_an_offer_to_the_control_plane(target: Target) -> None:
 
 # Input that is no request, or too much.
 
-NONSENSE = {
-    "no http": b"hello\r\n\r\n",
-    "two lengths": b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-    "length and chunks": (
-        b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n"
-        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    ),
-    "bad length": b"POST /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-    "a host that is none": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x y\r\n\r\n",
-    "header without a name": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
-    "header with a NUL": b"GET /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\na: \0\r\n\r\n",
-    "unknown method": b"FETCH /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "TLS": bytes.fromhex("160301020001000001fc0303") + bytes(100),
-    "no path": b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
-    "CONNECT host": b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "CONNECT path": b"CONNECT /trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n\r\n",
-    "CONNECT url": b"CONNECT http://x/trickle/nonsense/0 HTTP/1.1\r\nHost: x\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("base_path", ["/trickle", "/"])
-def test_nonsense_is_refused_and_changes_nothing(base_path: str) -> None:
-    """Bytes that are no request get a 4xx and the end of the connection, and create no channel."""
-    with local_server(base_path=base_path) as server, server.client() as target:
-        for name, data in NONSENSE.items():
-            connection: Client = target.open()
-            connection.send(data)
-            status = connection.response().status
-            assert status in (400, 404, 405, 501), f"{name}: {status}"
-            connection.half_close()
-            connection.closed()
-        assert set(server.plane.registry.channels) == {"_changes"}
-
-
-def test_an_endless_header_is_refused(target: Target) -> None:
-    """A header line that never ends is cut off at the limit: it must not fill the memory."""
-    connection = target.open()
-    connection.send(b"GET /trickle/c/0 HTTP/1.1\r\nHost: x\r\nendless: ")
-    for _ in range(64):
-        if not connection.try_send(b"a" * (1 << 14)):
-            break
-    assert connection.response().status == 431
-
 
 def test_an_endless_trailer_is_refused(channel: Channel) -> None:
     """The same holds for what may follow a chunked body."""
@@ -293,20 +214,6 @@ def test_a_large_body_before_a_head_is_not_taken_for_headers(channel: Channel, t
     assert connection.response().status == 200
     connection.send(second[10:])
     assert connection.response().body == b"1"
-
-
-def test_a_long_url_is_refused(target: Target) -> None:
-    """A URL beyond 8 KiB is 414, even before it ends."""
-    connection = target.open()
-    connection.send(b"GET /trickle/" + b"a" * 9000)
-    assert connection.response().status == 414
-
-
-def test_large_headers_are_refused(target: Target) -> None:
-    """Headers beyond 64 KiB in all are 431."""
-    connection = target.open()
-    connection.send(connection.render("GET", "/trickle/c/0", [(f"x-{n}", "v" * 1000) for n in range(70)]))
-    assert connection.response().status == 431
 
 
 FOR_EVER_S = 10**6

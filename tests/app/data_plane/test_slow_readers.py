@@ -17,6 +17,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
+from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.app.tools.conformance.target import Channel
 
@@ -78,6 +79,19 @@ def sent_to(server: LocalServer) -> int:
     """Body bytes that the one reader there is was sent."""
     readers = [reader for connection in connections(server) if (reader := connection.reader()) is not None]
     return readers[0].sent if readers else 0
+
+
+def test_a_reader_that_does_not_read_holds_no_publisher(server: LocalServer) -> None:
+    """Its socket is full, so it waits for no turn; the publisher goes on at its own pace."""
+    with server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"begun---")
+        with slow_reader(server, channel, upload.chunk, 20):
+            assert server.inside(lambda: (len(server.plane.turns), server.plane.turns.flows)) == (0, {})
+            (publisher,) = [found for found in connections(server) if isinstance(found.exchange, Upload)]
+            upload.chunk(b"more").end()
+            assert upload.answer().get("Lp-Trickle-Size") == str(20 * CHUNK + 12)
+            assert server.inside(lambda: publisher.pauses) == 0
 
 
 def test_a_reader_that_keeps_up_is_not_too_old(server: LocalServer) -> None:
