@@ -38,7 +38,6 @@ from tricklecast.app.data_plane.request import (
 )
 from tricklecast.app.data_plane.responses import CONTINUE, EXPIRED, Reply, limit_reply, shutdown_reply
 from tricklecast.app.data_plane.scheduling import (
-    DEAF,
     DEAR_S,
     LEAST_TURN_BYTES,
     QUEUE,
@@ -61,10 +60,6 @@ EXCESS_BYTES: Final = 16 << 10
 
 UNREAD_BYTES: Final = 64 << 10
 """Longest body of a request whose body nobody reads, the control plane's included. The largest useful one is 1 kB."""
-
-DEAF_BYTES: Final = 1 << 20
-"""How much a connection that is about to close is still read, so that the kernel does not reset it before the client
-has the response; then it is not read any more."""
 
 QUEUE_REQUESTS: Final = 64
 QUEUE_BYTES: Final = 64 << 10
@@ -258,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.deaf = True
             self.fd = -1
+            self.pauses = 0
             plane.connections.discard(self)
             plane.timeouts.forget(self)
             plane.pipelined.discard(self)
@@ -295,7 +291,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._unread = 0
         asyncio.get_running_loop().call_later(self.plane.options.linger_s, self.transport.close)
 
     def cut_off(self, why: Cut) -> None:
@@ -447,9 +442,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Input arrived."""
         if self.deaf:
-            self._unread += nbytes
-            if self._unread > DEAF_BYTES:
-                self.pause(DEAF)
+            # Unread input would make the kernel reset the connection, and the client might lose its response.
+            if nbytes >= self._turn_bytes:
+                self.plane.turns.had_turn(self)
             return
         begun = perf_counter()
         try:

@@ -226,7 +226,8 @@ class Parked(Exchange):
         try:
             self._resume()  # ends the wait
         except Exception as error:
-            self.failed(error)
+            # The request may have another exchange by now, which took what came of its body.
+            (self.connection.exchange or self).failed(error)
 
     def withdraw(self) -> None:
         """Stop waiting, and let the body come."""

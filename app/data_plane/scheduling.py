@@ -57,9 +57,9 @@ EXPECTED_TURNS: Final = 3
 """Turns of the loop for which a channel's publishers wait for the next request of a reader that has just been served a
 segment that is not the newest. On an idle server that is a tenth of a millisecond."""
 
-TURN, COST, CHANNEL, QUEUE, PARKED, DEAF = (1 << bit for bit in range(6))
+TURN, COST, CHANNEL, QUEUE, PARKED = (1 << bit for bit in range(5))
 """Why a connection is not read from: it had its turn, or was dear; its channel's readers come first; too much is
-pipelined; the body of a parked request is held back; it is about to close. Each reason is set and cleared by itself."""
+pipelined; the body of a parked request is held back. Each reason is set and cleared by itself."""
 
 _HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """Where the system has no such event (only Linux has), a reset is still seen: poll always reports one."""

@@ -1,336 +1,292 @@
-"""What the data plane relies on in uvicorn and httptools, so that an incompatible release fails here, and says why.
-
-`TrickleProtocol` is a subclass of `HttpToolsProtocol`. Every name below is used by it; none of them is promised by
-uvicorn beyond the option `http=`.
-"""
+"""Control-plane requests: what the bridge relies on in uvicorn, and what clients get through it."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import inspect
-import textwrap
-from functools import partial
-from typing import Any, cast
+import logging
+from collections.abc import Iterator
+from typing import Any
 
-import httptools
 import pytest
 import uvicorn
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import Server, ServerState
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from tricklecast.app.data_plane.connection import TrickleProtocol
+from tests.app.data_plane.support import LAG_S, PATIENT, later, slow_peer
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+from tricklecast.app.core.slow_readers import Cut
+from tricklecast.app.data_plane import asgi_bridge
+from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.trickle.records import AccessRecord
 
-CALLBACKS = (
-    "on_message_begin",
-    "on_url",
-    "on_header",
-    "on_headers_complete",
-    "on_chunk_header",
-    "on_body",
-    "on_chunk_complete",
-    "on_message_complete",
-)
-
-
-async def hello(scope: Any, receive: Any, send: Any) -> None:
-    """An application that answers everything."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"hi"})
+# uvicorn's own protocol, as the bridge uses it.
 
 
 class Transport(asyncio.Transport):
-    """A transport that only remembers what was done to it."""
+    """A transport that only remembers what was written."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("192.0.2.1", 4711), "sockname": ("192.0.2.2", 80)})
         self.written = b""
-        self.calls: list[str] = []
+        self.closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
 
     def close(self) -> None:
-        self.calls.append("close")
+        self.closed = True
 
     def is_closing(self) -> bool:
-        return "close" in self.calls
-
-    def pause_reading(self) -> None:
-        self.calls.append("pause_reading")
-
-    def resume_reading(self) -> None:
-        self.calls.append("resume_reading")
+        return self.closed
 
 
-def config(**options: Any) -> uvicorn.Config:
-    """uvicorn's configuration as the server makes it, as far as the protocol is concerned."""
-    return uvicorn.Config(hello, loop="none", ws="none", lifespan="off", interface="asgi3", log_config=None, **options)
+class Application:
+    """An ASGI application that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.sent = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.go_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"hi", "more_body": True})
+        self.sent += 1
+        await send({"type": "http.response.body", "body": b"ho"})
+        self.sent += 1
 
 
-async def connected(**options: Any) -> tuple[HttpToolsProtocol, Transport]:
-    """uvicorn's own protocol on a fake transport."""
-    transport = Transport()
-    protocol = HttpToolsProtocol(config(**options), ServerState(), {}, asyncio.get_running_loop())
-    protocol.connection_made(transport)
-    return protocol, transport
+class Replayed:
+    """A request that is replayed into uvicorn's protocol, as the bridge does it."""
+
+    def __init__(self) -> None:
+        self.application = Application()
+        config = uvicorn.Config(
+            self.application, loop="none", ws="none", lifespan="off", interface="asgi3", log_config=None
+        )
+        self.transport = Transport()
+        self.state = ServerState()
+        self.protocol = HttpToolsProtocol(config, self.state, {})
+        self.completed = 0
+        self.protocol.on_response_complete = self._complete  # type: ignore[method-assign]
+        self.protocol.connection_made(self.transport)
+        self.protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+
+    def _complete(self) -> None:
+        self.completed += 1
+
+    async def answer(self) -> None:
+        """Let the application answer, as far as it gets."""
+        self.application.go_on.set()
+        await asyncio.wait(self.state.tasks, timeout=0.05 if self.protocol.flow.write_paused else None)
 
 
 def test_the_version_is_in_the_tested_range() -> None:
-    """The range in pyproject.toml is what this file has passed against."""
+    """The range in pyproject.toml is the one that this file has passed against."""
     major, minor = (int(part) for part in uvicorn.__version__.split(".")[:2])
     assert (0, 34) <= (major, minor) < (0, 55), "widen the range in pyproject.toml only with this file passing"
 
 
-def test_http_takes_a_factory_that_is_called_by_keyword() -> None:
-    """`http=` accepts any callable, which gets config, server_state, app_state and _loop by keyword."""
-    loaded = config(http=cast(Any, partial(TrickleProtocol, cast(Any, None))))
-    loaded.load()
-    assert isinstance(loaded.http_protocol_class, partial)
-    source = inspect.getsource(Server.startup)
-    for argument in ("config=config", "server_state=self.server_state", "app_state=self.lifespan.state", "_loop=_loop"):
-        assert argument in source, f"uvicorn.Server no longer makes protocols with {argument}"
-
-
-def test_the_constructor_has_the_signature_that_is_passed_on() -> None:
-    """`TrickleProtocol.__init__` hands its arguments on by position."""
+def test_a_protocol_is_made_from_three_arguments() -> None:
+    """The bridge passes config, server state and app state by position."""
     parameters = list(inspect.signature(HttpToolsProtocol.__init__).parameters)
-    assert parameters == ["self", "config", "server_state", "app_state", "_loop"]
+    assert parameters[:4] == ["self", "config", "server_state", "app_state"]
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("connection_made", ["transport"]),
-        ("connection_lost", ["exc"]),
-        ("data_received", ["data"]),
-        ("pause_writing", []),
-        ("resume_writing", []),
-        ("on_response_complete", []),
-        ("on_message_begin", []),
-        ("on_url", ["url"]),
-        ("on_header", ["name", "value"]),
-        ("on_headers_complete", []),
-        ("on_body", ["body"]),
-        ("on_message_complete", []),
-        ("_unset_keepalive_if_required", []),
-        ("_should_upgrade", []),
-        ("handle_websocket_upgrade", []),
-    ],
-)
-def test_the_methods_that_are_overridden_or_called(name: str, parameters: list[str]) -> None:
-    """Each method exists and takes what it is given."""
-    method = getattr(HttpToolsProtocol, name, None)
-    assert method is not None, f"uvicorn's HttpToolsProtocol has no {name} any more"
-    assert list(inspect.signature(method).parameters)[1:] == parameters
-
-
-def _vars_set_in(cls: type) -> set[str]:
-    """Attributes that a class's constructor sets on `self`."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls.__init__)))  # type: ignore[misc]
-    targets = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
-    return {node.attr for node in targets if isinstance(node.value, ast.Name) and node.value.id == "self"}
-
-
-def test_nothing_of_ours_hides_something_of_uvicorns_by_accident() -> None:
-    """What the data plane overrides is what it means to override; a new name in uvicorn must not collide."""
-    meant = {
-        "connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing",
-        "on_response_complete", "on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "pipeline",
-        "on_message_complete",
-    }  # fmt: skip
-    bases = [base for base in TrickleProtocol.__mro__ if base.__module__.startswith("app.")]
-    ours = {name for base in bases for name in vars(base)}
-    for base in bases:
-        ours |= _vars_set_in(base) if "__init__" in vars(base) else set()
-    theirs = set(dir(HttpToolsProtocol)) | _vars_set_in(HttpToolsProtocol)
-    assert "exchange" in ours
-    assert "cycle" in theirs
-    assert {name for name in ours & theirs if not name.startswith("__")} <= meant
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "transport",
-        "flow",
-        "parser",
-        "server_state",
-        "cycle",
-        "pipeline",
-        "timeout_keep_alive_task",
-        "timeout_keep_alive",
-        "timeout_keep_alive_handler",
-        "client",
-        "loop",
-    ],
-)
-def test_the_attributes_that_are_read(name: str) -> None:
-    """A connection has them from the moment that it is made."""
+@pytest.mark.parametrize(("keep_alive", "told"), [(True, False), (False, True)])
+def test_a_replayed_request_is_answered_once(keep_alive: bool, told: bool) -> None:
+    """`on_response_complete` is called when all is written; `cycle.keep_alive` decides about `connection: close`."""
 
     async def main() -> None:
-        protocol, _ = await connected()
-        assert hasattr(protocol, name), f"uvicorn's HttpToolsProtocol has no {name} any more"
+        replayed = Replayed()
+        assert replayed.protocol.cycle.keep_alive is True
+        replayed.protocol.cycle.keep_alive = keep_alive
+        await replayed.answer()
+        assert replayed.completed == 1
+        assert replayed.transport.written.endswith(b"\r\n\r\nhiho")
+        assert (b"connection: close" in replayed.transport.written) is told
+        assert replayed.transport.closed is told
+        replayed.protocol.connection_lost(None)
 
     asyncio.run(main())
 
 
-def test_the_attributes_have_the_expected_kinds() -> None:
-    """They are what their use in the data plane takes them for."""
+def test_a_paused_protocol_waits_with_its_response() -> None:
+    """Between `pause_writing` and `resume_writing` the application does not get on."""
 
     async def main() -> None:
-        protocol, transport = await connected()
-        assert protocol.transport is transport
-        assert set(vars(FlowControl)) <= set(dir(protocol.flow)), "what takes the flow control's place can do the same"
-        assert isinstance(protocol.parser, httptools.HttpRequestParser)
-        assert isinstance(protocol.server_state.default_headers, list)
-        assert protocol.cycle is None
-        assert not protocol.pipeline
-        assert protocol.timeout_keep_alive_task is None
-        assert protocol.client == ("192.0.2.1", 4711)
-        assert protocol in protocol.server_state.connections
-        protocol.connection_lost(None)
-        assert protocol not in protocol.server_state.connections
+        replayed = Replayed()
+        replayed.protocol.pause_writing()
+        replayed.application.go_on.set()
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert (replayed.application.sent, replayed.completed) == (0, 0)
+        replayed.protocol.resume_writing()
+        await asyncio.wait(replayed.state.tasks)
+        assert (replayed.application.sent, replayed.completed) == (2, 1)
 
     asyncio.run(main())
 
 
-def test_a_request_makes_a_cycle_and_its_end_arms_the_keep_alive() -> None:
-    """`cycle.response_complete` tells whether FastAPI is done; then `on_response_complete` arms the timer."""
+def test_a_lost_protocol_writes_nothing_more() -> None:
+    """After `connection_lost` the application ends as usual, and its response is thrown away."""
 
     async def main() -> None:
-        protocol, transport = await connected(timeout_keep_alive=75)
-        completed = []
-        protocol.on_response_complete = lambda: completed.append(protocol.cycle.response_complete)  # type: ignore[method-assign]
-        protocol.data_received(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert isinstance(protocol.cycle, RequestResponseCycle)
-        assert protocol.cycle.response_complete is False
-        await asyncio.gather(*protocol.server_state.tasks)
-        assert completed == [True]
-        assert transport.written.endswith(b"\r\n\r\nhi")
-        HttpToolsProtocol.on_response_complete(protocol)
-        assert protocol.timeout_keep_alive_task is not None
-        protocol._unset_keepalive_if_required()
-        assert protocol.timeout_keep_alive_task is None
+        replayed = Replayed()
+        replayed.protocol.connection_lost(None)
+        await replayed.answer()
+        assert (replayed.application.sent, replayed.completed, replayed.transport.written) == (2, 0, b"")
 
     asyncio.run(main())
 
 
-def test_pipelined_requests_wait_at_the_right_end() -> None:
-    """`cycle` is the last one that came; `pipeline[-1]` is the one that is begun next; `disconnected` silences one."""
-
-    async def main() -> None:
-        protocol, transport = await connected()
-        protocol.data_received(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n")
-        first = protocol.cycle
-        protocol.data_received(b"GET /2 HTTP/1.1\r\nHost: x\r\n\r\nGET /3 HTTP/1.1\r\nHost: x\r\n\r\n")
-        waiting = [cycle.scope["path"] for cycle, _ in protocol.pipeline]
-        assert (first.scope["path"], waiting, protocol.cycle.scope["path"]) == ("/1", ["/3", "/2"], "/3")
-        first.disconnected = True
-        await asyncio.gather(*protocol.server_state.tasks)
-        assert transport.written == b""
-
-    asyncio.run(main())
+# Requests through the bridge.
 
 
-def test_the_end_of_a_response_resumes_reading() -> None:
-    """`on_response_complete` resumes what `flow.pause_reading` has paused: the data plane counts on it."""
-
-    async def main() -> None:
-        protocol, transport = await connected()
-        protocol.flow.pause_reading()
-        protocol.on_response_complete()
-        assert transport.calls == ["pause_reading", "resume_reading"]
-        protocol.flow.resume_reading()
-        assert transport.calls == ["pause_reading", "resume_reading"], "resuming twice must do nothing"
-        protocol._unset_keepalive_if_required()
-
-    asyncio.run(main())
+@pytest.mark.parametrize(("target", "found"), [(b"/healthz?x", True), (b"http://h/x", True), (b"http://h", False)])
+def test_a_target_without_a_path_is_not_replayed(target: bytes, found: bool) -> None:
+    """uvicorn fails on a request target in which it finds no path."""
+    assert asgi_bridge.has_path(target) is found
 
 
-def test_the_date_header_is_a_new_list_each_time() -> None:
-    """The cache of the common header lines knows a new date by the identity of the list."""
-    source = inspect.getsource(Server.on_tick)
-    assert "self.server_state.default_headers = date_header + self.config.encoded_headers" in source
+def test_a_body_is_replayed_whole(target: Target) -> None:
+    """A chunked body in many packets reaches FastAPI as one with a length."""
+    connection = target.open()
+    headers = {"Transfer-Encoding": "chunked", "Content-Type": "application/json"}
+    connection.send(connection.render("POST", "/api/v1/channels", headers))
+    connection.expects("POST")
+    for piece in (b'{"name"', b': "in', b'-parts"}'):
+        connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        target.settle()
+    connection.send(b"0\r\n\r\n")
+    assert connection.response().status == 201
+    assert target.ask("DELETE", "/api/v1/channels/in-parts").status == 200
 
 
-def test_the_server_has_the_hooks_that_are_overridden() -> None:
-    """`app.server.Server` begins and ends with these, and stops by `should_exit` and `force_exit`."""
-    assert list(inspect.signature(Server.startup).parameters) == ["self", "sockets"]
-    assert list(inspect.signature(Server.shutdown).parameters) == ["self", "sockets"]
-    assert list(inspect.signature(Server.handle_exit).parameters) == ["self", "sig", "frame"]
-    assert list(inspect.signature(Server.on_tick).parameters) == ["self", "counter"]
-    server = Server(config())
-    assert (server.should_exit, server.force_exit) == (False, False)
+def test_pipelined_requests_are_answered_in_order(target: Target) -> None:
+    """Several requests of the control plane in one packet are answered one after the other."""
+    connection = target.open()
+    paths = ["/healthz", "/readyz", "/healthz", "/readyz", "/healthz"]
+    connection.send(b"".join(connection.render("GET", path) for path in paths))
+    bodies = [connection.response().body for _ in paths]
+    assert bodies == [b'{"status":"ok"}' if path == "/healthz" else b'{"status":"ready"}' for path in paths]
 
 
-class Recorder:
-    """Notes the parser's callbacks."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in CALLBACKS:
-            raise AttributeError(name)
-        return lambda *arguments: self.calls.append((name, arguments))
-
-
-def test_the_parser_calls_back_in_this_order() -> None:
-    """httptools reports a chunked request head, chunk by chunk, and its end."""
-    recorder = Recorder()
-    httptools.HttpRequestParser(recorder).feed_data(
-        b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
+def test_requests_behind_an_unfinished_segment_are_answered_in_order(channel: Channel, target: Target) -> None:
+    """The control plane's requests, one with a body, wait for a reader that waits, and the connection goes on."""
+    channel.create()
+    connection = channel.waiting(0)
+    body = b'{"name": "behind"}'
+    headers = {"Content-Length": str(len(body)), "Content-Type": "application/json"}
+    connection.send(
+        connection.render("GET", "/healthz")
+        + connection.render("POST", "/api/v1/channels", headers)
+        + body
+        + connection.render("GET", channel.at("next"))
+        + connection.render("DELETE", "/api/v1/channels/behind")
     )
-    assert recorder.calls == [
-        ("on_message_begin", ()),
-        ("on_url", (b"/a",)),
-        ("on_header", (b"Transfer-Encoding", b"chunked")),
-        ("on_headers_complete", ()),
-        ("on_chunk_header", ()),
-        ("on_body", (b"abc",)),
-        ("on_chunk_complete", ()),
-        ("on_chunk_header", ()),
-        ("on_body", (b"d",)),
-        ("on_chunk_complete", ()),
-        ("on_chunk_header", ()),
-        ("on_chunk_complete", ()),
-        ("on_message_complete", ()),
-    ]
+    for method in ("GET", "POST", "GET", "DELETE"):
+        connection.expects(method)
+    target.settle()
+    connection.silent()
+    channel.publish(0, b"now")
+    answers = [connection.response() for _ in range(5)]
+    assert [answer.status for answer in answers] == [200, 200, 201, 200, 200]
+    assert [answer.body for answer in answers[:2]] == [b"now", b'{"status":"ok"}']
+    assert answers[3].body == b"1"
+    connection.request("GET", "/readyz")
+    assert connection.response().body == b'{"status":"ready"}'
 
 
-def test_a_chunk_in_parts_is_reported_in_parts() -> None:
-    """`on_chunk_complete` comes once, after the last part: so parts can be put together again."""
-    recorder = Recorder()
-    parser = httptools.HttpRequestParser(recorder)
-    for part in (b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nab", b"cd", b"ef\r\n"):
-        parser.feed_data(part)
-    assert [name for name, _ in recorder.calls[4:]] == ["on_chunk_header", *["on_body"] * 3, "on_chunk_complete"]
+# Responses that the client takes late, or never.
+
+LIST = b"GET /api/v1/channels HTTP/1.1\r\nHost: h\r\nConnection: %b\r\n\r\n"
 
 
-def test_an_upgrade_is_raised_with_the_offset_of_what_follows() -> None:
-    """A request that offers another protocol ends parsing; its exception says where."""
-    recorder = Recorder()
-    parser = httptools.HttpRequestParser(recorder)
-    head = b"POST /a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\n"
-    with pytest.raises(httptools.HttpParserUpgrade) as upgrade:
-        parser.feed_data(head + b"abc")
-    assert upgrade.value.args[0] == len(head)
-    assert parser.should_upgrade()
-    assert parser.get_method() == b"POST"
+def listed(server: LocalServer) -> int:
+    """Make a response of the control plane so long that no network takes it at once; its size in bytes."""
+    for number in range(2000):
+        server.plane.registry.create(f"_many-{number}", "", 0.0, force=True)
+    with server.client() as target:
+        body = target.ask("GET", "/api/v1/channels").body
+    eventually(lambda: len(lists(server)) == 1)
+    return len(body)
 
 
-def test_the_parser_tells_version_and_keep_alive() -> None:
-    """What a request's head means for its connection comes from the parser."""
-    parser = httptools.HttpRequestParser(Recorder())
-    parser.feed_data(b"GET /a HTTP/1.0\r\n\r\n")
-    assert (parser.get_http_version(), parser.should_keep_alive()) == ("1.0", False)
+def lists(server: LocalServer) -> list[AccessRecord]:
+    """The access records of those responses."""
+    return [record for record in list(server.records) if record.op == "api"]
 
 
-def test_errors_of_the_parser_are_of_one_family() -> None:
-    """Malformed bytes, and an exception in a callback, are both `HttpParserError`; an upgrade is none."""
-    with pytest.raises(httptools.HttpParserError):
-        httptools.HttpRequestParser(Recorder()).feed_data(b"nonsense\r\n\r\n")
-    assert not issubclass(httptools.HttpParserUpgrade, httptools.HttpParserError)
-    assert issubclass(httptools.HttpParserCallbackError, httptools.HttpParserError)
+@pytest.fixture
+def patient() -> Iterator[LocalServer]:
+    """A server whose records are only those of one test."""
+    with local_server(**PATIENT) as server:
+        yield server
+
+
+def test_an_answer_of_the_control_plane_that_is_not_read_is_cut_off(patient: LocalServer) -> None:
+    """It is recorded once, as evicted, with as many bytes as the peer took."""
+    size = listed(patient)
+    with slow_peer(patient, LIST % b"keep-alive"):
+        assert len(lists(patient)) == 1
+        later(patient, 0)
+        later(patient, LAG_S)
+        record = patient.record(op="api", reason="evicted")
+        assert (record.status, record.detail) == (200, Cut.STILL)
+        assert 0 < (record.bytes_out or 0) < size
+        assert len(patient.records) == 2
+
+
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_an_answer_of_the_control_plane_that_is_left_in_the_middle(patient: LocalServer, connection: bytes) -> None:
+    """It is recorded when its client has gone: as that, and not as complete."""
+    listed(patient)
+    with slow_peer(patient, LIST % connection) as peer:
+        peer.take(1000)
+        assert len(lists(patient)) == 1
+    assert patient.record(op="api", reason="client_gone").status == 200
+    assert len(patient.records) == 2
+
+
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_an_answer_of_the_control_plane_that_is_taken_late(patient: LocalServer, connection: bytes) -> None:
+    """It is recorded as complete when the client has taken all, and not before."""
+    listed(patient)
+    with slow_peer(patient, LIST % connection) as peer:
+        assert len(lists(patient)) == 1
+        head, _, body = peer.take(1000).partition(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].split()[0])
+        peer.take(size - len(body))
+        eventually(lambda: len(lists(patient)) == 2)
+        record = lists(patient)[-1]
+        assert (record.status, record.reason, record.bytes_out) == (200, "complete", size)
+
+
+def test_an_answer_of_the_control_plane_that_a_server_does_not_wait_for() -> None:
+    """A client that has not taken it when the server's deadline is over is recorded as sent away."""
+    with local_server(**PATIENT, shutdown_drain_s=0.05, shutdown_deadline_s=0.1) as server:
+        listed(server)
+        with slow_peer(server, LIST % b"keep-alive"):
+            server.stop()
+            eventually(server.over)
+        assert server.record(op="api", reason="shutdown").status == 200
+
+
+@pytest.mark.parametrize("by_client", [True, False])
+def test_a_client_that_is_cut_off_while_it_pipelines(by_client: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """The response under way ends with its connection, the requests behind it are not begun, and nothing fails."""
+    with local_server(**PATIENT) as server, caplog.at_level(logging.DEBUG):
+        listed(server)
+        with slow_peer(server, LIST % b"keep-alive" * 8):
+            if not by_client:
+                later(server, 0)
+                later(server, LAG_S)
+                eventually(lambda: not server.plane.connections)
+        eventually(lambda: not server.plane.connections)
+        eventually(lambda: len(lists(server)) == 2)
+        assert server.plane.faults == 0
+    assert len(server.records) == 2
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,12 +1,48 @@
-"""Several requests on one connection: reused after an answer, or sent before it."""
+"""Connections: requests that are reused, pipelined, malformed, too large or unread; turns of reading; faults."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httptools
+import pytest
+
+from tests.app.data_plane.support import connections
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.connection import QUEUE_BYTES, QUEUE_REQUESTS
-from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane import connection as module
+from tricklecast.app.data_plane.connection import (
+    QUEUE_BYTES,
+    QUEUE_REQUESTS,
+    UNREAD_BYTES,
+    Connection,
+    Endpoint,
+)
+from tricklecast.app.data_plane.context import DataPlane, Options
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.scheduling import (
+    CHANNEL,
+    COST,
+    DEAR_S,
+    LEAST_TURN_BYTES,
+    QUEUE,
+    TURN,
+    TURN_BYTES,
+)
+from tricklecast.app.data_plane.upload import Upload
+from tricklecast.app.tools.conformance.connection import encode_chunk
+from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
+
+# One request after the other, and several at once.
 
 
 def test_a_connection_serves_one_request_after_the_other(channel: Channel, target: Target) -> None:
@@ -24,30 +60,6 @@ def test_a_connection_serves_one_request_after_the_other(channel: Channel, targe
     assert connection.response().status == 200
     connection.request("HEAD", channel.at(1))
     assert connection.response().get("Lp-Trickle-Size") == "6"
-
-
-def test_pipelined_requests_are_answered_in_order(channel: Channel, target: Target) -> None:
-    """Requests that arrive in one packet are answered one after the other."""
-    connection = target.open()
-    head = connection.render("POST", channel.at(0), {"Content-Length": "3"})
-    connection.send(head + b"abc" + connection.render("GET", channel.at(0)) + connection.render("GET", channel.at(7)))
-    for method in ("POST", "GET", "GET"):
-        connection.expects(method)
-    assert connection.response().status == 200
-    assert connection.response().body == b"abc"
-    assert connection.response().status == 470
-
-
-def test_a_request_waits_behind_a_read_that_waits(channel: Channel, target: Target) -> None:
-    """What is pipelined behind a long poll is served when that has been answered."""
-    channel.create()
-    connection = channel.read(0)
-    connection.request("GET", channel.at("next"))
-    target.settle()
-    connection.silent()
-    channel.publish(0, b"now")
-    assert connection.response().body == b"now"
-    assert connection.response().body == b"1"
 
 
 def test_any_bytes_may_come_while_a_read_waits(channel: Channel, target: Target) -> None:
@@ -121,19 +133,6 @@ def test_a_segment_request_waits_behind_the_control_plane(channel: Channel, targ
     assert connection.response().body == b"abc"
 
 
-def test_the_control_plane_behind_a_segment_route_is_not_answered_out_of_order(
-    channel: Channel, target: Target
-) -> None:
-    """FastAPI cannot queue behind an unfinished exchange: that is answered, then the connection closes."""
-    channel.create()
-    connection = channel.read(0)
-    connection.request("GET", "/healthz")
-    target.settle()
-    channel.publish(0, b"now")
-    assert connection.response().body == b"now"
-    connection.closed()
-
-
 def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target: Target, server: LocalServer) -> None:
     """Requests that were never begun change nothing when their connection is gone."""
     channel.create()
@@ -148,17 +147,190 @@ def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target
 
 
 def _waiting(target: Target, channel: Channel) -> bool:
-    connection: Connection = target.send("GET", f"/api/v1/channels/{channel.name}")
+    connection = target.send("GET", f"/api/v1/channels/{channel.name}")
     return b'"readers":0' not in connection.response().body
 
 
-def test_pipelined_control_plane_requests_are_answered_in_order(target: Target) -> None:
-    """uvicorn's own pipelining works: several FastAPI requests in one packet."""
+# Offers of another protocol are ignored: the request is served as plain HTTP/1.1, body included.
+
+OFFER = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
+
+
+def test_a_chunked_body_behind_an_offer_trickles(channel: Channel, target: Target) -> None:
+    """Also piece by piece, with the head in a packet of its own."""
     connection = target.open()
-    paths = ["/healthz", "/readyz", "/healthz", "/readyz", "/healthz"]
-    connection.send(b"".join(connection.render("GET", path) for path in paths))
-    bodies = [connection.response().body for _ in paths]
-    assert bodies == [b'{"status":"ok"}' if path == "/healthz" else b'{"status":"ready"}' for path in paths]
+    connection.send(connection.render("POST", channel.at(0), {**OFFER, "Transfer-Encoding": "chunked"}))
+    connection.expects("POST")
+    reader = channel.waiting(0)
+    connection.send(encode_chunk(b"one"))
+    assert reader.head().status == 200
+    assert reader.chunk() == b"one"
+    connection.send(encode_chunk(b"two") + b"0\r\n\r\n")
+    assert connection.response().status == 200
+    assert reader.rest() == b"two"
+
+
+@pytest.mark.parametrize("upgrade", ["h2c", "websocket"])
+def test_a_read_with_an_offer(channel: Channel, target: Target, upgrade: str) -> None:
+    """A GET that offers an upgrade is just read."""
+    channel.publish(0, b"body")
+    connection = target.open()
+    connection.request("GET", channel.at(0), {"Connection": "Upgrade", "Upgrade": upgrade})
+    assert connection.response().body == b"body"
+    connection.request("GET", channel.at("next"))
+    assert connection.response().body == b"1"
+
+
+def test_an_offer_to_the_control_plane(target: Target) -> None:
+    """The control plane answers such a request, too."""
+    connection = target.open()
+    connection.request("GET", "/healthz", {"Connection": "Upgrade", "Upgrade": "websocket"})
+    assert connection.response().status == 200
+
+
+# Input that is no request, or too much.
+
+
+def test_an_endless_trailer_is_refused(channel: Channel) -> None:
+    """The same holds for what may follow a chunked body."""
+    upload = channel.upload(0, b"data")
+    upload.connection.send(b"0\r\nendless: ")
+    for _ in range(64):
+        if not upload.connection.try_send(b"a" * (1 << 14)):
+            break
+    assert upload.answer().status == 431
+
+
+def test_a_large_body_before_a_head_is_not_taken_for_headers(channel: Channel, target: Target) -> None:
+    """What is counted against the limit of the headers is headers, not the body in the same packet."""
+    size = 200_000
+    connection = target.open()
+    first = connection.render("POST", channel.at(0), {"Content-Length": str(size)}) + bytes(size)
+    second = connection.render("GET", channel.at("next"))
+    connection.send(first[:100])
+    target.settle()
+    connection.send(first[100:] + second[:10])
+    connection.expects("POST")
+    assert connection.response().status == 200
+    connection.send(second[10:])
+    assert connection.response().body == b"1"
+
+
+FOR_EVER_S = 10**6
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+@pytest.mark.parametrize("headers", [{}, {"Content-Length": "0"}], ids=["none", "empty"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_who_has_no_body_to_send_is_not_waited_for(
+    tls: bool, headers: dict[str, str], method: str, certificate: tuple[Path, Path]
+) -> None:
+    """An answer that closes the connection closes it at once, under TLS, too."""
+    ways = {"tls_cert": certificate[0], "tls_key": certificate[1]} if tls else {}
+    with local_server(**ways) as server, server.client() as target:
+        server.plane.options = replace(server.plane.options, linger_s=FOR_EVER_S)
+        connection = target.open()
+        connection.request(method, f"{target.base}/one/two/three", headers)
+        assert connection.response().status == 404
+        connection.closed()
+        connection.close()
+        eventually(lambda: not server.plane.connections)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Content-Length": "5"}, {"Transfer-Encoding": "chunked"}], ids=["length", "chunks"]
+)
+def test_who_has_more_to_send_is_read_from_for_a_moment(headers: dict[str, str]) -> None:
+    """Or the kernel would reset the connection, and the answer might be lost."""
+    with local_server() as server, server.client() as target:
+        server.plane.options = replace(server.plane.options, linger_s=FOR_EVER_S)
+        connection = target.open()
+        connection.send(connection.render("GET", f"{target.base}/one/two/three", headers))
+        connection.expects("GET")
+        assert connection.response().status == 404
+        connection.closed()  # for the server's part
+        connection.send(b"abc")
+        assert server.inside(lambda: len(server.plane.connections)) == 1
+        connection.close()
+        eventually(lambda: not server.plane.connections)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
+@pytest.mark.parametrize("waits", [False, True], ids=["answered", "waiting"])
+def test_a_body_that_nobody_reads_is_bounded(waits: bool, chunked: bool, channel: Channel, server: LocalServer) -> None:
+    """A GET with a body of 1 MiB is answered 413, and the connection closes, whether the reader waits or is served."""
+    channel.publish(0, b"x")
+    connection = channel.target.open()
+    size = 1 << 20
+    headers = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(size)}
+    connection.send(connection.render("GET", channel.at(int(waits)), headers))
+    connection.expects("GET")
+    if not waits:
+        assert connection.response().body == b"x"
+        connection.expects("GET")
+    for _ in range(16):
+        piece = bytes(size // 16)
+        if not connection.try_send(encode_chunk(piece) if chunked else piece):
+            break
+    answer = connection.response()
+    assert (answer.status, answer.body) == (413, b"Request body too large")
+    connection.half_close()
+    connection.closed()
+    assert server.record(reason="too_large", conn=max(record.conn or 0 for record in server.records)).status == 413
+
+
+def test_a_body_that_nobody_reads_may_be_small(channel: Channel) -> None:
+    """A body of UNREAD_BYTES is thrown away, and the connection goes on."""
+    channel.publish(0, b"x")
+    connection = channel.target.open()
+    for _ in range(2):
+        connection.send(
+            connection.render("GET", channel.at(0), {"Content-Length": str(UNREAD_BYTES)}) + bytes(UNREAD_BYTES)
+        )
+        connection.expects("GET")
+        assert connection.response().body == b"x"
+
+
+# The end of a connection.
+
+
+@contextmanager
+def lingering() -> Iterator[LocalServer]:
+    """A server that reads from refused clients for ever."""
+    with local_server() as server:
+        server.plane.options = replace(server.plane.options, linger_s=FOR_EVER_S)
+        yield server
+
+
+def test_a_refused_publisher_that_still_sends_hears_why() -> None:
+    """The server reads on for a while, so that the kernel does not reset the connection before the client has read."""
+    with lingering() as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0)
+        connection = target.open()
+        connection.send(connection.render("POST", channel.at(0), {"Content-Length": str(8 << 20)}))
+        connection.expects("POST")
+        for _ in range(8):
+            connection.send(bytes(1 << 20))
+        response = connection.response()
+        assert (response.status, response.get("Lp-Trickle-Latest"), response.closes) == (409, "1", True)
+        connection.closed()
+
+
+def test_a_refused_publisher_is_read_by_turns() -> None:
+    """A connection that is about to close gets no more of the loop than one whose input is parsed."""
+
+    async def main() -> None:
+        with connected() as (connection, wire):
+            connection.deaf = True
+            receive(connection, bytes(TURN_BYTES))
+            assert (connection.pauses, wire.reading) == (TURN, False)
+            await asyncio.sleep(0)
+            assert (connection.pauses, wire.reading) == (0, True)
+            receive(connection, b"x")
+            assert connection.pauses == 0
+
+    asyncio.run(main())
 
 
 def test_an_unused_connection_is_closed_after_the_keep_alive() -> None:
@@ -186,3 +358,345 @@ def test_a_wait_is_not_taken_for_an_unused_connection() -> None:
         upload.chunk(b"late").end()
         assert reader.response().body == b"late"
         assert upload.answer().status == 200
+
+
+# Turns of reading: a connection over a transport that only notes what is done to it.
+
+
+class Wire(asyncio.Transport):
+    """The transport of a connection; as under TLS, there is no socket to write to."""
+
+    def __init__(self) -> None:
+        super().__init__({"sslcontext": True, "peername": ("192.0.2.1", 4711)})
+        self.reading = True
+        self.closing = False
+        self.written = b""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closing = True
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def pause_reading(self) -> None:
+        assert self.reading, "a transport may be paused once"
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.closing
+        assert not self.reading, "a transport may be resumed once"
+        self.reading = True
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Connection, Wire]]:
+    """A connection that publishes to ``c/0``, and its transport."""
+    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
+    connection, wire = Connection(Endpoint(plane)), Wire()
+    connection.connection_made(wire)
+    receive(connection, b"POST /trickle/c/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 50000000\r\n\r\n")
+    yield connection, wire
+    wire.closing = True
+    connection.connection_lost(None)
+    assert connection.pauses == 0
+    left = (plane.connections, plane.turns.flows, plane.timeouts.resting, plane.timeouts.preconnects)
+    assert not any(left)
+
+
+def receive(connection: Connection, data: bytes) -> None:
+    """Let input arrive, as the event loop does it."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+async def turn() -> None:
+    """Let the event loop turn once."""
+    await asyncio.sleep(0)
+
+
+def room(connection: Connection) -> int:
+    """How much the connection may be read at once."""
+    return len(connection.get_buffer(-1))
+
+
+def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn() -> None:
+    """It is read once per turn of the loop; less than a full buffer pauses nothing."""
+
+    async def main() -> None:
+        with connected() as (connection, wire):
+            receive(connection, bytes(TURN_BYTES - 1))
+            assert (connection.pauses, wire.reading) == (0, True)
+            for _ in range(3):
+                receive(connection, bytes(TURN_BYTES))
+                assert (connection.pauses, wire.reading) == (TURN, False)
+                await turn()
+                assert (connection.pauses, wire.reading) == (0, True)
+
+    asyncio.run(main())
+
+
+class Price:
+    """A clock that says how long each read took."""
+
+    def __init__(self) -> None:
+        self.cost_s = 0.0
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += self.cost_s
+        return self._now
+
+
+def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dear read halves the next one, down to a least size; from the second on the connection rests, too."""
+    price = Price()
+    monkeypatch.setattr(module, "perf_counter", price)
+    rests: list[float] = []
+
+    async def main() -> None:
+        with connected() as (connection, wire):
+            loop = asyncio.get_running_loop()
+            monkeypatch.setattr(loop, "call_later", lambda delay_s, *_: rests.append(delay_s), raising=False)
+            price.cost_s = 2 * DEAR_S
+            receive(connection, b"x")
+            assert (room(connection), connection.pauses, rests) == (TURN_BYTES // 2, 0, [])
+            receive(connection, b"x")
+            assert (room(connection), connection.pauses, wire.reading) == (TURN_BYTES // 4, COST, False)
+            assert rests == [pytest.approx(8 * DEAR_S)]
+            connection.resume(COST)
+            assert wire.reading
+            for _ in range(9):
+                receive(connection, b"x")
+            assert room(connection) == LEAST_TURN_BYTES
+            price.cost_s = 0.0
+            connection.resume(COST)
+            for _ in range(9):
+                receive(connection, b"x")
+            assert (room(connection), connection.pauses) == (TURN_BYTES, 0)
+
+    asyncio.run(main())
+
+
+def test_each_reason_to_pause_is_set_and_cleared_by_itself() -> None:
+    """A connection is read again when no reason is left; a reason that is not set ends nothing."""
+
+    async def main() -> None:
+        with connected() as (connection, wire):
+            for reason in (TURN, CHANNEL, CHANNEL):
+                connection.pause(reason)
+            for reason in (QUEUE, TURN, TURN):
+                connection.resume(reason)
+                assert (connection.pauses & CHANNEL, wire.reading) == (CHANNEL, False)
+            connection.resume(CHANNEL)
+            assert (connection.pauses, wire.reading) == (0, True)
+
+    asyncio.run(main())
+
+
+def test_no_reason_to_pause_outlives_its_connection() -> None:
+    """A connection that breaks while it is paused is not read from again, whoever resumes it."""
+
+    async def main() -> None:
+        with connected() as (connection, wire):
+            receive(connection, bytes(TURN_BYTES))
+            connection.pause(CHANNEL)
+        await turn()
+        for reason in (TURN, CHANNEL):
+            connection.resume(reason)
+        assert (connection.pauses, wire.reading) == (0, False)
+
+    asyncio.run(main())
+
+
+# Faults of the server: each costs one exchange, or one connection, and is logged with a stack trace.
+
+
+def check_one_fault(server: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
+    """One fault was counted, and logged once, with its stack trace."""
+    assert server.plane.faults == 1
+    (logged,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert logged.exc_info is not None
+    assert logged.exc_info[0] is ZeroDivisionError
+
+
+def faulty(original: Callable[..., Any], victims: list[object]) -> Callable[..., Any]:
+    """A method that raises for the victims."""
+
+    def method(self: object, *arguments: Any) -> Any:
+        if self in victims:
+            raise ZeroDivisionError
+        return original(self, *arguments)
+
+    return method
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["waiting", "served"])
+def test_a_fault_in_a_readers_wake_costs_that_reader_only(
+    begun: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is answered 500, or cut off in the middle of its segment; the publisher and the other readers go on."""
+    victims: list[object] = []
+    monkeypatch.setattr(Reader, "wake", faulty(Reader.wake, victims))
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        channel.create()
+        victim = channel.waiting(0)
+        (connection,) = [found for found in connections(server) if found.reader()]
+        others = [channel.waiting(0) for _ in range(3)]
+        upload = channel.upload(0)
+        if begun:
+            upload.chunk(b"one")
+            assert victim.head().status == 200
+            assert victim.chunk() == b"one"
+        server.inside(lambda: victims.append(connection.exchange))
+        upload.chunk(b"two").end()
+        assert upload.answer().status == 200
+        body = b"onetwo" if begun else b"two"
+        assert [reader.response().body for reader in others] == [body] * 3
+        if begun:
+            with pytest.raises(Cut):
+                victim.rest()
+        else:
+            answer = victim.response()
+            assert (answer.status, answer.closes) == (500, True)
+        assert server.record(op="read", reason="error").channel == channel.name
+        eventually(lambda: server.plane.registry.readers == 0)
+        check_one_fault(server, caplog)
+        assert channel.get(0).body == body
+
+
+def test_a_fault_in_a_readers_turn_costs_that_reader_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers behind it in the queue are served."""
+    victims: list[object] = []
+    monkeypatch.setattr(Reader, "take_turn", faulty(Reader.take_turn, victims))
+    begin = Reader.begin
+
+    def choose(self: Reader) -> None:
+        if not victims:
+            victims.append(self)
+        begin(self)
+
+    monkeypatch.setattr(Reader, "begin", choose)
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        body = bytes(1 << 20)
+        channel.publish(0, body)
+        readers = [channel.read(0), channel.read(0)]
+        statuses = [reader.head().status for reader in readers]
+        assert sorted(statuses) == [200, 500]
+        assert readers[statuses.index(200)].rest() == body
+        check_one_fault(server, caplog)
+
+
+def test_a_fault_in_a_publishers_body_is_answered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The publisher is told 500; its segment stays open for a while, and another publisher goes on with it."""
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        upload, reader = channel.started(0, b"one,")
+        with monkeypatch.context() as patched:
+            patched.setattr(Upload, "data", lambda *_: 1 // 0)
+            upload.chunk(b"lost")
+            answer = upload.answer()
+        assert (answer.status, answer.closes) == (500, True)
+        channel.upload(0, b"two").end().answer()
+        assert reader.rest() == b"two"
+        check_one_fault(server, caplog)
+
+
+def test_a_fault_while_a_request_is_begun_breaks_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody knows how far the request came, the connection breaks, and others are served."""
+    with local_server() as server, server.client() as target:
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "begin", lambda *_: 1 // 0)
+            target.send("GET", "/trickle/c/next").closed()
+        assert server.record(reason="error").status is None
+        assert target.ask("GET", "/trickle/c/next").status == 404
+        check_one_fault(server, caplog)
+
+
+# The parser's own ways, on which parsing relies.
+
+CALLBACKS = (
+    "on_message_begin",
+    "on_url",
+    "on_header",
+    "on_headers_complete",
+    "on_chunk_header",
+    "on_body",
+    "on_chunk_complete",
+    "on_message_complete",
+)
+
+
+class Recorder:
+    """Notes the parser's callbacks."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in CALLBACKS:
+            raise AttributeError(name)
+        return lambda *arguments: self.calls.append((name, arguments))
+
+
+def test_the_parser_calls_back_chunk_by_chunk() -> None:
+    """Each chunk is reported with its begin, its parts as they arrive, and its end; so is the last, empty one."""
+    recorder = Recorder()
+    parser = httptools.HttpRequestParser(recorder)
+    for part in (b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nab", b"cd", b"ef\r\n0\r\n\r\n"):
+        parser.feed_data(part)
+    assert recorder.calls == [
+        ("on_message_begin", ()),
+        ("on_url", (b"/a",)),
+        ("on_header", (b"Transfer-Encoding", b"chunked")),
+        ("on_headers_complete", ()),
+        ("on_chunk_header", ()),
+        ("on_body", (b"ab",)),
+        ("on_body", (b"cd",)),
+        ("on_body", (b"ef",)),
+        ("on_chunk_complete", ()),
+        ("on_chunk_header", ()),
+        ("on_chunk_complete", ()),
+        ("on_message_complete", ()),
+    ]
+
+
+def test_an_upgrade_is_raised_with_the_offset_of_what_follows() -> None:
+    """A request that offers another protocol ends parsing; it is no error, and its exception says where it ended."""
+    parser = httptools.HttpRequestParser(Recorder())
+    head = b"POST /a HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 3\r\n\r\n"
+    with pytest.raises(httptools.HttpParserUpgrade) as upgrade:
+        parser.feed_data(head + b"abc")
+    assert upgrade.value.args[0] == len(head)
+    assert not isinstance(upgrade.value, httptools.HttpParserError)
+    assert parser.should_upgrade()
+
+
+def test_an_exception_in_a_callback_is_the_context_of_the_parsers() -> None:
+    """The fault itself is logged, not only that it interrupted the parser."""
+    recorder = Recorder()
+    recorder.__dict__["on_url"] = lambda _: 1 // 0
+    with pytest.raises(httptools.HttpParserCallbackError) as error:
+        httptools.HttpRequestParser(recorder).feed_data(b"GET / HTTP/1.1\r\n\r\n")
+    assert isinstance(error.value.__context__, ZeroDivisionError)

@@ -9,8 +9,11 @@ import pytest
 from tests.support.limits import check_refused, limited
 from tests.support.local import local_server
 from tests.support.waiting import eventually
+from tricklecast.app.core.storm_guard import DOUBLED, FREE
 from tricklecast.app.data_plane.connection import MAX_SURPLUS
+from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.tools.conformance.connection import Connection
+from tricklecast.trickle.wire import CLIENT
 
 FORWARDED = "X-Forwarded-For"
 
@@ -194,25 +197,21 @@ def test_a_refused_publisher_is_heard_when_there_is_room() -> None:
         assert channel.post(0, b"x" * 100_000).status == 200
 
 
-def test_a_client_that_does_not_wait_is_held_back_and_then_let_in() -> None:
-    """The storm guard slows who asks again at once; what is held is the request, and it goes in if there is room."""
+def test_a_refused_client_that_does_not_wait_is_delayed_and_then_let_in() -> None:
+    """The storm guard delays the request, not the refusal: the request goes on if there is room by then."""
     with local_server(per_ip_limit=1) as server, server.client() as target:
         channel = target.channel()
         channel.create()
-        reader = channel.read(0)
-        eventually(lambda: server.plane.registry.readers == 1)
+        reader = channel.waiting(0)
         connection = target.open()
-        for _ in range(30):
-            connection.request("GET", channel.at("next"))
-            if server.plane.holds:
-                break
+        parked = server.plane.parked[ParkedFor.GUARD]
+        for _ in range(FREE + DOUBLED):
+            connection.request("GET", channel.at("next"), {CLIENT: "naive"})
             assert connection.response().status == 429
+        connection.request("GET", channel.at("next"), {CLIENT: "naive"})
+        eventually(lambda: parked, what="the request is held")
         reader.abort()
-        statuses = [connection.response().status]
-        connection.request("GET", channel.at("next"))
-        statuses.append(connection.response().status)
-        assert statuses[-1] == 200
-        assert eventually(lambda: server.plane.holds)
+        assert connection.response().body == b"0"
 
 
 @pytest.mark.parametrize(("peer", "client"), [("127.0.0.1", "192.0.2.7"), ("192.0.2.1", "127.0.0.1")])

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.app.data_plane.support import later, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.scheduling import cut_off_stalled
+from tricklecast.app.data_plane import scheduling
 from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
 
 READERS = 60
-
-
-def pattern(size: int, start: int = 0) -> bytes:
-    """Bytes that tell where they are."""
-    return b"".join(b"%08x" % number for number in range(start // 8, (start + size) // 8))
 
 
 def state(target: Target, channel: Channel) -> dict[str, Any]:
@@ -64,13 +61,29 @@ def test_the_next_segment_goes_before_the_end_of_the_last(
 
     def close() -> int:
         assert plane.registry.close_segment(channel.name, 0, plane.clock()) is None
-        return len(plane.ending)
+        return plane.registry.readers
 
-    assert server.inside(close) == READERS + 1
+    assert server.inside(close) == READERS + 1, "the readers are told in a later turn of the loop"
     assert [reader.rest() for reader in (first, *others)] == [b""] * (READERS + 1)
     assert upload.answer().status == 200
     eventually(lambda: state(target, channel)["readers"] == 0)
-    assert server.inside(lambda: len(plane.ending)) == 0
+
+
+def test_publishers_expect_the_next_request_of_a_reader_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is so from the end of a segment that is not the newest until the request comes; the newest ends it."""
+    monkeypatch.setattr(scheduling, "EXPECTED_TURNS", 10**9)
+    with local_server() as server, server.client() as target:
+        channel, flows = target.channel(), server.plane.turns.flows
+        channel.publish(0, b"0", b"1", b"2")
+        reader = target.open()
+        for seq in range(3):
+            reader.request("GET", channel.at(seq))
+            assert reader.response().body == b"%d" % seq
+            eventually(partial(lambda expected: server.inside(lambda: bool(flows)) == expected, seq < 2))
+        leaving = target.send("GET", channel.at(0), {"Connection": "close"})
+        assert leaving.response().body == b"0"
+        leaving.closed()
+        assert not server.inside(lambda: flows)
 
 
 def test_readers_of_several_channels_get_only_theirs(target: Target) -> None:
@@ -170,41 +183,10 @@ def test_a_reader_of_an_old_segment_may_take_its_time_as_long_as_it_takes() -> N
         assert upload.end().answer().status == 200
         reader = channel.read(0)
         eventually(lambda: server.plane.slow_peers.stalled)
-        for tick in range(3):
-            cut_off_stalled(server.plane, server.plane.slow_peers.timelines, server.plane.clock() + tick)
+        for _ in range(3):
+            later(server, 1)
         assert reader.head().status == 200
         assert reader.rest() == body
-
-
-def test_http_1_0_gets_a_plain_body(channel: Channel, target: Target) -> None:
-    """An HTTP/1.0 reader gets the bytes without chunks, and the end of the connection as their end."""
-    upload = channel.upload(0, b"one")
-    connection = target.open()
-    connection.send(connection.render("GET", channel.at(0), version="1.0"))
-    head = connection.head()
-    assert (head.status, head.get("Transfer-Encoding"), head.get("Content-Length")) == (200, None, None)
-    assert connection.body(3) == b"one"
-    upload.chunk(b"two").chunk(b"three").end()
-    assert connection.rest() == b"twothree"
-    assert upload.answer().status == 200
-
-
-def test_http_1_0_publishes_with_a_length(channel: Channel, target: Target) -> None:
-    """An HTTP/1.0 publisher is served, and its connection closes, keep-alive or not."""
-    connection = target.open()
-    headers = {"Content-Length": "3", "Connection": "keep-alive"}
-    connection.send(connection.render("POST", channel.at(0), headers, version="1.0") + b"abc")
-    assert connection.response().status == 200
-    connection.closed()
-    assert channel.get(0).body == b"abc"
-
-
-def test_a_head_request_never_waits_and_leaves_nothing(channel: Channel, server: LocalServer) -> None:
-    """HEAD of a segment that is not there yet says what is known, and does not create it."""
-    channel.create("video/mp2t")
-    response = channel.target.ask("HEAD", channel.at(0))
-    assert (response.status, response.get("Lp-Trickle-Size")) == (200, "0")
-    assert not server.plane.registry.channels[channel.name].segments
 
 
 def test_readers_that_break_while_chunks_come(channel: Channel, server: LocalServer) -> None:

@@ -1,44 +1,25 @@
-"""Peers that read slowly, or not at all: what they are sent is bounded, and how long is, too."""
+"""Peers that read slowly, or not at all: the server bounds what it holds for them, and for how long it waits."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.app.data_plane.test_readers import pattern
+from tests.app.data_plane.support import LAG_S, PATIENT, SlowPeer, connections, later, pattern, slow_peer, stuck
 from tests.support.certificates import make_certificate
 from tests.support.local import LocalServer, local_server
-from tests.support.waiting import WITHIN_S, eventually
+from tests.support.waiting import eventually
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST
 from tricklecast.app.core.slow_readers import PACE_BYTES, Cut
-from tricklecast.app.data_plane.connection import Connection
-from tricklecast.app.data_plane.exchange import Unsent
+from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.listener import UNSENT_BYTES
 from tricklecast.app.tools.conformance.target import Channel
-from tricklecast.trickle.records import AccessRecord
-
-LAG_S = 1000.0
-"""No test takes so long: the server's clock goes on when a test says so."""
-
-FOR_EVER = 10.0**6
-PATIENT = {
-    "reader_lag_s": LAG_S,
-    "reader_lag_bytes": "1GiB",
-    "idle_timeout_s": FOR_EVER,
-    "window_age_s": FOR_EVER,
-    "head_timeout_s": FOR_EVER,
-    "keep_alive_s": 10**6,
-    "interim_interval_s": FOR_EVER,
-    "storm_guard": "off",
-}
 
 CHUNK = 64 << 10
 
@@ -50,71 +31,8 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-class SlowPeer:
-    """A client whose kernel takes little for it, and that reads just what it is told to."""
-
-    def __init__(self, port: int, request: bytes, tls: ssl.SSLContext | None = None) -> None:
-        self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.settimeout(WITHIN_S)
-        self.socket.connect(("127.0.0.1", port))
-        if tls is not None:
-            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
-        self.socket.sendall(request)
-
-    def take(self, size: int) -> bytes:
-        """Read so many bytes."""
-        taken = b""
-        while len(taken) < size:
-            taken += (more := self.socket.recv(size - len(taken)))
-            assert more, f"cut off after {len(taken)} of {size} bytes"
-        return taken
-
-    def rest(self) -> bytes:
-        """Read until the connection ends, one way or another."""
-        taken = []
-        try:
-            while more := self.socket.recv(1 << 16):
-                taken.append(more)
-        except ConnectionResetError:
-            pass
-        return b"".join(taken)
-
-
-@contextmanager
-def slow_peer(server: LocalServer, request: bytes, tls: ssl.SSLContext | None = None) -> Iterator[SlowPeer]:
-    """A client that asks, and is stuck; its connection closes with the block."""
-    peer = SlowPeer(server.port, request, tls)
-    try:
-        eventually(lambda: server.plane.slow_peers.stalled, what="the peer is stuck")
-        yield peer
-    finally:
-        peer.socket.close()
-        eventually(lambda: not server.plane.slow_peers.stalled)
-
-
 def get(channel: Channel, seq: int = 0, version: str = "1.1") -> bytes:
     return f"GET {channel.at(seq)} HTTP/{version}\r\nHost: h\r\n\r\n".encode()
-
-
-def later(server: LocalServer, seconds: float) -> None:
-    """Let so many seconds pass, and the server look at those who are stuck."""
-    plane, done = server.plane, threading.Event()
-    clock = plane.clock
-    plane.clock = lambda: clock() + seconds
-
-    def look() -> None:
-        plane.tick(plane.clock())
-        done.set()
-
-    next(iter(plane.connections)).loop.call_soon_threadsafe(look)
-    assert done.wait(WITHIN_S)
-
-
-def stuck(server: LocalServer) -> Connection:
-    """The one connection that is stuck; for moments the kernel may take some more for it."""
-    (connection,) = eventually(lambda: list(server.plane.slow_peers.stalled), what="a peer is stuck")
-    return connection
 
 
 def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServer) -> None:
@@ -125,9 +43,6 @@ def test_a_reader_that_reads_too_slowly_is_cut_off_for_its_age(server: LocalServ
         with slow_reader(server, channel, upload.chunk, 40) as reader:
             later(server, 0)
             later(server, LAG_S / 2)
-            assert (
-                server.inside(lambda: max(stalled.lag_s() for stalled in server.plane.slow_peers.stalled)) >= LAG_S / 2
-            )
             sent = sent_to(server)
             reader.take(9 * CHUNK)
             eventually(lambda: sent_to(server) > sent + 4 * CHUNK)
@@ -162,8 +77,21 @@ def slow_reader(server: LocalServer, channel: Channel, publish: object, chunks: 
 
 def sent_to(server: LocalServer) -> int:
     """Body bytes that the one reader there is was sent."""
-    readers = [reader for connection in list(server.plane.connections) if (reader := connection.reader()) is not None]
+    readers = [reader for connection in connections(server) if (reader := connection.reader()) is not None]
     return readers[0].sent if readers else 0
+
+
+def test_a_reader_that_does_not_read_holds_no_publisher(server: LocalServer) -> None:
+    """Its socket is full, so it waits for no turn; the publisher goes on at its own pace."""
+    with server.client() as target:
+        channel = target.channel()
+        upload = channel.upload(0, b"begun---")
+        with slow_reader(server, channel, upload.chunk, 20):
+            assert server.inside(lambda: (len(server.plane.turns), server.plane.turns.flows)) == (0, {})
+            (publisher,) = [found for found in connections(server) if isinstance(found.exchange, Upload)]
+            upload.chunk(b"more").end()
+            assert upload.answer().get("Lp-Trickle-Size") == str(20 * CHUNK + 12)
+            assert server.inside(lambda: publisher.pauses) == 0
 
 
 def test_a_reader_that_keeps_up_is_not_too_old(server: LocalServer) -> None:
@@ -224,10 +152,10 @@ def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> I
         eventually(partial(lambda size: stored(server, channel) == size, size))
     upload.end()
     upload.answer()
-    before = set(server.plane.connections)
+    before = connections(server)
     peer = SlowPeer(server.port, b"")
     try:
-        (connection,) = eventually(lambda: set(server.plane.connections) - before)
+        (connection,) = eventually(lambda: [found for found in connections(server) if found not in before])
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         peer.socket.sendall(get(channel) + behind)
         read = 0
@@ -235,7 +163,7 @@ def handed_over(server: LocalServer, channel: Channel, behind: bytes = b"") -> I
         while sent_to(server) < SEGMENT:
             if connection in server.plane.slow_peers.stalled:
                 read += len(peer.socket.recv(4096))
-        eventually(lambda: isinstance(connection.exchange, Unsent))
+        eventually(lambda: connection.exchange is not None and connection.exchange.ending)
         yield peer, read
     finally:
         peer.socket.close()
@@ -316,79 +244,6 @@ def test_a_client_that_reads_its_refusals_late_gets_them_all(server: LocalServer
     peer.socket.close()
 
 
-LIST = b"GET /api/v1/channels HTTP/1.1\r\nHost: h\r\nConnection: %b\r\n\r\n"
-
-
-def listed(server: LocalServer) -> int:
-    """Make an answer of the control plane so long that no network takes it at once; returns its bytes."""
-    for number in range(2000):
-        server.plane.registry.create(f"_many-{number}", "", 0.0, force=True)
-    with server.client() as target:
-        body = target.ask("GET", "/api/v1/channels").body
-    eventually(lambda: len(lists(server)) == 1)
-    return len(body)
-
-
-def lists(server: LocalServer) -> list[AccessRecord]:
-    """What the access log says of those answers."""
-    return [record for record in list(server.records) if record.op == "api"]
-
-
-@pytest.fixture
-def patient() -> Iterator[LocalServer]:
-    """A server whose records are only those of one test."""
-    with local_server(**PATIENT) as server:
-        yield server
-
-
-def test_an_answer_of_the_control_plane_that_is_not_read_is_cut_off(patient: LocalServer) -> None:
-    """It is recorded as what it is, once, with as much of it as was taken."""
-    size = listed(patient)
-    with slow_peer(patient, LIST % b"keep-alive"):
-        assert len(lists(patient)) == 1
-        later(patient, 0)
-        later(patient, LAG_S)
-        record = patient.record(op="api", reason="evicted")
-        assert (record.status, record.detail) == (200, Cut.STILL)
-        assert 0 < (record.bytes_out or 0) < size
-        assert len(patient.records) == 2
-
-
-@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
-def test_an_answer_of_the_control_plane_that_is_left_in_the_middle(patient: LocalServer, connection: bytes) -> None:
-    """It is over, and recorded, when its client has gone: as that, and not as complete."""
-    listed(patient)
-    with slow_peer(patient, LIST % connection) as peer:
-        peer.take(1000)
-        assert len(lists(patient)) == 1
-    assert patient.record(op="api", reason="client_gone").status == 200
-    assert len(patient.records) == 2
-
-
-@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
-def test_an_answer_of_the_control_plane_that_is_taken_late(patient: LocalServer, connection: bytes) -> None:
-    """It is complete then, and not before."""
-    listed(patient)
-    with slow_peer(patient, LIST % connection) as peer:
-        assert len(lists(patient)) == 1
-        head, _, body = peer.take(1000).partition(b"\r\n\r\n")
-        size = int(head.lower().partition(b"content-length: ")[2].split()[0])
-        peer.take(size - len(body))
-        eventually(lambda: len(lists(patient)) == 2)
-        record = lists(patient)[-1]
-        assert (record.status, record.reason, record.bytes_out) == (200, "complete", size)
-
-
-def test_an_answer_of_the_control_plane_that_a_server_does_not_wait_for() -> None:
-    """Who has not taken it when the time for that is over is told as sent away."""
-    with local_server(**PATIENT, shutdown_drain_s=0.05, shutdown_deadline_s=0.1) as server:
-        listed(server)
-        with slow_peer(server, LIST % b"keep-alive"):
-            server.stop()
-            eventually(server.over)
-        assert server.record(op="api", reason="shutdown").status == 200
-
-
 def test_http_1_0_may_be_slow_and_is_exact(server: LocalServer) -> None:
     """Without chunks, also where one turn holds thousands of them."""
     with server.client() as target:
@@ -417,23 +272,6 @@ def test_a_tls_reader_holds_little_and_is_cut_off(tmp_path: Path) -> None:
             assert (record.reason, record.detail) == ("evicted", Cut.STILL)
 
 
-@pytest.mark.parametrize(("beyond", "cut"), [(-1, False), (0, False), (1, True)])
-def test_the_lag_in_bytes_ends_at_its_limit(beyond: int, cut: bool) -> None:
-    """One byte below and at it a reader stays; one above it is cut off."""
-    with local_server(**PATIENT) as server, server.client() as target:
-        channel = target.channel()
-        upload = channel.upload(0, b"begun---")
-        with slow_reader(server, channel, upload.chunk, 30):
-            upload.end()
-            upload.answer()
-            lag = stuck(server).lag()
-            server.plane.options = replace(server.plane.options, reader_lag_bytes=lag - beyond)
-            later(server, 0)
-            assert (server.plane.slow_peers.cut_offs[Cut.BYTES], server.plane.registry.readers) == (
-                (1, 0) if cut else (0, 1)
-            )
-
-
 def test_memory_is_taken_back_from_who_reads_what_is_evicted() -> None:
     """A slow reader of an old segment does not cost a publisher its place."""
     one = SEGMENT_COST + 11 * (CHUNK + FRAME_COST + 9)
@@ -458,7 +296,7 @@ def test_connections_inherit_their_limits(server: LocalServer) -> None:
         connection = target.open()
         connection.request("GET", "/healthz")
         assert connection.response().status == 200
-        sock = next(iter(server.plane.connections)).transport.get_extra_info("socket")
+        sock = connections(server)[0].transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == UNSENT_BYTES
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000

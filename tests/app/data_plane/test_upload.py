@@ -2,158 +2,131 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from tests.app.data_plane.support import connections, pattern
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane import handler, scheduling
+from tricklecast.app.data_plane.connection import UNSPLIT, Connection
+from tricklecast.app.data_plane.context import DataPlane, ParkedFor
+from tricklecast.app.data_plane.scheduling import CHANNEL, SlowReader
+from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.target import Channel, Target
 
-MB = 1 << 20
+# How chunks reach readers.
 
 
-def test_a_refused_publisher_with_much_in_flight_hears_why(server: LocalServer, channel: Channel) -> None:
-    """The answer comes at once and is not lost in a reset, although megabytes are still coming."""
-    channel.publish(0)
-    for attempt in range(3):
-        connection = channel.target.open()
-        connection.send(connection.render("POST", channel.at(0), {"Content-Length": str(8 * MB)}))
-        connection.expects("POST")
-        for _ in range(64):
-            assert connection.try_send(bytes(MB // 8)), f"attempt {attempt}: the server has reset the connection"
-        response = connection.response()
-        assert (response.status, response.get("Lp-Trickle-Latest")) == (409, "1")
-        assert "close" in response.tokens("Connection")
-        connection.closed()
-    assert channel.get(0).body == b"x"
+@pytest.mark.parametrize("size", [8, 1000, UNSPLIT])
+def test_a_small_chunk_in_many_packets_stays_one_chunk(channel: Channel, target: Target, size: int) -> None:
+    """A chunk of at most 32 KiB reaches a waiting reader as one HTTP chunk, however it was cut by TCP."""
+    upload = channel.upload(0)
+    reader = channel.waiting(0)
+    body = pattern(size)
+    wire = encode_chunk(body)
+    for start, stop in ((0, 3), (3, len(wire) // 2), (len(wire) // 2, len(wire) - 1), (len(wire) - 1, len(wire))):
+        upload.connection.send(wire[start:stop])
+        target.settle()
+    assert reader.head().status == 200
+    assert reader.chunk() == body
+    upload.end()
+    assert reader.chunk() is None
+    assert upload.answer().get("Lp-Trickle-Size") == str(size)
 
 
-def test_a_segment_of_unannounced_size_is_cut_at_the_limit() -> None:
-    """413 mid-body: what fits is kept, the segment is truncated, and readers are told."""
-    with local_server(max_segment_bytes=100_000) as server, server.client() as target:
-        channel = target.channel()
-        upload, reader = channel.started(0, bytes(60_000))
-        for _ in range(40):
-            upload.connection.try_send(encode_chunk(bytes(60_000)))
-        answer = upload.answer()
-        assert (answer.status, answer.get("Lp-Trickle-Size")) == (413, "100000")
-        assert len(reader.rest()) == 40_000
-        assert channel.get(0).get("Lp-Trickle-Truncated") == "truncated"
-        assert channel.next_seq() == 1
+def test_chunks_in_one_packet_stay_apart(channel: Channel) -> None:
+    """Control clients read one chunk at a time: chunks are not merged either."""
+    upload = channel.upload(0)
+    upload.connection.send(b"".join(map(encode_chunk, (b"one", b"two", b"three"))))
+    upload.end()
+    assert upload.answer().status == 200
+    assert channel.get(0).chunks == [b"one", b"two", b"three"]
 
 
-def test_an_announced_size_beyond_the_limit_changes_nothing() -> None:
-    """413 before the first byte: nothing is stored and no channel is created."""
-    with local_server(max_segment_bytes=100) as server, server.client() as target:
-        channel = target.channel()
-        connection = target.open()
-        connection.send(connection.render("POST", channel.at(0), {"Content-Length": "101"}))
-        connection.expects("POST")
-        response = connection.response()
-        assert (response.status, response.get("Lp-Trickle-Seq")) == (413, "0")
-        assert channel.name not in server.plane.registry.channels
+def test_a_large_chunk_streams(channel: Channel) -> None:
+    """Readers do not wait for the end of a chunk of more than 32 KiB."""
+    body = pattern(1 << 20)
+    upload = channel.upload(0)
+    upload.connection.send(b"%x\r\n" % len(body) + body[: len(body) // 2])
+    reader = channel.read(0)
+    assert reader.head().status == 200
+    early = reader.body(len(body) // 2 - UNSPLIT)
+    assert early == body[: len(early)]
+    upload.connection.send(body[len(body) // 2 :] + b"\r\n")
+    upload.end()
+    assert upload.answer().get("Lp-Trickle-Size") == str(len(body))
+    assert early + reader.rest() == body
+    assert channel.get(0).body == body
 
 
-def test_a_second_publisher_takes_over(channel: Channel, server: LocalServer) -> None:
-    """The first is answered 409 at once, its later bytes are dropped, and the second's follow what is there."""
-    first, reader = channel.started(0, b"one")
-    second = channel.upload(0, b"two")
-    assert reader.body(3) == b"two"
-    answer = first.answer()
-    assert (answer.status, answer.get("Lp-Trickle-Seq"), answer.get("Lp-Trickle-Size")) == (409, "0", "3")
-    first.connection.try_send(encode_chunk(b"late") + b"0\r\n\r\n")
-    first.connection.half_close()
-    first.connection.closed()
-    second.chunk(b"three").end()
-    assert second.answer().get("Lp-Trickle-Size") == "11"
-    assert reader.rest() == b"three"
-    assert server.record(channel=channel.name, op="publish", status=409).reason == "superseded"
+def test_a_counted_body_is_relayed_as_it_arrives(channel: Channel) -> None:
+    """With Content-Length there are no chunks to keep together: readers get what has arrived."""
+    connection = channel.target.open()
+    connection.send(connection.render("POST", channel.at(0), {"Content-Length": "10"}) + b"01234")
+    connection.expects("POST")
+    reader = channel.arrived(0, b"01234")
+    connection.send(b"56789")
+    assert connection.response().status == 200
+    assert reader.rest() == b"56789"
 
 
-def test_a_deleted_segment_ends_its_publisher(channel: Channel) -> None:
-    """DELETE mid-body: the publisher is answered 200 with what is stored, and the reader gets a clean end."""
-    upload, reader = channel.started(0, b"one")
-    assert channel.close(0).status == 200
-    answer = upload.answer()
-    assert (answer.status, answer.get("Lp-Trickle-Size")) == (200, "3")
-    assert "close" in answer.tokens("Connection")
-    assert reader.rest() == b""
-    assert channel.next_seq() == 1
+def test_what_arrived_of_a_chunk_counts_when_its_publisher_is_lost(channel: Channel) -> None:
+    """Half a chunk is half a chunk: it is kept and can be continued by a second POST."""
+    upload = channel.upload(0)
+    upload.connection.send(b"a\r\n01234")
+    channel.target.settle()
+    upload.connection.close()
+    reader = channel.arrived(0, b"01234")
+    second = channel.upload(0, b"56789").end()
+    assert second.answer().get("Lp-Trickle-Size") == "10"
+    assert reader.rest() == b"56789"
 
 
-def test_the_end_of_a_channel_ends_its_publishers(channel: Channel) -> None:
-    """DELETE of the channel: a running POST and a preconnect are told `Closed` at once."""
-    upload, reader = channel.started(0, b"one")
-    idle = channel.preconnect(1)
-    channel.end()
-    for publisher, size in ((upload, "3"), (idle, "0")):
-        answer = publisher.answer()
-        assert (answer.status, answer.get("Lp-Trickle-Closed")) == (200, "terminated")
-        assert answer.get("Lp-Trickle-Size") == size
-    assert reader.rest() == b""
+MALFORMED = {
+    "size": b"xyz\r\n",
+    "negative": b"-5\r\n",
+    "overflow": b"fffffffffffffffff\r\n",
+    "after": b"2\r\nabc\r\n",
+}
 
 
-def test_a_lost_publisher_can_resume(channel: Channel) -> None:
-    """Within the grace a second POST continues: readers get both parts as one segment."""
-    upload, reader = channel.started(0, b"first half,")
-    upload.abort()
-    second = channel.upload(0, b"second half").end()
-    assert second.answer().get("Lp-Trickle-Size") == "22"
-    assert reader.rest() == b"second half"
-    again = channel.get(0)
-    assert (again.body, again.get("Lp-Trickle-Truncated")) == (b"first half,second half", None)
+@pytest.mark.parametrize("bad", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_chunk_is_refused_and_what_came_before_is_kept(channel: Channel, bad: bytes) -> None:
+    """The publisher is told at once; its segment stays open for one that can go on."""
+    upload = channel.upload(0, b"good ")
+    reader = channel.arrived(0, b"good ")
+    upload.connection.send(bad)
+    assert upload.answer().status == 400
+    upload.connection.half_close()
+    upload.connection.closed()
+    second = channel.upload(0, b"again").end()
+    assert second.answer().status == 200
+    assert reader.rest()[-5:] == b"again"
 
 
-def test_a_lost_publisher_that_does_not_resume_leaves_a_truncated_segment() -> None:
-    """After the grace the segment closes, and a reader in the middle of it is told in a trailer."""
-    with local_server(publisher_grace_s=0.3) as server, server.client() as target:
-        channel = target.channel()
-        upload, reader = channel.started(0, b"part")
-        waiting = channel.waiting(1)
-        upload.abort()
-        response = reader._parser._response
-        assert reader.rest() == b""
-        assert response is not None
-        assert dict(response.trailers) == {"Lp-Trickle-Truncated": "truncated"}
-        assert server.record(channel=channel.name, op="read", seq=0, reason="truncated").bytes_out == 4
-        channel.publish(1, b"next")
-        assert waiting.response().body == b"next"
-        assert channel.post(0).status == 409
+def test_chunks_before_a_malformed_one_in_the_same_packet_are_kept(channel: Channel) -> None:
+    """What becomes of good chunks does not depend on how TCP cut the stream."""
+    upload = channel.upload(0)
+    upload.connection.send(encode_chunk(b"good ") + b"xyz\r\n")
+    assert upload.answer().status == 400
+    channel.upload(0, b"again").end().answer()
+    assert channel.get(0).body == b"good again"
 
 
-def test_a_completed_later_segment_ends_the_grace(channel: Channel) -> None:
-    """A publisher that went on to the next segment will not come back to the one before."""
-    upload, reader = channel.started(0, b"part")
-    upload.abort()
-    eventually(lambda: b'"orphaned":[0]' in channel.target.ask("GET", f"/api/v1/channels/{channel.name}").body)
-    channel.publish(1)
-    assert reader.rest() == b""
+def test_a_malformed_chunk_first_leaves_nothing(channel: Channel, server: LocalServer) -> None:
+    """A preconnect that turns out to be nonsense moves no head and leaves no segment."""
+    channel.create()
+    upload = channel.upload(0)
+    upload.connection.send(b"nonsense\r\n")
+    assert upload.answer().status == 400
+    assert channel.next_seq() == 0
+    assert server.record(channel=channel.name, op="publish").reason == "bad_request"
 
 
-def test_an_overtaken_preconnect_may_still_begin(channel: Channel) -> None:
-    """Within the skip grace a preconnect for an older seq writes its segment, and its readers wait for it."""
-    early = channel.preconnect(0)
-    waiting = channel.waiting(0)
-    channel.publish(1, b"one")
-    early.chunk(b"zero").end()
-    assert early.answer().status == 200
-    assert waiting.response().body == b"zero"
-
-
-def test_an_overtaken_preconnect_that_does_not_begin_is_skipped() -> None:
-    """After the grace its readers get the empty answer, and the publisher is answered with its body unread."""
-    with local_server(skip_grace_s=0.3) as server, server.client() as target:
-        channel = target.channel()
-        early = channel.preconnect(0)
-        waiting = channel.waiting(0)
-        channel.publish(1, b"one")
-        response = waiting.response()
-        assert (response.status, response.body, response.get("Lp-Trickle-Closed")) == (200, b"", None)
-        answer = early.answer()
-        assert (answer.status, answer.get("Lp-Trickle-Seq"), answer.get("Lp-Trickle-Size")) == (200, "0", "0")
-        assert "close" in answer.tokens("Connection")
-        assert server.record(channel=channel.name, op="publish", rseq=0).reason == "skipped"
+# How a publisher is answered.
 
 
 def test_idle_preconnects_hear_from_the_server_now_and_then() -> None:
@@ -184,20 +157,6 @@ def test_no_interim_for_http_1_0() -> None:
         assert connection.response().status == 200
 
 
-def test_expect_100_continue_is_answered(channel: Channel, target: Target) -> None:
-    """A publisher that waits for permission gets it if it is accepted, and the refusal if not."""
-    connection = target.open()
-    headers = {"Content-Length": "3", "Expect": "100-continue"}
-    connection.send(connection.render("POST", channel.at(0), headers))
-    assert connection.interim().status == 100
-    connection.send(b"abc")
-    connection.expects("POST")
-    assert connection.response().status == 200
-    connection.send(connection.render("POST", channel.at(0), headers))
-    connection.expects("POST")
-    assert connection.interim().status == 409
-
-
 def test_a_first_byte_timeout_closes_a_silent_preconnect() -> None:
     """Switched on, it answers the publisher and moves readers on."""
     with local_server(first_byte_timeout_s=0.3) as server, server.client() as target:
@@ -206,43 +165,6 @@ def test_a_first_byte_timeout_closes_a_silent_preconnect() -> None:
         waiting = channel.waiting(0)
         assert waiting.response().body == b""
         assert preconnect.answer().status == 200
-
-
-def test_too_many_channels_are_refused() -> None:
-    """503 with a wait for every way to create one more; what exists goes on."""
-    with local_server(max_channels=1) as server, server.client() as target:
-        first, second = target.channel(), target.channel()
-        first.publish(0, b"mine")
-        for refused in (
-            target.ask("POST", second.path, body=b""),
-            second.post(0),
-            target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, b'{"name": "x"}'),
-        ):
-            assert refused.status == 503
-            assert 1 <= int(refused.get("Retry-After") or 0) <= 5
-        assert server.record(channel=second.name, op="publish").reason == "limit:channels"
-        assert set(server.plane.registry.channels) == {"_changes", first.name}
-        first.publish(1)
-
-
-def test_too_many_readers_are_refused() -> None:
-    """503 with a wait; when one goes, another may come."""
-    with local_server(max_readers=2) as server, server.client() as target:
-        channel = target.channel()
-        channel.create()
-        waiting = [channel.read(0) for _ in range(2)]
-        eventually(lambda: server.plane.registry.readers == 2)
-        refused = channel.get(0)
-        assert refused.status == 503
-        assert 1 <= int(refused.get("Retry-After") or 0) <= 5
-        assert not refused.closes
-        assert server.record(channel=channel.name, status=503).retry_after_ms in range(1000, 5001)
-        waiting[0].abort()
-        eventually(lambda: server.plane.registry.readers == 1)
-        replacement = channel.read(0)
-        eventually(lambda: server.plane.registry.readers == 2)
-        channel.publish(0, b"now")
-        assert waiting[1].response().body == replacement.response().body == b"now"
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -265,34 +187,12 @@ def test_a_full_memory_refuses_what_does_not_fit(counted: bool) -> None:
         assert reader.rest() == b"end"
 
 
-def test_old_segments_make_room_for_new_ones() -> None:
-    """The budget over all channels evicts before it refuses."""
-    with local_server(max_total_bytes=300_000) as server, server.client() as target:
-        channels = [target.channel() for _ in range(3)]
-        for seq in range(10):
-            for channel in channels:
-                channel.publish(seq, bytes(20_000))
-        assert server.plane.registry.statistics().bytes_held <= 300_000
-        assert all(channel.get(9).body == bytes(20_000) for channel in channels)
-        assert channels[0].get(0).status == 470
-
-
 def test_an_unfit_content_type_is_refused(channel: Channel, server: LocalServer) -> None:
     """It would stand in every reader's headers: too long or not printable is 400, and creates nothing."""
     for headers in ({"Content-Type": "x" * 300}, {"Content-Type": "caf\xe9"}, {"Idempotency-Key": "k" * 300}):
         assert channel.post(0, b"x", headers).status == 400
     assert channel.target.ask("POST", channel.path, {"Expect-Content": "x" * 300}, b"").status == 400
     assert channel.name not in server.plane.registry.channels
-
-
-def test_the_same_key_is_the_same_segment(channel: Channel) -> None:
-    """A retry of what was stored is a success; another key is a conflict."""
-    key = {"Idempotency-Key": "k1"}
-    assert channel.post(0, b"body", key).status == 200
-    again = channel.post(0, b"body", key)
-    assert (again.status, again.get("Lp-Trickle-Size")) == (200, "4")
-    assert channel.post(0, b"body", {"Idempotency-Key": "k2"}).status == 409
-    assert channel.next_seq() == 1
 
 
 def test_a_post_that_overtook_others_is_held_until_they_come() -> None:
@@ -369,10 +269,90 @@ def test_a_held_post_without_a_body_is_forgotten_as_soon_as_its_client_goes() ->
 
 def test_few_posts_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit they are refused at once."""
-    monkeypatch.setattr("tricklecast.app.data_plane.dispatch.MAX_OVERTAKING", 1)
+    monkeypatch.setattr(handler, "MAX_OVERTAKEN", 1)
     with local_server(overtaking_grace_s=30) as server, server.client() as target:
         channel = target.channel()
         channel.publish(0)
         channel.upload(3)
         eventually(lambda: server.plane.parked[ParkedFor.OVERTAKEN], what="the POST is held")
         assert channel.upload(4).answer().status == 470
+
+
+# A publisher is read at the pace at which willing readers are served.
+
+
+class Willing:
+    """A reader that lacks something for as long as the test says, though its socket takes data."""
+
+    def __init__(self, plane: DataPlane, name: str) -> None:
+        self.channel = plane.registry.channels[name]
+        self.segment = self.channel.segments[0]
+        self.queued = False
+        self.lacks = True
+        self._turns = plane.turns
+
+    def take_turn(self) -> None:
+        if self.lacks:
+            self._turns.add_reader(cast(SlowReader, self))
+
+    def has(self) -> int:
+        return self.segment.size
+
+
+def test_a_publisher_is_held_while_its_readers_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is not read, another channel's publisher is, and it goes on when the readers are served."""
+    monkeypatch.setattr(scheduling, "HOLD_S", 10.0**6)
+    with local_server() as server, server.client() as target:
+        channel, other = target.channel(), target.channel()
+        upload, reader = channel.started(0, b"one")
+        (publisher,) = publishers(server)
+        willing = Willing(server.plane, channel.name)
+        server.inside(lambda: server.plane.turns.add_reader(cast(SlowReader, willing)))
+        upload.chunk(b"two")
+        assert reader.body(3) == b"two"
+        eventually(lambda: server.inside(lambda: publisher.pauses) == CHANNEL)
+        upload.chunk(b"three").end()
+        other.publish(0, b"x")
+        target.settle()
+        assert server.inside(lambda: (publisher.pauses, willing.segment.size)) == (CHANNEL, 6)
+        server.inside(lambda: setattr(willing, "lacks", False))
+        assert upload.answer().get("Lp-Trickle-Size") == "11"
+        assert reader.rest() == b"three"
+        eventually(lambda: not server.plane.turns.flows)
+
+
+def test_a_publisher_is_released_after_a_while() -> None:
+    """Readers that are never served completely delay their publisher, and do not stop it."""
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        upload, _ = channel.started(0, b"one")
+        willing = Willing(server.plane, channel.name)
+        server.inside(lambda: server.plane.turns.add_reader(cast(SlowReader, willing)))
+        for _ in range(3):
+            upload.chunk(b"more")
+        upload.end()
+        assert upload.answer().get("Lp-Trickle-Size") == "15"
+        server.inside(lambda: setattr(willing, "lacks", False))
+
+
+def test_a_held_publisher_that_goes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection breaks at the shutdown or by its timeouts, and the release finds nothing to read from."""
+    monkeypatch.setattr(scheduling, "HOLD_S", 10.0**6)
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        upload, _ = channel.started(0, b"one")
+        (publisher,) = publishers(server)
+        willing = Willing(server.plane, channel.name)
+        server.inside(lambda: server.plane.turns.add_reader(cast(SlowReader, willing)))
+        upload.chunk(b"two")
+        eventually(lambda: server.inside(lambda: publisher.pauses) == CHANNEL)
+        server.inside(publisher.abort)
+        eventually(lambda: publisher not in server.plane.connections)
+        server.inside(lambda: setattr(willing, "lacks", False))
+        eventually(lambda: not server.plane.turns.flows)
+        assert (publisher.pauses, server.plane.faults) == (0, 0)
+
+
+def publishers(server: LocalServer) -> list[Connection]:
+    """The connections that publish."""
+    return [connection for connection in connections(server) if isinstance(connection.exchange, Upload)]

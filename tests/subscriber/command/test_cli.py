@@ -83,7 +83,7 @@ def test_a_mistake_is_one_clear_line(
 
 
 @pytest.mark.parametrize("command", ["subscribe", "check", "channels", "publish", "conformance", "stress"])
-@pytest.mark.parametrize("at", [NOWHERE, "ftp://nowhere/cam"])
+@pytest.mark.parametrize("at", [NOWHERE, "ftp://nowhere/cam"], ids=["refused", "not-http"])
 def test_a_url_is_shown_without_its_secrets(
     command: str, at: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

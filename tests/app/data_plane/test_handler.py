@@ -1,0 +1,81 @@
+"""The stages of a request: faults in them, and the waits between them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import eventually
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.data_plane.context import ParkedFor
+from tricklecast.app.data_plane.exchange import Parked
+from tricklecast.app.data_plane.upload import Upload
+
+
+@pytest.mark.parametrize(
+    ("method", "at", "broken"),
+    [
+        ("GET", "0", "resolve"),
+        ("HEAD", "0", "resolve"),
+        ("POST", "0", "reserve"),
+        ("DELETE", "", "end"),
+        ("GET", "next", "find"),
+    ],
+)
+def test_a_fault_in_the_core_is_answered(
+    method: str, at: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client is told 500 and its connection closes; the fault is logged once, with a stack trace, and counted."""
+    with local_server() as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0, b"x")
+        with monkeypatch.context() as patched:
+            patched.setattr(Registry, broken, lambda *_, **__: 1 // 0)
+            path = channel.at(at) if at else channel.path
+            answer = target.ask(method, path, body=b"x" if method == "POST" else None)
+        assert (answer.status, answer.closes) == (500, True)
+        assert server.record(status=500).reason == "error"
+        assert server.plane.faults == 1
+        (logged,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert logged.exc_info is not None
+        assert channel.get(0).body == b"x"
+
+
+def overtaking(server: LocalServer) -> Parked:
+    """The one POST that waits for those that it has overtaken."""
+    (parked,) = eventually(lambda: list(server.plane.parked[ParkedFor.OVERTAKEN]), what="the POST is parked")
+    assert isinstance(parked, Parked)
+    return parked
+
+
+@pytest.mark.parametrize("broken", [(Registry, "reserve"), (Upload, "body_ended")], ids=["resolve", "body"])
+def test_a_fault_after_a_wait_is_answered(broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parked publisher that meets a fault when it goes on, or when its body is taken, is told 500."""
+    with local_server(overtaking_grace_s=1e6) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0, b"a")
+        connection = target.send("POST", channel.at(3), body=b"early")
+        parked = overtaking(server)
+        channel.publish(1, b"b")
+        with monkeypatch.context() as patched:
+            patched.setattr(*broken, lambda *_, **__: 1 // 0)
+            server.inside(parked.go_on)
+            answer = connection.response()
+        assert (answer.status, answer.closes) == (500, True)
+        assert server.plane.faults == 1
+        eventually(lambda: not server.plane.parked[ParkedFor.OVERTAKEN])
+
+
+def test_a_wait_that_is_over_does_not_go_on_twice() -> None:
+    """A timer that comes too late changes nothing."""
+    with local_server(overtaking_grace_s=1e6) as server, server.client() as target:
+        channel = target.channel()
+        channel.publish(0, b"a")
+        connection = target.send("POST", channel.at(3), {"Content-Length": "0"})
+        parked = overtaking(server)
+        connection.abort()
+        eventually(lambda: not server.plane.parked[ParkedFor.OVERTAKEN])
+        server.inside(parked.go_on)
+        assert server.record(channel=channel.name, seq=3).reason == "client_gone"
