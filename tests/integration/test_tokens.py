@@ -79,4 +79,4 @@ def test_a_token_that_is_none() -> None:
     for command in (["publish", "http://127.0.0.1:1/trickle/c", "-", "--raw"], ["channels", "http://127.0.0.1:1"]):
         done = run(*command, "--token", "not a token")
         assert done.returncode == 1
-        assert done.stderr == b"tricklecast: the token is empty, or holds what is part of no token\n"
+        assert done.stderr == b"tricklecast: the token is empty, or contains a character that is not visible ASCII\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,9 @@ from tricklecast.trickle.wire import Status
 
 Line = dict[str, Any]
 Account = tuple[object, object, object]
+
+_NAMELESS = re.compile("[0-9a-f]{16}")
+"""The key of clients that sent no name: many may share their address and user agent."""
 
 AT_ONCE_US = 50_000
 """Who waits longer for a segment reads one that is still being written."""
@@ -84,7 +88,8 @@ def _hold(asked: list[tuple[Line, Answer]], served: list[int], crowd: bool) -> l
         while served and served[-1] <= now:
             served.pop()
             guard.progress(0, "")
-        hold_us = round(1e6 * guard.hold(0, "", answer, _seq(line), now / 1e6, many=False))
+        many = line.get("op") in ("read", "next") and _NAMELESS.fullmatch(line.get("client") or "") is not None
+        hold_us = round(1e6 * guard.hold(0, "", answer, _seq(line), now / 1e6, many=many))
         line["ts_us"] = now
         if hold_us:
             line["guard_ms"] = hold_us // 1000

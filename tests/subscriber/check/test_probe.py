@@ -250,7 +250,7 @@ def test_the_report_for_programs(segments: list[bytes]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["cam"], 1, "it must begin with http:// or https://"),
+        (["cam"], 2, "it must begin with http:// or https://"),
         (["http://127.0.0.1:9/trickle/cam", "--for", "soon"], 2, "not a duration: 'soon'"),
         (["http://127.0.0.1:9/trickle/cam", "--max-latency", "-1s"], 2, "not a duration"),
         (["http://127.0.0.1:9/trickle/cam", "--start", "yesterday"], 2, "not a seq"),
