@@ -16,7 +16,7 @@ from tricklecast.trickle.wire import CLIENT, SEQ
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_S: Final = 3.0
+ANSWER_S: Final = 10.0
 """Longest wait for an answer, seconds. A misbehaving client is answered at once; who waits longer is being held."""
 
 MAX_CROWD: Final = 600
