@@ -59,17 +59,19 @@ class Router:
 
     def find(self, method: bytes, target: bytes) -> Route | None:
         """The segment route that a request asks for; ``None`` if it is the control plane's."""
-        # All but a few requests are for /base/channel/digits.
-        if target.startswith(self._prefix):
-            name, _, tail = target[self._skip :].partition(b"/")
-            op = SEGMENT_METHODS.get(method)
-            if tail.isdigit() and len(tail) <= MAX_DIGITS and op is not None and name not in _NOT_PLAIN:
-                try:
-                    return Route(op, _channel(name), int(tail), _SEGMENT_ALLOW)
-                except InvalidChannelName:
-                    pass  # said in words below
+        if (route := self.find_plain(method, target)) is not None:
+            return route
         parts = self.match(target)
         return None if parts is None else parse_route(method, parts)
+
+    def find_plain(self, method: bytes, target: bytes) -> Route | None:
+        """The route of a target that is ``/base/channel/digits``, as all but a few are; ``None`` for any other."""
+        if target.startswith(self._prefix):
+            part, _, tail = target[self._skip :].partition(b"/")
+            op = SEGMENT_METHODS.get(method)
+            if tail.isdigit() and len(tail) <= MAX_DIGITS and op is not None and (name := _plain_channel(part)):
+                return Route(op, name, int(tail), _SEGMENT_ALLOW)
+        return None
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
         """The path segments of a request target below the base path; ``None`` if it is not ours.
@@ -119,6 +121,17 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
 @lru_cache(maxsize=8192)
 def _channel(part: bytes) -> str:
     return parse_channel(part.decode("utf-8", "surrogateescape"))
+
+
+@lru_cache(maxsize=8192)
+def _plain_channel(part: bytes) -> str:
+    """The channel that a path segment names; ``""`` if it may be something else, or names none."""
+    if part in _NOT_PLAIN or b"?" in part or b"#" in part:
+        return ""
+    try:
+        return _channel(part)
+    except InvalidChannelName:
+        return ""
 
 
 def _seq_for(op: Op | None, text: str) -> int:

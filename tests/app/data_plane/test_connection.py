@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import httptools
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.app.data_plane.support import connections
 from tests.support.local import LocalServer, local_server
@@ -41,6 +45,8 @@ from tricklecast.app.data_plane.upload import Upload
 from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut
 from tricklecast.app.tools.conformance.target import Channel, Target
+from tricklecast.trickle.records import AccessRecord
+from tricklecast.trickle.wire import Status
 
 # One request after the other, and several at once.
 
@@ -149,6 +155,140 @@ def test_a_connection_that_breaks_takes_its_queue_along(channel: Channel, target
 def _waiting(target: Target, channel: Channel) -> bool:
     connection = target.send("GET", f"/api/v1/channels/{channel.name}")
     return b'"readers":0' not in connection.response().body
+
+
+# Header fields that the server knows from an earlier request are not parsed again.
+
+STRANGE_TARGETS = (
+    b"/trickle/c/-1", b"/trickle/c/next", b"/trickle/c", b"/trickle/c/1?a=/2", b"/trickle/c?a=/2", b"/trickle/%2e%2e/1",
+    b"http://x/trickle/c/1", b"/trickle//c/1", b"/trickle/c/1 ", b"/trickle/c\x01/1", b"/other/c/1", b"/" + b"u" * 9000,
+)  # fmt: skip
+STRANGE_FIELDS = (
+    b"Content-Length: 0\r\n", b"Connection: close\r\n", b"Expect: 100-continue\r\n",
+    b"Transfer-Encoding: gzip, chunked\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n", b"Host: y\r\n",
+    b"A: 1\r\n folded\r\n", b"A: 1\nB: 2\r\n", b"Upgrade: h2c\r\nConnection: Upgrade\r\n", b"Origin: http://a\r\n",
+    b"Lp-Trickle-Reset: 1\r\n", b"A: \r\n", b"A : 1\r\n", b"A: " + b"a" * 40_000 + b"\r\n",
+)  # fmt: skip
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+ONE_CHUNK = b"3\r\nabc\r\n0\r\n\r\n"
+OTHER_HEAD = b"GET /trickle/c/0 HTTP/1.1\r\nHost: z\r\nB: 1\r\n\r\n"
+BODIES = st.sampled_from(
+    [
+        b"",
+        b"3\r\nabc\r\n",
+        b"0\r\n\r\n",
+        b"0\r\nA: b\r\n\r\n",
+        ONE_CHUNK,
+        ONE_CHUNK + OTHER_HEAD,
+        OTHER_HEAD,
+        b"abc",
+        b"abc",
+        b"3\r\na",
+        b"bc\r\n0\r\n\r\n",
+        b"1;" + b"e" * 20_000,
+    ]
+)
+
+
+def mostly(usual: list[bytes], strange: Sequence[bytes]) -> st.SearchStrategy[bytes]:
+    """One of the usual values in three cases of four, else a strange one."""
+    return st.integers(0, 3).flatmap(lambda case: st.sampled_from(usual if case else strange))
+
+
+REQUESTS = st.tuples(
+    mostly([b"GET", b"POST"], [b"HEAD", b"DELETE", b"OPTIONS", b"CONNECT", b"get", b"\r\nGET"]),
+    mostly([b" /trickle/c/%d" % seq for seq in range(6)], [b" " + target for target in STRANGE_TARGETS]),
+    mostly([b" HTTP/1.1\r\n"] * 8, [b" HTTP/1.1\r\n"] * 4 + [b" HTTP/1.0\r\n", b" HTTP/1.1 \r\n", b" http/1.1\r\n"]),
+    mostly([b"Host: x\r\n"], [b"Host: x\r\n", b"", b"\r\n", b"Host: x y\r\n"]),
+    mostly([b"", CHUNKED, CHUNKED, b"Content-Length: 3\r\n"], STRANGE_FIELDS),
+    st.just(b"\r\n"),
+).map(b"".join)
+PACKETS = st.tuples(
+    st.integers(0, 3),
+    REQUESTS | st.tuples(REQUESTS, BODIES).map(b"".join) | BODIES.filter(len),
+)
+
+
+def transcript(packets: list[tuple[int, bytes]], *, known: bool) -> tuple[list[bytes], list[tuple[Any, ...]]]:
+    """The bytes sent on each connection, and the records: the packets arrive one by one, each on the connection named.
+
+    Args:
+        known: whether the server may remember header fields.
+    """
+
+    async def main() -> tuple[list[bytes], list[tuple[Any, ...]]]:
+        records: list[AccessRecord] = []
+        plane = DataPlane(
+            Registry(Limits(), autocreate=True), Options(storm_guard=False), sink=records.append, rng=Random(1)
+        )
+        plane.common = b""
+        endpoint = Endpoint(plane)
+        open_ones: dict[int, tuple[Connection, Wire]] = {}
+        wires: list[Wire] = []
+        head = b"POST /trickle/c/%d HTTP/1.1\r\nHost: x\r\n" + CHUNKED + b"\r\n" + ONE_CHUNK
+        for number, packet in [*[(0, head % seq) for seq in range(4)], *packets]:
+            if number not in open_ones or open_ones[number][1].closing or open_ones[number][0].deaf:
+                connection, wire = Connection(endpoint), Wire()
+                connection.connection_made(wire)
+                open_ones[number] = connection, wire
+                wires.append(wire)
+            if not known:
+                endpoint.heads.clear()
+            receive(open_ones[number][0], packet)
+            for _ in range(4):
+                await turn()
+        assert known or len(endpoint.heads) <= 1
+        for connection, wire in open_ones.values():
+            wire.closing = True
+            connection.connection_lost(None)
+        fields = ("conn", "op", "path", "status", "reason", "rseq", "bytes_in", "bytes_out", "next_seq")
+        return [wire.written for wire in wires], [tuple(getattr(one, name) for name in fields) for one in records]
+
+    return asyncio.run(main())
+
+
+@patch.object(Connection, "_begin_asgi", lambda connection, _: connection.reject(Status.NOT_FOUND, "No such route"))
+@given(st.lists(PACKETS, max_size=8), st.integers(1, 3))
+@settings(max_examples=500)
+def test_a_known_head_is_answered_as_one_that_is_parsed(packets: list[tuple[int, bytes]], times: int) -> None:
+    """Whatever clients send, valid or not, in whatever order: responses and records are the same."""
+    repeated = [packet for packet in packets for _ in range(times)]
+    assert transcript(repeated, known=True) == transcript(repeated, known=False)
+
+
+def test_the_server_remembers_a_limited_number_of_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest makes room; heads that are long, or not plain, are not remembered."""
+    monkeypatch.setattr(module, "KNOWN_HEADS", 2)
+
+    async def main() -> None:
+        plane = DataPlane(Registry(Limits(), autocreate=True), Options())
+        endpoint = Endpoint(plane)
+        connection = Connection(endpoint)
+        connection.connection_made(Wire())
+        long = b"a" * module.KNOWN_BYTES
+        for fields in (b"A: 1", b"A: 2", b"A: 3", b"A: " + long, b"Content-Length: 0\r\nA: 5", b"A: 6\r\n folded"):
+            receive(connection, b"HEAD /trickle/c/0 HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % fields)
+        assert list(endpoint.heads) == [b"Host: x\r\nA: 3", b"Host: x\r\nContent-Length: 0\r\nA: 5"]
+        connection.connection_lost(None)
+
+    asyncio.run(main())
+
+
+def test_what_is_around_the_chunks_is_limited_behind_a_known_head_too() -> None:
+    """A body whose head is known gets no more room for what is no payload than any other."""
+
+    async def main() -> None:
+        endpoint, wire = Endpoint(DataPlane(Registry(Limits(), autocreate=True), Options())), Wire()
+        connection = Connection(endpoint)
+        connection.connection_made(wire)
+        head = b"POST /trickle/c/%d HTTP/1.1\r\nHost: x\r\n" + CHUNKED + b"\r\n"
+        receive(connection, head % 0 + ONE_CHUNK)
+        receive(connection, head % 1)
+        receive(connection, b"3;" + b"e" * module.EXCESS_BYTES)
+        assert wire.written.count(b"HTTP/1.1 200 OK") == wire.written.count(b"HTTP/1.1 400 Bad Request") == 1
+        connection.connection_lost(None)
+
+    asyncio.run(main())
 
 
 # Offers of another protocol are ignored: the request is served as plain HTTP/1.1, body included.
@@ -433,8 +573,9 @@ def room(connection: Connection) -> int:
     return len(connection.get_buffer(-1))
 
 
-def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn() -> None:
+def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read once per turn of the loop; less than a full buffer pauses nothing."""
+    monkeypatch.setattr(module, "perf_counter", Price())
 
     async def main() -> None:
         with connected() as (connection, wire):
@@ -464,6 +605,7 @@ class Price:
 def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each dear read halves the next one, down to a least size; from the second on the connection rests, too."""
     price = Price()
+    monkeypatch.setattr(module, "thread_time", price)
     monkeypatch.setattr(module, "perf_counter", price)
     rests: list[float] = []
 
@@ -487,6 +629,22 @@ def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkey
             for _ in range(9):
                 receive(connection, b"x")
             assert (room(connection), connection.pauses) == (TURN_BYTES, 0)
+
+    asyncio.run(main())
+
+
+def test_a_read_during_which_another_process_ran_is_not_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long by the clock only makes the next read smaller once; what takes no processor time never rests."""
+    price, nothing = Price(), Price()
+    monkeypatch.setattr(module, "perf_counter", price)
+    monkeypatch.setattr(module, "thread_time", nothing)
+
+    async def main() -> None:
+        with connected() as (connection, _):
+            price.cost_s = 1.0
+            for smaller in (True, False) * 3:
+                receive(connection, b"x")
+                assert (room(connection) < TURN_BYTES, connection.pauses) == (smaller, 0)
 
     asyncio.run(main())
 
