@@ -2,6 +2,8 @@
 
 Deadlines are generous: they only end a case that has failed. A case proves that something does *not* come by order,
 not by speed. :meth:`Connection.silent` may miss a fault on a slow machine, and never invents one.
+
+A ``within_s`` is a deadline in seconds; by default it is that for an answer that must come at once.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.app.tools.conformance.http1 import (
-    ByteReader,
     Failure,
-    Head,
     Response,
     ResponseParser,
     Skip,
+    Wanted,
     check,
     equal,
     shorten,
@@ -47,6 +48,17 @@ class Late(Failure):
         super().__init__(f"an answer within {within_s:g} s", "nothing")
 
 
+@dataclass(slots=True)
+class _Entry:
+    at_s: float
+    text: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        times = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{self.at_s:6.2f} s  {self.text}{times}"
+
+
 class Transcript:
     """The bytes on a case's connections, shortened, for the report of a failure.
 
@@ -68,18 +80,7 @@ class Transcript:
     @property
     def lines(self) -> tuple[str, ...]:
         """One line per entry."""
-        return tuple(str(entry) for entry in self._entries)
-
-
-@dataclass(slots=True)
-class _Entry:
-    at_s: float
-    text: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        times = f" ({self.count} times)" if self.count > 1 else ""
-        return f"{self.at_s:6.2f} s  {self.text}{times}"
+        return tuple(map(str, self._entries))
 
 
 class Connection:
@@ -90,7 +91,7 @@ class Connection:
         host: value of the ``Host`` header.
         number: the name of this connection in the transcript.
         transcript: records sent and received bytes.
-        at_once_s: deadline for an answer that must come at once, in seconds. It is the default of all ``within_s``.
+        at_once_s: deadline for an answer that must come at once, in seconds.
     """
 
     def __init__(
@@ -100,21 +101,15 @@ class Connection:
         self._host = host
         self._number = number
         self._transcript = transcript
-        self._at_once_s = at_once_s
+        self._at_once_s = self._within_s = at_once_s
         self._deadline = 0.0
-        self._within_s = at_once_s
-        self._reader = ByteReader(self._receive)
-        self._parser = ResponseParser(self._reader)
+        self._parser = ResponseParser(self._receive)
         self._methods: deque[str] = deque()
 
     # Sending
 
     def send(self, data: bytes) -> None:
-        """Send raw bytes.
-
-        Raises:
-            Failure: the server has closed the connection, or does not read.
-        """
+        """Send raw bytes."""
         self._transcript.add(self._number, ">", data)
         self._sock.settimeout(self._at_once_s)
         try:
@@ -135,13 +130,17 @@ class Connection:
     def request(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> None:
         """Send a request. A body gets a Content-Length; ``None`` sends no header about a body."""
         length = [] if body is None else [("Content-Length", str(len(body)))]
-        self.send(self.render(method, path, [*_pairs(headers), *length]) + (body or b""))
+        self.raw(method, path, [*pairs(headers), *length], body or b"")
+
+    def raw(self, method: str, path: str, headers: Headers = (), data: bytes = b"", version: str = "1.1") -> None:
+        """Send a request whose headers do not have to fit what comes after them."""
+        self.send(self.render(method, path, headers, version) + data)
         self.expects(method)
 
     def render(self, method: str, path: str, headers: Headers = (), version: str = "1.1") -> bytes:
         """The bytes of a request's head, with ``Host``."""
         lines = [f"{method} {path} HTTP/{version}", f"Host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in _pairs(headers)]
+        lines += [f"{name}: {value}" for name, value in pairs(headers)]
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
 
     def expects(self, method: str) -> None:
@@ -152,23 +151,19 @@ class Connection:
 
     def response(self, within_s: float | None = None) -> Response:
         """The next response with its whole body."""
-        self._start(within_s)
-        return self._parser.response(self._next_method())
+        return self._within(within_s).response(self._next_method())
 
     def head(self, within_s: float | None = None) -> Response:
         """Status line and headers of the next response; its body is then read with :meth:`chunk`."""
-        self._start(within_s)
-        return self._parser.head(self._next_method())
+        return self._within(within_s).head(self._next_method())
 
-    def interim(self, within_s: float | None = None) -> Head:
+    def interim(self, within_s: float | None = None) -> Response:
         """The next status line and headers, which may be those of an interim response."""
-        self._start(within_s)
-        return self._parser.next_head()
+        return self._within(within_s).next_head()
 
     def chunk(self, within_s: float | None = None) -> bytes | None:
         """The next piece of the body, one HTTP chunk if it is chunked; ``None`` after the end of the body."""
-        self._start(within_s)
-        return self._parser.chunk()
+        return self._within(within_s).chunk()
 
     def body(self, count: int, within_s: float | None = None) -> bytes:
         """The next ``count`` bytes of the body, or fewer at its end, in any number of pieces."""
@@ -179,52 +174,48 @@ class Connection:
 
     def rest(self, within_s: float | None = None) -> bytes:
         """The body from here to its end."""
-        self._start(within_s)
-        return self._parser.rest()
+        return self._within(within_s).rest()
 
     # Expectations
 
-    def expect(self, *statuses: int, **headers: str | int | None) -> Response:
+    def expect(self, *statuses: int, **headers: Wanted) -> Response:
         """Read the next response and expect these statuses and headers; see :meth:`Response.expect`."""
         return self.response().expect(*statuses, **headers)
 
-    def last(self, *statuses: int, **headers: str | int | None) -> Response:
+    def segment(self, seq: int, body: bytes, **headers: Wanted) -> Response:
+        """Read the next response and expect a segment with this body."""
+        return self.response().segment(seq, body, **headers)
+
+    def last(self, *statuses: int, **headers: Wanted) -> Response:
         """Expect a response that announces the end of the connection, and then that end."""
         response = self.expect(*statuses, **headers)
         check("close" in response.tokens("Connection"), "Connection: close", response)
         self.closed()
         return response
 
-    def gets(self, data: bytes) -> None:
+    def gets(self, data: bytes) -> Connection:
         """Expect these bytes next in the body."""
         equal("the bytes", self.body(len(data)), data)
+        return self
 
-    def ends(self, data: bytes, within_s: float | None = None) -> None:
+    def ends(self, data: bytes = b"", within_s: float | None = None) -> None:
         """Expect these bytes as the rest of the body."""
         equal("the rest", self.rest(within_s), data)
 
-    def silent(self, watch_s: float = QUIET_S) -> None:
-        """Expect that nothing has come.
-
-        Raises:
-            Failure: something came, or the server closed the connection.
-        """
-        if self._reader.buffered:
-            raise Failure("nothing yet", shorten(self._reader.buffered))
-        self._start(watch_s)
+    def silent(self, watch_s: float = QUIET_S) -> Connection:
+        """Expect that nothing has come, and that the connection is open."""
+        if self._parser.buffer:
+            raise Failure("nothing yet", shorten(bytes(self._parser.buffer)))
+        self._within(watch_s)
         with contextlib.suppress(Late):
             data = self._receive()
             raise Failure("nothing yet", shorten(data) if data else "the end of the connection")
+        return self
 
     def closed(self, within_s: float | None = None) -> None:
-        """Expect that the server closes the connection and sends nothing more.
-
-        Raises:
-            Failure: more came, or the connection stayed open.
-        """
-        self._start(within_s)
+        """Expect that the server closes the connection and sends nothing more."""
         try:
-            data = self._reader.at_most(_RECEIVE_BYTES)
+            data = bytes(self._within(within_s).buffer) or self._receive()
         except Late:
             raise Failure("the end of the connection", f"open after {self._within_s:g} s") from None
         if data:
@@ -233,11 +224,7 @@ class Connection:
     # Ending
 
     def half_close(self) -> None:
-        """Close the sending side, and keep reading.
-
-        Raises:
-            Skip: the connection uses TLS, which Python cannot half-close.
-        """
+        """Close the sending side, and keep reading."""
         if isinstance(self._sock, ssl.SSLSocket):
             raise Skip("a TLS connection cannot be half-closed from here")
         self._transcript.add(self._number, "!", "half-closed here")
@@ -262,9 +249,11 @@ class Connection:
     def _next_method(self) -> str:
         return self._methods.popleft() if self._methods else "GET"
 
-    def _start(self, within_s: float | None) -> None:
+    def _within(self, within_s: float | None) -> ResponseParser:
+        """The parser, which now has so long to receive what it needs."""
         self._within_s = self._at_once_s if within_s is None else within_s
         self._deadline = time.monotonic() + self._within_s
+        return self._parser
 
     def _receive(self) -> bytes:
         # A timeout of zero would make the socket non-blocking.
@@ -280,15 +269,11 @@ class Connection:
         return data
 
 
+@dataclass(frozen=True, slots=True)
 class Upload:
-    """A POST with a chunked body that a case writes piece by piece.
+    """A POST with a chunked body that a case writes piece by piece, after its head was sent on the connection."""
 
-    Args:
-        connection: on which the request's head was sent.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    connection: Connection
 
     def chunk(self, data: bytes) -> Upload:
         """Send one HTTP chunk in one piece."""
@@ -304,13 +289,18 @@ class Upload:
         """The server's answer, which may come before the body ends."""
         return self.connection.response(within_s)
 
-    def stored(self, **headers: str | int | None) -> Response:
+    def stored(self, **headers: Wanted) -> Response:
         """Send the final chunk, and expect a 200 with these headers."""
         return self.end().answer().expect(200, **headers)
 
-    def last(self, *statuses: int, **headers: str | int | None) -> Response:
+    def last(self, *statuses: int, **headers: Wanted) -> Response:
         """Expect an answer that announces the end of the connection, and then that end."""
         return self.connection.last(*statuses, **headers)
+
+    def silent(self) -> Upload:
+        """Expect no answer yet."""
+        self.connection.silent()
+        return self
 
     def abort(self) -> None:
         """Reset the connection."""
@@ -322,5 +312,6 @@ def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _pairs(headers: Headers) -> list[tuple[str, str]]:
+def pairs(headers: Headers) -> list[tuple[str, str]]:
+    """Headers as pairs of name and value."""
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers)
