@@ -127,14 +127,14 @@ class Connection:
             return False
         return True
 
-    def request(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> None:
-        """Send a request. A body gets a Content-Length; ``None`` sends no header about a body."""
-        length = [] if body is None else [("Content-Length", str(len(body)))]
-        self.raw(method, path, [*pairs(headers), *length], body or b"")
-
-    def raw(self, method: str, path: str, headers: Headers = (), data: bytes = b"", version: str = "1.1") -> None:
-        """Send a request whose headers do not have to fit what comes after them."""
-        self.send(self.render(method, path, headers, version) + data)
+    def request(
+        self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
+    ) -> None:
+        """Send a request. A body gets a Content-Length unless a header frames it, rightly or not."""
+        fields = pairs(headers)
+        if body is not None and not {"Content-Length", "Transfer-Encoding"} & dict(fields).keys():
+            fields.append(("Content-Length", str(len(body))))
+        self.send(self.render(method, path, fields, version) + (body or b""))
         self.expects(method)
 
     def render(self, method: str, path: str, headers: Headers = (), version: str = "1.1") -> bytes:
@@ -198,9 +198,12 @@ class Connection:
         equal("the bytes", self.body(len(data)), data)
         return self
 
-    def ends(self, data: bytes = b"", within_s: float | None = None) -> None:
-        """Expect these bytes as the rest of the body."""
+    def ends(self, data: bytes = b"", within_s: float | None = None) -> Response:
+        """Expect these bytes as the rest of the body; returns the response, which has its trailers now."""
+        response = self._parser.current
         equal("the rest", self.rest(within_s), data)
+        assert response is not None, "a case reads the head first"
+        return response
 
     def silent(self, watch_s: float = QUIET_S) -> Connection:
         """Expect that nothing has come, and that the connection is open."""

@@ -271,7 +271,8 @@ class ResponseParser:
         """The bytes that were received and not taken yet."""
         self._receive = receive
         self._left = 0
-        self._response: Response | None = None
+        self.current: Response | None = None
+        """The response whose body has not been read to its end."""
 
     def next_head(self) -> Response:
         """The next status line and headers, interim or not."""
@@ -296,7 +297,7 @@ class ResponseParser:
         self._left = sys.maxsize if head.framed is Framing.CLOSE else 0
         if head.framed is Framing.LENGTH:
             self._left = int(head.get("Content-Length") or 0)
-        self._response = head
+        self.current = head
         return head
 
     def response(self, method: str) -> Response:
@@ -307,13 +308,13 @@ class ResponseParser:
 
     def chunk(self) -> bytes | None:
         """The next piece of the body, which the response keeps, too; ``None`` after the end of the body."""
-        if self._response is None:
+        if self.current is None:
             return None
-        next_piece = self._chunked if self._response.framed is Framing.CHUNKED else self._plain
-        if data := next_piece(self._response):
-            self._response.chunks.append(data)
+        next_piece = self._chunked if self.current.framed is Framing.CHUNKED else self._plain
+        if data := next_piece(self.current):
+            self.current.chunks.append(data)
             return data
-        self._response = None
+        self.current = None
         return None
 
     def rest(self) -> bytes:

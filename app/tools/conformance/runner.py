@@ -192,11 +192,11 @@ class Runner:
             raise
 
     def _work(self) -> None:
-        while self._waiting:
+        while True:
             try:
                 case, result = self._waiting.popleft()
             except IndexError:
-                return  # another thread took the last one
+                return
             try:
                 result.set_result(self.run_case(case))
             except BaseException as error:

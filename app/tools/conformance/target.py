@@ -77,16 +77,12 @@ class Target:
             raise Failure("the case to end", "an interrupt")
         return connection
 
-    def send(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Connection:
+    def send(
+        self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
+    ) -> Connection:
         """Send a request on a new connection, and leave the response unread."""
         connection = self.open()
-        connection.request(method, path, headers, body)
-        return connection
-
-    def raw(self, method: str, path: str, headers: Headers = (), data: bytes = b"", version: str = "1.1") -> Connection:
-        """Send on a new connection a request whose headers do not have to fit what comes after them."""
-        connection = self.open()
-        connection.raw(method, path, headers, data, version)
+        connection.request(method, path, headers, body, version)
         return connection
 
     def ask(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Response:

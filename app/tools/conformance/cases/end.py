@@ -212,7 +212,7 @@ class Expiry(Group, section="5. End of a channel"):
     def names_of_the_server_are_exempt(self, c: Channel) -> None:
         """Names that begin with `_` do not expire: the changefeed outlives channels that do."""
         c.publish(0).read(1).response(c.target.settings.idle_timeout_s + AT_ONCE_S)
-        c.target.ask("GET", f"{c.target.base}/{wire.CHANGEFEED}/next").expect(200)
+        Channel(c.target, wire.CHANGEFEED).get("next").expect(200)
 
 
 _ENDLESS = 4 << 20
@@ -231,7 +231,7 @@ class Refusals(Group, section="6. Refusals"):
         """Every refusal is a status with a body of one line of text: 400, 403, 404, 405, 409 and 470 alike."""
         c.get(0).refused(404)
         c.publish(0).get("x").refused(400)
-        c.target.ask("POST", f"{c.target.base}/_{c.name}/0", body=b"x").refused(403)
+        Channel(c.target, f"_{c.name}").post(0).refused(403)
         c.target.ask("PUT", c.at(0), body=b"x").refused(405)
         c.post(0).refused(409)
         c.post(9).refused(470)

@@ -16,7 +16,7 @@ _H2C = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settin
 class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
     def one_dot_zero_readers_get_a_plain_body(self, c: Channel) -> None:
         """A reader that speaks HTTP/1.0 gets the bytes of a kept segment unframed, and then the end."""
-        connection = c.publish(0, b"plain").target.raw("GET", c.at(0), version="1.0")
+        connection = c.publish(0, b"plain").target.send("GET", c.at(0), version="1.0")
         response = connection.segment(0, b"plain")
         check(response.framed is not Framing.CHUNKED, "no chunked framing", response.framed)
         connection.closed()
@@ -24,7 +24,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
     def one_dot_zero_readers_follow_an_open_segment(self, c: Channel) -> None:
         """A reader that speaks HTTP/1.0 gets an open segment as it comes; its end is the end of the connection."""
         upload, _ = c.started(0, b"one,")
-        connection = c.target.raw("GET", c.at(0), version="1.0")
+        connection = c.target.send("GET", c.at(0), version="1.0")
         equal("the framing", connection.head().expect(200).framed, Framing.CLOSE)
         connection.gets(b"one,")
         upload.chunk(b"two")
@@ -34,12 +34,12 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
 
     def one_dot_zero_publishers_are_served(self, c: Channel) -> None:
         """A publisher that speaks HTTP/1.0 with a Content-Length is served."""
-        c.target.raw("POST", c.at(0), {"Content-Length": "5"}, b"plain", "1.0").expect(200)
+        c.target.send("POST", c.at(0), {"Content-Length": "5"}, b"plain", "1.0").expect(200)
         c.has(0, b"plain")
 
     def expect_100_continue_is_answered(self, c: Channel) -> None:
         """A publisher that waits for `100 Continue` before its body receives it."""
-        connection = c.target.raw("POST", c.at(0), _EXPECTING)
+        connection = c.target.send("POST", c.at(0), _EXPECTING)
         equal("the interim status", connection.interim().status, 100)
         connection.send(b"body")
         connection.expect(200)
@@ -47,7 +47,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
 
     def expect_100_continue_hears_refusals(self, c: Channel) -> None:
         """A publisher that waits for `100 Continue` receives a refusal without sending its body."""
-        c.publish(0).target.raw("POST", c.at(9), _EXPECTING).expect(470)
+        c.publish(0).target.send("POST", c.at(9), _EXPECTING).expect(470)
 
     def header_names_have_no_case(self, c: Channel) -> None:
         """Header names are found in any case."""
@@ -58,8 +58,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
     def requests_may_come_byte_by_byte(self, c: Channel) -> None:
         """A request that comes one byte at a time, chunk sizes included, is understood."""
         connection = c.target.open()
-        head = connection.render("POST", c.at(0), _CHUNKED)
-        for byte in head + encode_chunk(b"slow") + b"0\r\n\r\n":
+        for byte in connection.render("POST", c.at(0), _CHUNKED) + encode_chunk(b"slow") + b"0\r\n\r\n":
             connection.send(bytes([byte]))
         connection.expect(200, size=4)
         c.has(0, b"slow")
@@ -67,7 +66,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
     def chunk_extensions_and_trailers_are_not_data(self, c: Channel) -> None:
         """Extensions of chunks and trailers of a published body are not part of the segment."""
         body = b'4;name="value"\r\ndata\r\n0;last\r\nX-Trailer: yes\r\n\r\n'
-        c.target.raw("POST", c.at(0), _CHUNKED, body).expect(200)
+        c.target.send("POST", c.at(0), _CHUNKED, body).expect(200)
         c.has(0, b"data")
 
     def h2c_upgrade_is_ignored(self, c: Channel) -> None:

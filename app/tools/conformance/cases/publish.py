@@ -239,7 +239,7 @@ class TooLarge(Group, section="3. Publish"):
     def counted_segment_is_413(self, c: Channel) -> None:
         """A Content-Length beyond the limit is 413 with Seq and `Connection: close`."""
         size = c.target.settings.max_segment_bytes + 1
-        connection = c.target.raw("POST", c.at(0), {"Content-Length": str(size)})
+        connection = c.target.send("POST", c.at(0), {"Content-Length": str(size)})
         connection.try_send(b"l" * size)
         connection.last().refused(413, seq=0)
 
@@ -377,13 +377,9 @@ class LostPublisher(Group, section="3. Publish"):
     @needs(*QUICK)
     def leaves_a_truncated_segment(self, c: Channel) -> None:
         """After the grace the segment closes truncated: readers get the bytes so far, a clean end and the reason."""
-        upload = c.upload(0, b"part")
-        reader = c.read(0)
-        response = reader.head().expect(200)
-        reader.gets(b"part")
+        upload, reader = c.started(0, b"part")
         upload.abort()
-        reader.ends(within_s=c.target.settings.publisher_grace_s + AT_ONCE_S)
-        response.truncated()
+        reader.ends(within_s=c.target.settings.publisher_grace_s + AT_ONCE_S).truncated()
         c.get(0).segment(0, b"part").truncated()
 
     @needs(*PATIENT)
@@ -398,7 +394,7 @@ class LostPublisher(Group, section="3. Publish"):
     @needs(*QUICK)
     def counted_body_cut_short_is_not_complete(self, c: Channel) -> None:
         """A body that ends before its Content-Length is a lost publisher, not a complete segment."""
-        connection = c.target.raw("POST", c.at(0), {"Content-Length": "10"}, b"half")
+        connection = c.target.send("POST", c.at(0), {"Content-Length": "10"}, b"half")
         reader = c.arrived(0, b"half")
         connection.close()
         reader.ends(within_s=c.target.settings.publisher_grace_s + AT_ONCE_S)

@@ -144,11 +144,8 @@ class Routes(Group, section="2. Routes"):
 
 
 def _refused_everywhere(target: Target, name: str) -> None:
-    path = f"{target.base}/{name}"
-    target.ask("POST", f"{path}/0", body=b"x").refused(400)
-    target.ask("GET", f"{path}/0").refused(400)
-    target.ask("DELETE", f"{path}/0").refused(400)
-    target.ask("POST", path, body=b"").refused(400)
+    for method, tail, body in (("POST", "/0", b"x"), ("GET", "/0", None), ("DELETE", "/0", None), ("POST", "", b"")):
+        target.ask(method, f"{target.base}/{name}{tail}", body=body).refused(400)
 
 
 class Names(Group, section="2. Routes"):
@@ -161,15 +158,13 @@ class Names(Group, section="2. Routes"):
     def may_hold_spaces_and_any_letters(self, c: Channel) -> None:
         """A name may hold spaces, punctuation and letters of any script."""
         channel = c.target.channel(f"{c.name} \u00e9\u4e16 a+b.c;d=1")
-        channel.publish(0, b"x")
-        channel.get(0).segment(0, b"x")
+        channel.publish(0).has(0, b"x")
 
     def of_255_bytes_are_allowed(self, c: Channel) -> None:
         """A name has up to 255 bytes, counted after percent-decoding."""
         for filler in ("x" * 255, "\u00e9" * 128):
             channel = c.target.channel((c.name + filler).encode()[:255].decode("utf-8", "ignore"))
-            channel.publish(0)
-            channel.get(0).segment(0, b"x")
+            channel.publish(0).has(0, b"x")
 
     def of_256_bytes_are_refused(self, c: Channel) -> None:
         """A name of 256 bytes after percent-decoding is 400."""
@@ -192,16 +187,14 @@ class Names(Group, section="2. Routes"):
 
     def of_the_server_are_not_written(self, c: Channel) -> None:
         """Every write to a name that begins with `_` is 403."""
-        path = f"{c.target.base}/_{c.name}"
-        c.target.ask("POST", path, body=b"").refused(403)
-        c.target.ask("POST", f"{path}/0", body=b"x").refused(403)
-        c.target.ask("POST", f"{path}/-1", body=b"x").refused(403)
-        c.target.ask("DELETE", f"{path}/0").refused(403)
-        c.target.ask("DELETE", path).refused(403)
+        server = Channel(c.target, f"_{c.name}")
+        answers = [server.ask("POST", body=b""), server.post(0), server.post(-1), server.close(0), server.ask("DELETE")]
+        for answer in answers:
+            answer.refused(403)
 
     def of_the_server_may_be_read(self, c: Channel) -> None:
         """Reading a name that begins with `_` is allowed: a missing one is 404, not 403."""
-        c.target.ask("GET", f"{c.target.base}/_{c.name}/0").refused(404)
+        Channel(c.target, f"_{c.name}").get(0).refused(404)
 
 
 class Seqs(Group, section="2. Routes"):
@@ -349,13 +342,15 @@ class Browsers(Group, section="2. Routes, 7. Clients in the field"):
 
     def scripts_may_read_segments_and_headers(self, c: Channel) -> None:
         """Scripts of any page may read a segment, with the protocol's headers exposed."""
-        c.publish(0, b"data")
-        _readable(c.get(0, {"Origin": _ORIGIN}).expect(200))
+        _readable(c.publish(0, b"data").get(0, {"Origin": _ORIGIN}).expect(200))
 
     def scripts_may_read_refusals(self, c: Channel) -> None:
         """Scripts of any page may read a 470, too, because they need its headers to go on."""
-        c.publish(0)
-        _readable(c.get(9, {"Origin": _ORIGIN}).expect(470))
+        _readable(c.publish(0).get(9, {"Origin": _ORIGIN}).expect(470))
+
+
+def _feed(c: Channel) -> Channel:
+    return Channel(c.target, wire.CHANGEFEED)
 
 
 def _changes(c: Channel, kind: str, start: int, within_s: float) -> list[dict[str, list[str]]]:
@@ -363,7 +358,7 @@ def _changes(c: Channel, kind: str, start: int, within_s: float) -> list[dict[st
     deadline = time.monotonic() + within_s
     seen: list[dict[str, list[str]]] = []
     for seq in range(start, start + 10_000):
-        reader = c.target.send("GET", f"{c.target.base}/{wire.CHANGEFEED}/{seq}")
+        reader = _feed(c).read(seq)
         response = reader.response(max(0.1, deadline - time.monotonic())).expect(200)
         reader.close()
         try:
@@ -377,36 +372,30 @@ def _changes(c: Channel, kind: str, start: int, within_s: float) -> list[dict[st
     return seen
 
 
-def _feed_head(target: Target) -> int:
-    return target.ask("GET", f"{target.base}/{wire.CHANGEFEED}/next").expect(200).number(wire.LATEST)
-
-
 class Changefeed(Group, section="2. Routes"):
     def tells_of_new_channels(self, c: Channel) -> None:
         """`GET /_changes/{seq}` tells of each new channel as `{"added": [name]}`."""
-        start = _feed_head(c.target)
+        start = _feed(c).next_seq()
         c.create()
         _changes(c, "added", start, AT_ONCE_S)
 
     @needs(*QUICK)
     def tells_of_removed_channels(self, c: Channel) -> None:
         """`GET /_changes/{seq}` tells of each channel that is gone as `{"removed": [name]}`, after its `added`."""
-        start = _feed_head(c.target)
+        start = _feed(c).next_seq()
         c.create().end()
         seen = _changes(c, "removed", start, c.target.settings.channel_drain_s + AT_ONCE_S)
         check(any(c.name in change.get("added", []) for change in seen), "added before removed", seen)
 
     def is_waited_for_like_any_channel(self, c: Channel) -> None:
         """A GET of the changefeed's head waits for the next change."""
-        reader = c.target.send("GET", f"{c.target.base}/{wire.CHANGEFEED}/-1")
-        c.target.settle()
+        reader = _feed(c).waiting(-1)
         c.create()
         change = json.loads(reader.expect(200).body)
         check(bool(change.get("added") or change.get("removed")), "a change", change)
 
     def is_not_written_by_others(self, c: Channel) -> None:
         """A client that writes to the changefeed gets 403."""
-        path = f"{c.target.base}/{wire.CHANGEFEED}"
-        c.target.ask("POST", f"{path}/-1", body=b"{}").refused(403)
-        c.target.ask("DELETE", path).refused(403)
-        c.target.ask("GET", f"{path}/next").expect(200)
+        _feed(c).post(-1, b"{}").refused(403)
+        _feed(c).ask("DELETE").refused(403)
+        _feed(c).get("next").expect(200)
