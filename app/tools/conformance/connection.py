@@ -48,17 +48,6 @@ class Late(Failure):
         super().__init__(f"an answer within {within_s:g} s", "nothing")
 
 
-@dataclass(slots=True)
-class _Entry:
-    at_s: float
-    text: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        times = f" ({self.count} times)" if self.count > 1 else ""
-        return f"{self.at_s:6.2f} s  {self.text}{times}"
-
-
 class Transcript:
     """The bytes on a case's connections, shortened, for the report of a failure.
 
@@ -67,32 +56,27 @@ class Transcript:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._entries: deque[_Entry] = deque(maxlen=_TRANSCRIPT_LINES)
+        self._entries: deque[tuple[float, str, int]] = deque(maxlen=_TRANSCRIPT_LINES)
 
     def add(self, connection: int, direction: str, data: bytes | str) -> None:
         """Note bytes that the case sent (``>``) or received (``<``), or an event (``!``)."""
         text = f"#{connection} {direction} {data if isinstance(data, str) else shorten(data)}"
-        if self._entries and self._entries[-1].text == text:
-            self._entries[-1].count += 1
+        if self._entries and self._entries[-1][1] == text:
+            at_s, _, count = self._entries.pop()
+            self._entries.append((at_s, text, count + 1))
         else:
-            self._entries.append(_Entry(time.monotonic() - self._start, text))
+            self._entries.append((time.monotonic() - self._start, text, 1))
 
     @property
     def lines(self) -> tuple[str, ...]:
         """One line per entry."""
-        return tuple(map(str, self._entries))
+        return tuple(
+            f"{at_s:6.2f} s  {text}{f' ({count} times)' if count > 1 else ''}" for at_s, text, count in self._entries
+        )
 
 
 class Connection:
-    """A TCP (or TLS) connection to the server.
-
-    Args:
-        sock: connected.
-        host: value of the ``Host`` header.
-        number: the name of this connection in the transcript.
-        transcript: records sent and received bytes.
-        at_once_s: deadline for an answer that must come at once, in seconds.
-    """
+    """A TCP (or TLS) connection to the server; the transcript, where it has this number, records its bytes."""
 
     def __init__(
         self, sock: socket.socket, host: str, number: int, transcript: Transcript, at_once_s: float = AT_ONCE_S

@@ -23,18 +23,13 @@ _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2}) ([\t\x20-\x7e\x80-\x
 _FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\r\n]*)?")
 
+_TRICKLE_HEADERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.CLOSED)
 _HEADERS: Final = {
-    "seq": wire.SEQ,
-    "latest": wire.LATEST,
-    "earliest": wire.EARLIEST,
-    "next": wire.NEXT,
-    "size": wire.SIZE,
-    "epoch": wire.EPOCH,
-    "closed": wire.CLOSED,
+    **{name.rpartition("-")[2].lower(): name for name in _TRICKLE_HEADERS},
     "content_type": "Content-Type",
     "content_length": "Content-Length",
 }
-"""The keyword of :meth:`Response.expect` for each header."""
+"""The header of each keyword of :meth:`Response.expect`; ``seq`` is that of ``Lp-Trickle-Seq``."""
 
 Fields = tuple[tuple[str, str], ...]
 Wanted = str | int | None

@@ -103,8 +103,7 @@ def needs(*profiles: str, alone: bool = False, within: str = "") -> Callable[[F]
 def each(*rows: tuple[Any, ...]) -> Callable[[F], F]:
     """Make one case of each row: ``(key, words, argument, …)``.
 
-    The key stands for ``X`` in the method's name, the words for ``{}`` in its docstring. The method gets the
-    arguments after the channel.
+    The key stands for ``X`` in the method's name, the words for ``{}`` in its docstring. The method gets the arguments.
     """
 
     def mark(method: F) -> F:

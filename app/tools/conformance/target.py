@@ -22,17 +22,13 @@ CLEANUP_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a server.
-
-    Attributes:
-        base_path: path above the segment routes; ``""`` for the root.
-        tls: trusted certificates; ``None`` for plain TCP.
-    """
+    """The address of a server; the base path is empty for the root."""
 
     host: str
     port: int
     base_path: str = wire.DEFAULT_BASE_PATH
     tls: ssl.SSLContext | None = None
+    """The trusted certificates; ``None`` for plain TCP."""
 
     def connect(self, within_s: float = AT_ONCE_S) -> socket.socket:
         """Open a connection.
@@ -52,12 +48,9 @@ class Address:
 
 
 class Target:
-    """The server as one case sees it. :meth:`cleanup` closes the case's connections and ends its channels.
+    """The server as one case sees it: its connections, its channels, and the settings that the server was started with.
 
-    Args:
-        address: of the server.
-        settings: the server was started with.
-        at_once_s: deadline for an answer that must come at once, in seconds.
+    An answer that must come at once has ``at_once_s`` seconds.
     """
 
     def __init__(self, address: Address, settings: Settings | None = None, *, at_once_s: float = AT_ONCE_S) -> None:
