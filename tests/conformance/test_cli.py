@@ -117,18 +117,19 @@ def _started(url: str, case: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _interrupted(process: subprocess.Popen[str]) -> None:
-    """Ctrl-C ends the process before its one case has a result: exit code 130, the sums, and no traceback."""
-    process.send_signal(signal.SIGINT)
+def _interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> None:
+    """A signal ends the process before its one case has a result: its exit code, the sums, and no traceback."""
+    process.send_signal(number)
     out, err = process.communicate(timeout=WITHIN_S)
-    assert (process.returncode, out, err) == (130, "0 passed, 0 failed, 0 skipped\n", "")
+    assert (process.returncode, out, err) == (128 + number, "0 passed, 0 failed, 0 skipped\n", "")
 
 
-def test_ctrl_c_ends_the_channels_of_running_cases() -> None:
-    """Ctrl-C during a case that waits 11 s ends the command at once, and the server hears of the channel's end."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_channels_of_running_cases(number: signal.Signals) -> None:
+    """A signal during a case that waits 11 s ends the command at once, and the server hears of the channel's end."""
     with local_server() as server, _started(f"http://127.0.0.1:{server.port}", "clients/idle*") as process:
         channel = eventually(lambda: [record.channel for record in list(server.records) if record.op == Op.PUBLISH])[0]
-        _interrupted(process)
+        _interrupted(process, number)
         assert server.record(op=Op.DELETE, channel=channel).status == 200
 
 

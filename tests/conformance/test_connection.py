@@ -30,12 +30,14 @@ class _Peer:
 
 
 def test_requests_are_rendered_as_asked() -> None:
-    """A request has its Host, the given headers, and a length only with a body."""
+    """A request has its Host, the given headers, and a length only with a body that no header frames."""
     with _Peer() as peer:
         peer.connection.request("POST", "/p", {"A": "b"}, b"body")
         assert peer.socket.recv(999) == b"POST /p HTTP/1.1\r\nHost: host:1\r\nA: b\r\nContent-Length: 4\r\n\r\nbody"
         peer.connection.request("GET", "/p", [("A", "b"), ("A", "c")])
         assert peer.socket.recv(999) == b"GET /p HTTP/1.1\r\nHost: host:1\r\nA: b\r\nA: c\r\n\r\n"
+        peer.connection.request("POST", "/p", {"Content-Length": "9"}, b"body", "1.0")
+        assert peer.socket.recv(999) == b"POST /p HTTP/1.0\r\nHost: host:1\r\nContent-Length: 9\r\n\r\nbody"
 
 
 def test_responses_are_matched_with_their_requests() -> None:
@@ -166,13 +168,16 @@ def test_the_end_of_an_upload_is_expected() -> None:
 
 
 def test_bytes_are_expected_where_they_come() -> None:
-    """`gets` expects the next bytes, `ends` the rest; other bytes are a failure."""
+    """`gets` expects the next bytes, `ends` the rest and returns the response; other bytes are a failure."""
     with _Peer() as peer:
         peer.socket.sendall(_OK)
         peer.connection.head()
         peer.connection.gets(b"ok")
         with pytest.raises(Failure, match="the rest: 'more', got ''"):
             peer.connection.ends(b"more")
+        peer.socket.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nT: v\r\n\r\n")
+        peer.connection.head()
+        assert peer.connection.gets(b"ok").ends().trailers == (("T", "v"),)
 
 
 def test_an_interrupt_ends_a_read() -> None:

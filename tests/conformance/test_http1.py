@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tricklecast.app.tools.conformance.http1 import (
-    ByteReader,
     Cut,
     Failure,
     Framing,
@@ -22,7 +21,7 @@ from tricklecast.app.tools.conformance.http1 import (
 
 def _parser(data: bytes, step: int = 1 << 16) -> ResponseParser:
     pieces = iter([data[start : start + step] for start in range(0, len(data), step)])
-    return ResponseParser(ByteReader(lambda: next(pieces, b"")))
+    return ResponseParser(lambda: next(pieces, b""))
 
 
 def _parse(data: bytes, method: str = "GET", step: int = 1 << 16) -> Response:

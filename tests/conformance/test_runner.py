@@ -19,7 +19,7 @@ from tricklecast.app.tools.conformance.profiles import Settings
 from tricklecast.app.tools.conformance.runner import Case, Outcome, Report, Result, Runner, print_rules
 from tricklecast.app.tools.conformance.target import Channel
 
-Check = Callable[[Channel], None]
+Check = Callable[[Channel], object]
 
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 3\r\n\r\nno\n"
 

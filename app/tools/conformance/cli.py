@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,7 +25,8 @@ from tricklecast.trickle.paths import normalize_base_path, parse_server_url
 
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
-EXIT_INTERRUPTED: Final = 130
+EXIT_SIGNAL: Final = 128
+"""Plus the number of the signal, as in shells."""
 
 _AS_STARTED: Final = "The server's setting in seconds, if it differs from the profile's."
 
@@ -54,7 +56,7 @@ def conformance(
 
     Prints PASS, FAIL or SKIP for each rule; of a failure also the expected and the received value, and the bytes on the
     wire. The command uses channels of its own and ends them. Exit code: 0 no failure, 1 failures, 2 wrong usage,
-    3 server not reachable, 130 after Ctrl-C.
+    3 server not reachable, 130 after Ctrl-C, 143 after SIGTERM.
     """
     cases = _select(only or ["*"])
     out = console()
@@ -77,10 +79,11 @@ def conformance(
     _reach(runner.address, url)
     report = Report(out, verbose=verbose)
     try:
-        _run(runner, cases, jobs, report)
-    except KeyboardInterrupt:
+        with _interruptible():
+            _run(runner, cases, jobs, report)
+    except KeyboardInterrupt as interrupt:
         report.close()
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(EXIT_SIGNAL + (interrupt.args or (signal.SIGINT,))[0]) from None
     if json_file:
         report.write_json(json_file, url, profile)
     if not report.close():
@@ -118,6 +121,26 @@ def _reach(address: Address, url: str) -> None:
     except OSError as error:
         console(stderr=True).print(f"tricklecast: {wire.redacted(url)} cannot be reached: {error}")
         raise typer.Exit(EXIT_UNREACHABLE) from None
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a closing terminal, end the block as Ctrl-C does, unless the process ignores them.
+
+    Raises:
+        KeyboardInterrupt: with the number of the signal.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, interrupt)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _run(runner: Runner, cases: Sequence[Case], jobs: int, report: Report) -> None:

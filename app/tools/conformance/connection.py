@@ -2,6 +2,8 @@
 
 Deadlines are generous: they only end a case that has failed. A case proves that something does *not* come by order,
 not by speed. :meth:`Connection.silent` may miss a fault on a slow machine, and never invents one.
+
+A ``within_s`` is a deadline in seconds; by default it is that for an answer that must come at once.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.app.tools.conformance.http1 import (
-    ByteReader,
     Failure,
-    Head,
     Response,
     ResponseParser,
     Skip,
+    Wanted,
     check,
     equal,
     shorten,
@@ -55,43 +56,27 @@ class Transcript:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._entries: deque[_Entry] = deque(maxlen=_TRANSCRIPT_LINES)
+        self._entries: deque[tuple[float, str, int]] = deque(maxlen=_TRANSCRIPT_LINES)
 
     def add(self, connection: int, direction: str, data: bytes | str) -> None:
         """Note bytes that the case sent (``>``) or received (``<``), or an event (``!``)."""
         text = f"#{connection} {direction} {data if isinstance(data, str) else shorten(data)}"
-        if self._entries and self._entries[-1].text == text:
-            self._entries[-1].count += 1
+        if self._entries and self._entries[-1][1] == text:
+            at_s, _, count = self._entries.pop()
+            self._entries.append((at_s, text, count + 1))
         else:
-            self._entries.append(_Entry(time.monotonic() - self._start, text))
+            self._entries.append((time.monotonic() - self._start, text, 1))
 
     @property
     def lines(self) -> tuple[str, ...]:
         """One line per entry."""
-        return tuple(str(entry) for entry in self._entries)
-
-
-@dataclass(slots=True)
-class _Entry:
-    at_s: float
-    text: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        times = f" ({self.count} times)" if self.count > 1 else ""
-        return f"{self.at_s:6.2f} s  {self.text}{times}"
+        return tuple(
+            f"{at_s:6.2f} s  {text}{f' ({count} times)' if count > 1 else ''}" for at_s, text, count in self._entries
+        )
 
 
 class Connection:
-    """A TCP (or TLS) connection to the server.
-
-    Args:
-        sock: connected.
-        host: value of the ``Host`` header.
-        number: the name of this connection in the transcript.
-        transcript: records sent and received bytes.
-        at_once_s: deadline for an answer that must come at once, in seconds. It is the default of all ``within_s``.
-    """
+    """A TCP (or TLS) connection to the server; the transcript, where it has this number, records its bytes."""
 
     def __init__(
         self, sock: socket.socket, host: str, number: int, transcript: Transcript, at_once_s: float = AT_ONCE_S
@@ -100,21 +85,15 @@ class Connection:
         self._host = host
         self._number = number
         self._transcript = transcript
-        self._at_once_s = at_once_s
+        self._at_once_s = self._within_s = at_once_s
         self._deadline = 0.0
-        self._within_s = at_once_s
-        self._reader = ByteReader(self._receive)
-        self._parser = ResponseParser(self._reader)
+        self._parser = ResponseParser(self._receive)
         self._methods: deque[str] = deque()
 
     # Sending
 
     def send(self, data: bytes) -> None:
-        """Send raw bytes.
-
-        Raises:
-            Failure: the server has closed the connection, or does not read.
-        """
+        """Send raw bytes."""
         self._transcript.add(self._number, ">", data)
         self._sock.settimeout(self._at_once_s)
         try:
@@ -132,16 +111,20 @@ class Connection:
             return False
         return True
 
-    def request(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> None:
-        """Send a request. A body gets a Content-Length; ``None`` sends no header about a body."""
-        length = [] if body is None else [("Content-Length", str(len(body)))]
-        self.send(self.render(method, path, [*_pairs(headers), *length]) + (body or b""))
+    def request(
+        self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
+    ) -> None:
+        """Send a request. A body gets a Content-Length unless a header frames it, rightly or not."""
+        fields = pairs(headers)
+        if body is not None and not {"Content-Length", "Transfer-Encoding"} & dict(fields).keys():
+            fields.append(("Content-Length", str(len(body))))
+        self.send(self.render(method, path, fields, version) + (body or b""))
         self.expects(method)
 
     def render(self, method: str, path: str, headers: Headers = (), version: str = "1.1") -> bytes:
         """The bytes of a request's head, with ``Host``."""
         lines = [f"{method} {path} HTTP/{version}", f"Host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in _pairs(headers)]
+        lines += [f"{name}: {value}" for name, value in pairs(headers)]
         return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("latin-1")
 
     def expects(self, method: str) -> None:
@@ -152,23 +135,19 @@ class Connection:
 
     def response(self, within_s: float | None = None) -> Response:
         """The next response with its whole body."""
-        self._start(within_s)
-        return self._parser.response(self._next_method())
+        return self._within(within_s).response(self._next_method())
 
     def head(self, within_s: float | None = None) -> Response:
         """Status line and headers of the next response; its body is then read with :meth:`chunk`."""
-        self._start(within_s)
-        return self._parser.head(self._next_method())
+        return self._within(within_s).head(self._next_method())
 
-    def interim(self, within_s: float | None = None) -> Head:
+    def interim(self, within_s: float | None = None) -> Response:
         """The next status line and headers, which may be those of an interim response."""
-        self._start(within_s)
-        return self._parser.next_head()
+        return self._within(within_s).next_head()
 
     def chunk(self, within_s: float | None = None) -> bytes | None:
         """The next piece of the body, one HTTP chunk if it is chunked; ``None`` after the end of the body."""
-        self._start(within_s)
-        return self._parser.chunk()
+        return self._within(within_s).chunk()
 
     def body(self, count: int, within_s: float | None = None) -> bytes:
         """The next ``count`` bytes of the body, or fewer at its end, in any number of pieces."""
@@ -179,52 +158,51 @@ class Connection:
 
     def rest(self, within_s: float | None = None) -> bytes:
         """The body from here to its end."""
-        self._start(within_s)
-        return self._parser.rest()
+        return self._within(within_s).rest()
 
     # Expectations
 
-    def expect(self, *statuses: int, **headers: str | int | None) -> Response:
+    def expect(self, *statuses: int, **headers: Wanted) -> Response:
         """Read the next response and expect these statuses and headers; see :meth:`Response.expect`."""
         return self.response().expect(*statuses, **headers)
 
-    def last(self, *statuses: int, **headers: str | int | None) -> Response:
+    def segment(self, seq: int, body: bytes, **headers: Wanted) -> Response:
+        """Read the next response and expect a segment with this body."""
+        return self.response().segment(seq, body, **headers)
+
+    def last(self, *statuses: int, **headers: Wanted) -> Response:
         """Expect a response that announces the end of the connection, and then that end."""
         response = self.expect(*statuses, **headers)
         check("close" in response.tokens("Connection"), "Connection: close", response)
         self.closed()
         return response
 
-    def gets(self, data: bytes) -> None:
+    def gets(self, data: bytes) -> Connection:
         """Expect these bytes next in the body."""
         equal("the bytes", self.body(len(data)), data)
+        return self
 
-    def ends(self, data: bytes, within_s: float | None = None) -> None:
-        """Expect these bytes as the rest of the body."""
+    def ends(self, data: bytes = b"", within_s: float | None = None) -> Response:
+        """Expect these bytes as the rest of the body; returns the response, which has its trailers now."""
+        response = self._parser.current
         equal("the rest", self.rest(within_s), data)
+        assert response is not None, "a case reads the head first"
+        return response
 
-    def silent(self, watch_s: float = QUIET_S) -> None:
-        """Expect that nothing has come.
-
-        Raises:
-            Failure: something came, or the server closed the connection.
-        """
-        if self._reader.buffered:
-            raise Failure("nothing yet", shorten(self._reader.buffered))
-        self._start(watch_s)
+    def silent(self, watch_s: float = QUIET_S) -> Connection:
+        """Expect that nothing has come, and that the connection is open."""
+        if self._parser.buffer:
+            raise Failure("nothing yet", shorten(bytes(self._parser.buffer)))
+        self._within(watch_s)
         with contextlib.suppress(Late):
             data = self._receive()
             raise Failure("nothing yet", shorten(data) if data else "the end of the connection")
+        return self
 
     def closed(self, within_s: float | None = None) -> None:
-        """Expect that the server closes the connection and sends nothing more.
-
-        Raises:
-            Failure: more came, or the connection stayed open.
-        """
-        self._start(within_s)
+        """Expect that the server closes the connection and sends nothing more."""
         try:
-            data = self._reader.at_most(_RECEIVE_BYTES)
+            data = bytes(self._within(within_s).buffer) or self._receive()
         except Late:
             raise Failure("the end of the connection", f"open after {self._within_s:g} s") from None
         if data:
@@ -233,11 +211,7 @@ class Connection:
     # Ending
 
     def half_close(self) -> None:
-        """Close the sending side, and keep reading.
-
-        Raises:
-            Skip: the connection uses TLS, which Python cannot half-close.
-        """
+        """Close the sending side, and keep reading."""
         if isinstance(self._sock, ssl.SSLSocket):
             raise Skip("a TLS connection cannot be half-closed from here")
         self._transcript.add(self._number, "!", "half-closed here")
@@ -262,9 +236,11 @@ class Connection:
     def _next_method(self) -> str:
         return self._methods.popleft() if self._methods else "GET"
 
-    def _start(self, within_s: float | None) -> None:
+    def _within(self, within_s: float | None) -> ResponseParser:
+        """The parser, which now has so long to receive what it needs."""
         self._within_s = self._at_once_s if within_s is None else within_s
         self._deadline = time.monotonic() + self._within_s
+        return self._parser
 
     def _receive(self) -> bytes:
         # A timeout of zero would make the socket non-blocking.
@@ -280,15 +256,11 @@ class Connection:
         return data
 
 
+@dataclass(frozen=True, slots=True)
 class Upload:
-    """A POST with a chunked body that a case writes piece by piece.
+    """A POST with a chunked body that a case writes piece by piece, after its head was sent on the connection."""
 
-    Args:
-        connection: on which the request's head was sent.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    connection: Connection
 
     def chunk(self, data: bytes) -> Upload:
         """Send one HTTP chunk in one piece."""
@@ -304,13 +276,18 @@ class Upload:
         """The server's answer, which may come before the body ends."""
         return self.connection.response(within_s)
 
-    def stored(self, **headers: str | int | None) -> Response:
+    def stored(self, **headers: Wanted) -> Response:
         """Send the final chunk, and expect a 200 with these headers."""
         return self.end().answer().expect(200, **headers)
 
-    def last(self, *statuses: int, **headers: str | int | None) -> Response:
+    def last(self, *statuses: int, **headers: Wanted) -> Response:
         """Expect an answer that announces the end of the connection, and then that end."""
         return self.connection.last(*statuses, **headers)
+
+    def silent(self) -> Upload:
+        """Expect no answer yet."""
+        self.connection.silent()
+        return self
 
     def abort(self) -> None:
         """Reset the connection."""
@@ -322,5 +299,6 @@ def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _pairs(headers: Headers) -> list[tuple[str, str]]:
+def pairs(headers: Headers) -> list[tuple[str, str]]:
+    """Headers as pairs of name and value."""
     return list(headers.items()) if isinstance(headers, Mapping) else list(headers)

@@ -14,19 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The server's settings that cases depend on. The defaults are those of ``tricklecast serve``.
-
-    Attributes:
-        channel_drain_s: how long an ended channel stays readable, in seconds.
-        publisher_grace_s: how long a publisher that broke off may take to resume, in seconds.
-        skip_grace_s: how long an overtaken preconnect may take to begin, in seconds.
-        interim_interval_s: time between two ``100 Continue`` on an idle preconnect, in seconds.
-        idle_timeout_s: how long a channel may stay without any byte, in seconds.
-        max_segment_bytes: size limit of a segment, in bytes.
-        window_segments: number of segments that a channel keeps.
-        max_channels: limit of channels.
-        max_readers: limit of readers.
-    """
+    """The settings of ``tricklecast serve`` that cases depend on, with their defaults."""
 
     channel_drain_s: float = 10.0
     publisher_grace_s: float = 5.0
@@ -41,13 +29,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A configuration with a name.
-
-    Attributes:
-        name: the value of ``--profile``.
-        summary: one line.
-        options: the server's settings that differ from its defaults.
-    """
+    """A configuration with a name, one line about it, and the server's settings that differ from the defaults."""
 
     name: str
     summary: str
@@ -72,9 +54,8 @@ class Profile:
         return replace(Settings(), **known)  # type: ignore[arg-type]
 
 
-_LONG_S: Final = 600
 _SHORT: Final = {"channel_drain_s": 1, "publisher_grace_s": 1, "skip_grace_s": 0.5, "interim_interval_s": 0.25}
-_LONG: Final = {"channel_drain_s": _LONG_S, "publisher_grace_s": _LONG_S, "skip_grace_s": _LONG_S}
+_LONG: Final = {"channel_drain_s": 600, "publisher_grace_s": 600, "skip_grace_s": 600}
 
 PROFILES: Final[dict[str, Profile]] = {
     profile.name: profile

@@ -36,7 +36,7 @@ class Case:
     Attributes:
         name: ``group/rule-in-short``.
         section: the rule's place in docs/reference/protocol.md.
-        rule: the rule in one line.
+        rule: one line.
         check: takes a fresh channel, and raises :class:`Failure` if the server breaks the rule.
         profiles: the configurations that show the rule; the first one suits best.
         alone: no other case may run at the same time, because this one fills a limit of the server.
@@ -46,7 +46,7 @@ class Case:
     name: str
     section: str
     rule: str
-    check: Callable[[Channel], None]
+    check: Callable[[Channel], object]
     profiles: tuple[str, ...] = ANY
     alone: bool = False
     within: str = ""
@@ -72,11 +72,7 @@ class Group:
 
     @classmethod
     def cases(cls) -> Iterator[Case]:
-        """The cases, in the order of their definition.
-
-        Raises:
-            ValueError: the docstring of a case is no rule of one line.
-        """
+        """The cases, in the order of their definition."""
         group = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
         for name, method in vars(cls).items():
             if name.startswith("_") or not callable(method):
@@ -84,21 +80,14 @@ class Group:
             rule, marks = (method.__doc__ or "").strip(), dict(vars(method))
             if not rule or "\n" in rule:
                 raise ValueError(f"{name} needs its rule as a docstring of one line")
-            rows: tuple[_Row, ...] = marks.pop("rows", ())
-            name = name.replace("_", "-")
-            check = partial(method, cls())
-            if not rows:
-                yield Case(f"{group}/{name}", cls.section, rule, check, **marks)
-            for key, words, *values in rows:
-                row = partial(_with, check, values)
-                yield Case(f"{group}/{name.replace('X', key)}", cls.section, rule.format(words), row, **marks)
+            name = f"{group}/{name.replace('_', '-')}"
+            for key, words, *values in marks.pop("rows", [("", "")]):
+                check = partial(_check, method, cls(), values)
+                yield Case(name.replace("X", key), cls.section, rule.replace("{}", words), check, **marks)
 
 
-_Row = tuple[Any, ...]
-
-
-def _with(check: Callable[..., None], values: Sequence[Any], channel: Channel) -> None:
-    check(channel, *values)
+def _check(method: Callable[..., None], group: Group, values: Sequence[Any], channel: Channel) -> None:
+    method(group, channel, *values)
 
 
 def needs(*profiles: str, alone: bool = False, within: str = "") -> Callable[[F], F]:
@@ -111,11 +100,10 @@ def needs(*profiles: str, alone: bool = False, within: str = "") -> Callable[[F]
     return mark
 
 
-def each(*rows: _Row) -> Callable[[F], F]:
+def each(*rows: tuple[Any, ...]) -> Callable[[F], F]:
     """Make one case of each row: ``(key, words, argument, …)``.
 
-    The key stands for ``X`` in the method's name, the words for ``{}`` in its docstring. The method gets the
-    arguments after the channel.
+    The key stands for ``X`` in the method's name, the words for ``{}`` in its docstring. The method gets the arguments.
     """
 
     def mark(method: F) -> F:
@@ -138,12 +126,9 @@ class Result:
     """The result of one case.
 
     Attributes:
-        case: the case.
-        outcome: passed, failed or skipped.
-        duration_s: the case took so long, in seconds.
         reason: why it was skipped.
-        expected, got: of a failure: the behaviour that the rule demands, and the server's behaviour.
-        transcript: of a failure: the bytes on the case's connections, shortened.
+        expected, got, transcript: of a failure: the behaviour that the rule demands, the server's behaviour, and the
+            bytes on the case's connections, shortened.
     """
 
     case: Case
@@ -162,12 +147,9 @@ class Result:
 
 
 class Runner:
-    """Runs cases against one server.
+    """Runs cases against one server, which was started with the configuration of this profile.
 
-    Args:
-        address: of the server.
-        profile: name of the configuration that the server was started with.
-        settings: the settings that deadlines depend on; by default those of the profile.
+    The settings, on which deadlines depend, are by default those of the profile.
     """
 
     def __init__(self, address: Address, profile: str = "default", settings: Settings | None = None) -> None:
@@ -181,12 +163,9 @@ class Runner:
     def run(self, cases: Sequence[Case], jobs: int = 16) -> Generator[Result, None, None]:
         """Run cases, and yield their results in the order of the cases, each as soon as possible.
 
-        A caller that stops early, for example because of Ctrl-C, closes the iterator. The running cases are then
-        interrupted, and end their channels within :data:`CLEANUP_S` seconds.
-
-        Args:
-            cases: those that must run alone run at the end.
-            jobs: number of cases that run at the same time.
+        So many jobs run at the same time; the cases that must run alone do so at the end. A caller that stops early,
+        for example because of Ctrl-C, closes the iterator. The running cases are then interrupted, and end their
+        channels within :data:`CLEANUP_S` seconds.
         """
         yield from self._run([case for case in cases if not case.alone], jobs)
         yield from self._run([case for case in cases if case.alone], 1)
@@ -212,11 +191,11 @@ class Runner:
             raise
 
     def _work(self) -> None:
-        while self._waiting:
+        while True:
             try:
                 case, result = self._waiting.popleft()
             except IndexError:
-                return  # another thread took the last one
+                return
             try:
                 result.set_result(self.run_case(case))
             except BaseException as error:
@@ -257,12 +236,7 @@ _STYLES = {Outcome.PASS: "green", Outcome.FAIL: "bold red", Outcome.SKIP: "yello
 
 
 class Report:
-    """Prints results as they come, with colours on a terminal.
-
-    Args:
-        out: the console.
-        verbose: print the reason of each skipped case.
-    """
+    """Prints results as they come, with colours on a terminal; if verbose, also why each skipped case was skipped."""
 
     def __init__(self, out: Console, *, verbose: bool = False) -> None:
         self.out = out
@@ -296,11 +270,7 @@ class Report:
         return not counts[Outcome.FAIL]
 
     def write_json(self, path: Path, url: str, profile: str) -> None:
-        """Write all results to a file.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write all results to a file."""
         counts = Counter(result.outcome for result in self.results)
         document = {
             "version": 1,

@@ -7,12 +7,11 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload
+from tricklecast.app.tools.conformance.connection import AT_ONCE_S, Connection, Headers, Transcript, Upload, pairs
 from tricklecast.app.tools.conformance.http1 import Failure, Response, equal, number
 from tricklecast.app.tools.conformance.profiles import Settings
 from tricklecast.trickle import wire
@@ -23,18 +22,13 @@ CLEANUP_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a server.
-
-    Attributes:
-        host, port: of the server.
-        base_path: path above the segment routes; ``""`` for the root.
-        tls: trusted certificates; ``None`` for plain TCP.
-    """
+    """The address of a server; the base path is empty for the root."""
 
     host: str
     port: int
     base_path: str = wire.DEFAULT_BASE_PATH
     tls: ssl.SSLContext | None = None
+    """The trusted certificates; ``None`` for plain TCP."""
 
     def connect(self, within_s: float = AT_ONCE_S) -> socket.socket:
         """Open a connection.
@@ -54,12 +48,9 @@ class Address:
 
 
 class Target:
-    """The server as one case sees it. :meth:`cleanup` closes the case's connections and ends its channels.
+    """The server as one case sees it: its connections, its channels, and the settings that the server was started with.
 
-    Args:
-        address: of the server.
-        settings: the server was started with.
-        at_once_s: deadline for an answer that must come at once, in seconds.
+    An answer that must come at once has ``at_once_s`` seconds.
     """
 
     def __init__(self, address: Address, settings: Settings | None = None, *, at_once_s: float = AT_ONCE_S) -> None:
@@ -73,20 +64,18 @@ class Target:
         self._interrupted = False
 
     def open(self) -> Connection:
-        """A new connection.
-
-        Raises:
-            Failure: the server does not accept it.
-        """
+        """A new connection."""
         connection = self._connect(self.at_once_s)
         if self._interrupted:
             raise Failure("the case to end", "an interrupt")
         return connection
 
-    def send(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Connection:
+    def send(
+        self, method: str, path: str, headers: Headers = (), body: bytes | None = None, version: str = "1.1"
+    ) -> Connection:
         """Send a request on a new connection, and leave the response unread."""
         connection = self.open()
-        connection.request(method, path, headers, body)
+        connection.request(method, path, headers, body, version)
         return connection
 
     def ask(self, method: str, path: str, headers: Headers = (), body: bytes | None = None) -> Response:
@@ -97,11 +86,7 @@ class Target:
         return response
 
     def channel(self, name: str | None = None) -> Channel:
-        """A channel that no other client uses. The server does not know it yet.
-
-        Args:
-            name: for rules about names; by default a random one.
-        """
+        """A channel that no other client uses, by default of a random name. The server does not know it yet."""
         channel = Channel(self, f"conformance-{secrets.token_hex(8)}" if name is None else name)
         self._channels.append(channel)
         return channel
@@ -152,12 +137,7 @@ class Target:
 
 
 class Channel:
-    """One channel on the server.
-
-    Args:
-        target: the server.
-        name: decoded.
-    """
+    """One channel on the server, by its decoded name."""
 
     def __init__(self, target: Target, name: str) -> None:
         self.target = target
@@ -168,24 +148,50 @@ class Channel:
         """The path of a segment, or of any text in the place of a seq."""
         return f"{self.path}/{seq}"
 
-    # Requests
+    # Requests that must succeed, and expectations of the channel itself: others can follow
 
-    def create(self, mime: str | None = None) -> Response:
-        """Create the channel, which must succeed."""
-        return self.ask("POST", {} if mime is None else {wire.EXPECT_CONTENT: mime}, b"").expect(200)
+    def create(self, mime: str | None = None) -> Channel:
+        """Create the channel."""
+        self.ask("POST", {} if mime is None else {wire.EXPECT_CONTENT: mime}, b"").expect(200)
+        return self
+
+    def publish(self, seq: int, *bodies: bytes) -> Channel:
+        """Publish segments from this seq on; by default one."""
+        for at, body in enumerate(bodies or (b"x",), seq):
+            self.post(at, body).expect(200)
+        return self
+
+    def has(self, seq: int, body: bytes, **headers: str | int | None) -> Channel:
+        """Expect that a segment is kept, with this body and these headers."""
+        self.get(seq).segment(seq, body, **headers)
+        return self
+
+    def head_is(self, seq: int) -> Channel:
+        """Expect this head."""
+        equal("the head", self.next_seq(), seq)
+        return self
+
+    def next_seq(self) -> int:
+        """The head, as ``/next`` answers it."""
+        return number("/next", self.get(wire.NEXT_ROUTE).expect(200).body.decode("ascii", "replace").strip())
+
+    def unknown(self) -> None:
+        """Expect that the channel does not exist."""
+        self.get(wire.NEXT_ROUTE).expect(404)
+
+    def end(self) -> Response:
+        """End the channel, which must succeed."""
+        return self.ask("DELETE").expect(200)
+
+    # Requests that may be refused
 
     def ask(self, method: str, headers: Headers = (), body: bytes | None = None) -> Response:
-        """Send a request for the channel itself, and return the response."""
+        """Send a request for the channel itself."""
         return self.target.ask(method, self.path, headers, body)
 
     def post(self, seq: int | str, body: bytes = b"x", headers: Headers = ()) -> Response:
-        """Publish a segment with a counted body, and return the response."""
+        """Publish a segment with a counted body."""
         return self.target.ask("POST", self.at(seq), headers, body)
-
-    def publish(self, seq: int, *bodies: bytes) -> None:
-        """Publish segments from this seq on, which must succeed."""
-        for at, body in enumerate(bodies or (b"x",), seq):
-            self.post(at, body).expect(200)
 
     def get(self, seq: int | str, headers: Headers = ()) -> Response:
         """Read a segment whose body ends at once."""
@@ -194,22 +200,6 @@ class Channel:
     def close(self, seq: int | str, headers: Headers = ()) -> Response:
         """Send a DELETE of one segment."""
         return self.target.ask("DELETE", self.at(seq), headers)
-
-    def end(self) -> Response:
-        """End the channel, which must succeed."""
-        return self.ask("DELETE").expect(200)
-
-    def next_seq(self) -> int:
-        """The head, as ``/next`` answers it."""
-        return number("/next", self.get(wire.NEXT_ROUTE).expect(200).body.decode("ascii", "replace").strip())
-
-    def head_is(self, seq: int) -> None:
-        """Expect this head."""
-        equal("the head", self.next_seq(), seq)
-
-    def unknown(self) -> None:
-        """Expect that the channel does not exist."""
-        self.get(wire.NEXT_ROUTE).expect(404)
 
     # Readers and publishers whose requests stay open
 
@@ -225,11 +215,8 @@ class Channel:
 
     def upload(self, seq: int, *chunks: bytes, headers: Headers = ()) -> Upload:
         """Begin a chunked POST: the head and these chunks. Without a chunk it is a preconnect."""
-        connection = self.target.open()
-        pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-        connection.send(connection.render("POST", self.at(seq), [*pairs, ("Transfer-Encoding", "chunked")]))
-        connection.expects("POST")
-        upload = Upload(connection)
+        headers = [*pairs(headers), ("Transfer-Encoding", "chunked")]
+        upload = Upload(self.target.send("POST", self.at(seq), headers))
         for chunk in chunks:
             upload.chunk(chunk)
         return upload
@@ -240,9 +227,9 @@ class Channel:
         self.target.settle()
         return upload
 
-    def started(self, seq: int, *chunks: bytes) -> tuple[Upload, Connection]:
+    def started(self, seq: int, *chunks: bytes, headers: Headers = ()) -> tuple[Upload, Connection]:
         """An open segment with these chunks, and a reader that has received all of them."""
-        upload = self.upload(seq, *chunks)
+        upload = self.upload(seq, *chunks, headers=headers)
         # A server that handles requests in parallel could otherwise tell the reader that the channel is missing.
         self.target.settle()
         return upload, self.arrived(seq, b"".join(chunks))
@@ -251,5 +238,9 @@ class Channel:
         """Wait until the server has these first bytes of a segment; returns the reader that received them."""
         reader = self.read(seq)
         reader.head().expect(200)
-        reader.gets(data)
-        return reader
+        return reader.gets(data)
+
+    def lose(self, client: Upload | Connection) -> None:
+        """Reset a client's connection, and let the server notice."""
+        client.abort()
+        self.target.settle()

@@ -2,97 +2,82 @@
 
 from __future__ import annotations
 
-from tricklecast.app.tools.conformance.connection import Connection, encode_chunk
+from tricklecast.app.tools.conformance.connection import encode_chunk
 from tricklecast.app.tools.conformance.http1 import Cut, Framing, check, equal
 from tricklecast.app.tools.conformance.runner import Group, each
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.trickle import wire
 
 _CHUNKED = {"Transfer-Encoding": "chunked"}
+_EXPECTING = {"Content-Length": "4", "Expect": "100-continue"}
 _H2C = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
-
-
-def _posted(c: Channel, headers: dict[str, str], body: bytes = b"", version: str = "1.1") -> Connection:
-    """Send a POST of segment 0 as raw bytes."""
-    connection = c.target.open()
-    connection.send(connection.render("POST", c.at(0), headers, version) + body)
-    connection.expects("POST")
-    return connection
 
 
 class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
     def one_dot_zero_readers_get_a_plain_body(self, c: Channel) -> None:
         """A reader that speaks HTTP/1.0 gets the bytes of a kept segment unframed, and then the end."""
-        c.publish(0, b"plain")
-        connection = c.target.open()
-        connection.send(connection.render("GET", c.at(0), version="1.0"))
-        response = connection.response().segment(0, b"plain")
+        connection = c.publish(0, b"plain").target.send("GET", c.at(0), version="1.0")
+        response = connection.segment(0, b"plain")
         check(response.framed is not Framing.CHUNKED, "no chunked framing", response.framed)
         connection.closed()
 
     def one_dot_zero_readers_follow_an_open_segment(self, c: Channel) -> None:
         """A reader that speaks HTTP/1.0 gets an open segment as it comes; its end is the end of the connection."""
         upload, _ = c.started(0, b"one,")
-        connection = c.target.open()
-        connection.send(connection.render("GET", c.at(0), version="1.0"))
+        connection = c.target.send("GET", c.at(0), version="1.0")
         equal("the framing", connection.head().expect(200).framed, Framing.CLOSE)
         connection.gets(b"one,")
         upload.chunk(b"two")
         connection.gets(b"two")
         upload.end()
-        connection.ends(b"")
+        connection.ends()
 
     def one_dot_zero_publishers_are_served(self, c: Channel) -> None:
         """A publisher that speaks HTTP/1.0 with a Content-Length is served."""
-        _posted(c, {"Content-Length": "5"}, b"plain", "1.0").expect(200)
-        c.get(0).segment(0, b"plain")
+        c.target.send("POST", c.at(0), {"Content-Length": "5"}, b"plain", "1.0").expect(200)
+        c.has(0, b"plain")
 
     def expect_100_continue_is_answered(self, c: Channel) -> None:
         """A publisher that waits for `100 Continue` before its body receives it."""
-        connection = _posted(c, {"Content-Length": "4", "Expect": "100-continue"})
+        connection = c.target.send("POST", c.at(0), _EXPECTING)
         equal("the interim status", connection.interim().status, 100)
         connection.send(b"body")
         connection.expect(200)
-        c.get(0).segment(0, b"body")
+        c.has(0, b"body")
 
     def expect_100_continue_hears_refusals(self, c: Channel) -> None:
         """A publisher that waits for `100 Continue` receives a refusal without sending its body."""
-        c.publish(0)
-        headers = {"Content-Length": "4", "Expect": "100-continue"}
-        c.target.send("POST", c.at(9), headers).expect(470)
+        c.publish(0).target.send("POST", c.at(9), _EXPECTING).expect(470)
 
     def header_names_have_no_case(self, c: Channel) -> None:
         """Header names are found in any case."""
         c.ask("POST", {"EXPECT-content": "video/mp2t"}, b"").expect(200)
-        c.publish(0)
-        c.post(30, b"x", {wire.RESET.lower(): "1"}).expect(200)
+        c.publish(0).post(30, b"x", {wire.RESET.lower(): "1"}).expect(200)
         c.get(30).expect(content_type="video/mp2t")
 
     def requests_may_come_byte_by_byte(self, c: Channel) -> None:
         """A request that comes one byte at a time, chunk sizes included, is understood."""
         connection = c.target.open()
-        head = connection.render("POST", c.at(0), _CHUNKED)
-        for byte in head + encode_chunk(b"slow") + b"0\r\n\r\n":
+        for byte in connection.render("POST", c.at(0), _CHUNKED) + encode_chunk(b"slow") + b"0\r\n\r\n":
             connection.send(bytes([byte]))
         connection.expect(200, size=4)
-        c.get(0).segment(0, b"slow")
+        c.has(0, b"slow")
 
     def chunk_extensions_and_trailers_are_not_data(self, c: Channel) -> None:
         """Extensions of chunks and trailers of a published body are not part of the segment."""
-        _posted(c, _CHUNKED, b'4;name="value"\r\ndata\r\n0;last\r\nX-Trailer: yes\r\n\r\n').expect(200)
-        c.get(0).segment(0, b"data")
+        body = b'4;name="value"\r\ndata\r\n0;last\r\nX-Trailer: yes\r\n\r\n'
+        c.target.send("POST", c.at(0), _CHUNKED, body).expect(200)
+        c.has(0, b"data")
 
     def h2c_upgrade_is_ignored(self, c: Channel) -> None:
         """A GET that offers to upgrade to HTTP/2 is served as the HTTP/1.1 that it is."""
-        c.publish(0, b"data")
-        c.get(0, _H2C).segment(0, b"data")
+        c.publish(0, b"data").get(0, _H2C).segment(0, b"data")
 
     def h2c_upgrade_of_a_publisher_is_ignored(self, c: Channel) -> None:
         """A POST that offers to upgrade to HTTP/2 is served as HTTP/1.1, its body included, counted or chunked."""
         c.post(0, b"counted", _H2C).expect(200, size=7)
         c.upload(1, b"chunk", b"ed", headers=_H2C).stored(size=7)
-        c.get(0).segment(0, b"counted")
-        c.get(1).segment(1, b"chunked")
+        c.has(0, b"counted").has(1, b"chunked")
 
     def pipelined_reads_are_answered_in_order(self, c: Channel) -> None:
         """Several GETs sent at once on one connection are answered one after the other, in their order."""
@@ -100,7 +85,7 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         connection = c.target.open()
         connection.send(b"".join(connection.render("GET", c.at(seq)) for seq in (2, 0, 1)))
         for seq, data in ((2, b"c"), (0, b"a"), (1, b"b")):
-            connection.response().segment(seq, data)
+            connection.segment(seq, data)
 
     def pipelined_reads_wait_for_each_other(self, c: Channel) -> None:
         """A GET that is ready does not overtake an earlier one on the same connection that waits."""
@@ -110,8 +95,8 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         c.target.settle()
         connection.silent()
         c.publish(1, b"waited for")
-        connection.response().segment(1, b"waited for")
-        connection.response().segment(0, b"ready")
+        connection.segment(1, b"waited for")
+        connection.segment(0, b"ready")
 
     def pipelined_publish_and_read(self, c: Channel) -> None:
         """A POST and a GET of the same segment sent at once on one connection are served in their order."""
@@ -119,26 +104,24 @@ class Http(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         post = connection.render("POST", c.at(0), {"Content-Length": "4"}) + b"both"
         connection.send(post + connection.render("GET", c.at(0)))
         connection.expect(200)
-        connection.response().segment(0, b"both")
+        connection.segment(0, b"both")
 
     def half_a_request_changes_nothing(self, c: Channel) -> None:
         """A request that breaks off in its headers changes nothing."""
         connection = c.target.open()
         connection.send(connection.render("POST", c.at(0), {"Content-Length": "4"})[:-2])
-        connection.abort()
-        c.target.settle()
+        c.lose(connection)
         c.unknown()
 
     def half_closed_readers_are_no_danger(self, c: Channel) -> None:
         """A reader that closes its sending side is answered or dropped; the channel goes on."""
-        c.publish(0, b"data")
-        connection = c.read(0)
+        connection = c.publish(0, b"data").read(0)
         connection.half_close()
         try:
-            connection.response().segment(0, b"data")
+            connection.segment(0, b"data")
         except Cut as cut:
             check("before a response" in cut.got, "an answer or the end", cut.got)
-        c.get(0).segment(0, b"data")
+        c.has(0, b"data")
 
 
 class KeepAlive(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
@@ -154,7 +137,6 @@ class KeepAlive(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
         ("next", "the head", "GET", "/{c}/next", None, 200),
         ("head-request", "a HEAD", "HEAD", "/{c}/0", None, 200),
         ("create", "a create", "POST", "/{c}", b"", 200),
-        ("stored-segment", "a stored segment", "POST", "/{c}/2", b"stored", 200),
         ("deleted-segment", "a deleted segment", "DELETE", "/{c}/1", None, 200),
     )
     def after_X(self, c: Channel, method: str, path: str, body: bytes | None, status: int) -> None:
@@ -169,18 +151,16 @@ class KeepAlive(Group, section="HTTP layer (RFC 9110, RFC 9112)"):
 
     def after_a_live_segment(self, c: Channel) -> None:
         """After a segment that was followed live the connection takes the next request."""
-        c.create()
-        reader = c.waiting(0)
+        reader = c.create().waiting(0)
         c.publish(0, b"a", b"b")
-        reader.response().segment(0, b"a")
+        reader.segment(0, b"a")
         reader.request("GET", c.at(1))
-        reader.response().segment(1, b"b")
+        reader.segment(1, b"b")
 
     def is_ended_on_request(self, c: Channel) -> None:
         """The server answers a client that sends `Connection: close`, and then closes the connection."""
-        c.publish(0, b"data")
-        connection = c.read(0, {"Connection": "close"})
-        connection.response().segment(0, b"data")
+        connection = c.publish(0, b"data").read(0, {"Connection": "close"})
+        connection.segment(0, b"data")
         connection.closed()
 
 

@@ -18,8 +18,7 @@ _ORIGIN = "https://player.example"
 class Head(Group, section="1. Words"):
     def starts_at_zero(self, c: Channel) -> None:
         """The head of a new channel is 0."""
-        c.create()
-        c.head_is(0)
+        c.create().head_is(0)
 
     def moves_with_the_first_byte(self, c: Channel) -> None:
         """The head is one past the newest segment that got its first byte, also while that segment is open."""
@@ -28,8 +27,7 @@ class Head(Group, section="1. Words"):
 
     def does_not_move_for_a_preconnect(self, c: Channel) -> None:
         """A POST whose body has not begun does not move the head."""
-        c.publish(0)
-        c.preconnect(1)
+        c.publish(0).preconnect(1)
         c.preconnect(2)
         c.head_is(1)
 
@@ -46,87 +44,63 @@ class Head(Group, section="1. Words"):
 
     def epoch_of_a_new_name_is_one(self, c: Channel) -> None:
         """The first life of a name is epoch 1."""
-        c.publish(0)
-        c.get(0).expect(epoch=1)
+        c.publish(0).get(0).expect(epoch=1)
 
 
 class Routes(Group, section="2. Routes"):
     def post_channel_creates_it(self, c: Channel) -> None:
         """`POST /{channel}` creates the channel."""
         c.unknown()
-        c.create()
-        c.get("next").expect(200)
+        c.create().get("next").expect(200)
 
     def create_takes_the_mime_from_expect_content(self, c: Channel) -> None:
         """`POST /{channel}` takes the channel's media type from `Expect-Content`."""
-        c.create(mime="video/mp2t")
-        c.publish(0)
-        c.get(0).expect(content_type="video/mp2t")
+        c.create(mime="video/mp2t").publish(0).get(0).expect(content_type="video/mp2t")
 
     def create_is_idempotent(self, c: Channel) -> None:
         """Creating a channel that exists is 200 and leaves its segments and head alone."""
-        c.create()
-        c.publish(0, b"kept")
-        c.create()
-        c.head_is(1)
-        c.get(0).segment(0, b"kept")
+        c.create().publish(0, b"kept").create().head_is(1).has(0, b"kept")
 
     def create_never_changes_a_mime(self, c: Channel) -> None:
         """A second `POST /{channel}` with another `Expect-Content` leaves the media type as it was."""
-        c.create(mime="video/mp2t")
-        c.create(mime="application/json")
-        c.publish(0)
+        c.create(mime="video/mp2t").create(mime="application/json").publish(0)
         c.get(0).expect(content_type="video/mp2t")
 
     def post_segment_autocreates_the_channel(self, c: Channel) -> None:
         """`POST /{channel}/{seq}` creates a missing channel where the server allows it."""
-        c.publish(0, b"first")
-        c.get(0).segment(0, b"first")
+        c.publish(0, b"first").has(0, b"first")
 
     def published_bytes_are_read_back_unchanged(self, c: Channel) -> None:
         """`GET /{channel}/{seq}` gives the published bytes, each of the 256 values of them."""
         data = bytes(range(256)) * 300
-        c.publish(0, data)
-        c.get(0).segment(0, data)
+        c.publish(0, data).has(0, data)
 
     def post_minus_one_takes_the_head(self, c: Channel) -> None:
         """`POST /{channel}/-1` publishes at the head and answers with that seq."""
         for seq in range(3):
             c.post(-1, b"n%d" % seq).expect(200, seq=seq)
-            c.get(seq).segment(seq, b"n%d" % seq)
+            c.has(seq, b"n%d" % seq)
 
     def get_waits_for_the_next_segment(self, c: Channel) -> None:
         """`GET /{channel}/{seq}` of the next segment waits for it instead of failing."""
-        c.publish(0)
-        reader = c.waiting(1)
-        reader.silent()
+        reader = c.publish(0).waiting(1).silent()
         c.publish(1, b"later")
-        reader.response().segment(1, b"later")
+        reader.segment(1, b"later")
 
     def next_answers_the_head_as_text_and_header(self, c: Channel) -> None:
         """`GET /{channel}/next` answers the head as text and in `Lp-Trickle-Latest`."""
-        c.publish(0, b"a", b"b", b"c")
-        c.head_is(3)
-        c.get("next").expect(200, latest=3)
-
-    def next_never_waits(self, c: Channel) -> None:
-        """`GET /{channel}/next` answers at once, also with nothing written or a segment open."""
-        c.create()
-        c.get("next").expect(latest=0)
-        c.started(0, b"a")
-        c.get("next").expect(latest=1)
+        c.publish(0, b"a", b"b", b"c").head_is(3).get("next").expect(200, latest=3)
 
     def delete_segment_closes_it(self, c: Channel) -> None:
         """`DELETE /{channel}/{seq}` closes the segment: its reader gets the bytes so far and a clean end."""
         _, reader = c.started(0, b"part")
         c.close(0).expect(200)
-        reader.ends(b"")
-        c.get(0).segment(0, b"part")
+        reader.ends()
+        c.has(0, b"part")
 
     def delete_of_a_waiting_segment_moves_the_head(self, c: Channel) -> None:
         """Closing the segment at the head before its first byte moves the head past it."""
-        c.publish(0)
-        c.preconnect(1)
+        c.publish(0).preconnect(1)
         reader = c.waiting(1)
         c.close(1).expect(200)
         reader.response().empty(1)
@@ -134,15 +108,14 @@ class Routes(Group, section="2. Routes"):
 
     def delete_channel_ends_it(self, c: Channel) -> None:
         """`DELETE /{channel}` ends the channel, and is exactly 200, because clients in the field check for it."""
-        c.create()
-        c.end()
+        c.create().end()
         c.get(-1).ended()
 
     def double_slash_is_served_not_redirected(self, c: Channel) -> None:
         """`//channel/0` is served as `/channel/0`; a redirect would kill a streaming POST."""
         doubled = f"{c.target.base}//{c.name}/0"
         c.target.ask("POST", doubled, body=b"doubled").expect(200)
-        c.get(0).segment(0, b"doubled")
+        c.has(0, b"doubled")
         c.target.ask("GET", doubled).segment(0, b"doubled")
 
     def query_strings_are_ignored(self, c: Channel) -> None:
@@ -171,11 +144,8 @@ class Routes(Group, section="2. Routes"):
 
 
 def _refused_everywhere(target: Target, name: str) -> None:
-    path = f"{target.base}/{name}"
-    target.ask("POST", f"{path}/0", body=b"x").refused(400)
-    target.ask("GET", f"{path}/0").refused(400)
-    target.ask("DELETE", f"{path}/0").refused(400)
-    target.ask("POST", path, body=b"").refused(400)
+    for method, tail, body in (("POST", "/0", b"x"), ("GET", "/0", None), ("DELETE", "/0", None), ("POST", "", b"")):
+        target.ask(method, f"{target.base}/{name}{tail}", body=body).refused(400)
 
 
 class Names(Group, section="2. Routes"):
@@ -188,15 +158,13 @@ class Names(Group, section="2. Routes"):
     def may_hold_spaces_and_any_letters(self, c: Channel) -> None:
         """A name may hold spaces, punctuation and letters of any script."""
         channel = c.target.channel(f"{c.name} \u00e9\u4e16 a+b.c;d=1")
-        channel.publish(0, b"x")
-        channel.get(0).segment(0, b"x")
+        channel.publish(0).has(0, b"x")
 
     def of_255_bytes_are_allowed(self, c: Channel) -> None:
         """A name has up to 255 bytes, counted after percent-decoding."""
         for filler in ("x" * 255, "\u00e9" * 128):
             channel = c.target.channel((c.name + filler).encode()[:255].decode("utf-8", "ignore"))
-            channel.publish(0)
-            channel.get(0).segment(0, b"x")
+            channel.publish(0).has(0, b"x")
 
     def of_256_bytes_are_refused(self, c: Channel) -> None:
         """A name of 256 bytes after percent-decoding is 400."""
@@ -219,28 +187,24 @@ class Names(Group, section="2. Routes"):
 
     def of_the_server_are_not_written(self, c: Channel) -> None:
         """Every write to a name that begins with `_` is 403."""
-        path = f"{c.target.base}/_{c.name}"
-        c.target.ask("POST", path, body=b"").refused(403)
-        c.target.ask("POST", f"{path}/0", body=b"x").refused(403)
-        c.target.ask("POST", f"{path}/-1", body=b"x").refused(403)
-        c.target.ask("DELETE", f"{path}/0").refused(403)
-        c.target.ask("DELETE", path).refused(403)
+        server = Channel(c.target, f"_{c.name}")
+        answers = [server.ask("POST", body=b""), server.post(0), server.post(-1), server.close(0), server.ask("DELETE")]
+        for answer in answers:
+            answer.refused(403)
 
     def of_the_server_may_be_read(self, c: Channel) -> None:
         """Reading a name that begins with `_` is allowed: a missing one is 404, not 403."""
-        c.target.ask("GET", f"{c.target.base}/_{c.name}/0").refused(404)
+        Channel(c.target, f"_{c.name}").get(0).refused(404)
 
 
 class Seqs(Group, section="2. Routes"):
     def may_have_fifteen_digits(self, c: Channel) -> None:
         """A seq has up to 15 digits."""
-        c.publish(0)
-        c.get("9" * 15).missing(1, 999_999_999_999_999)
+        c.publish(0).get("9" * 15).missing(1, 999_999_999_999_999)
 
     def may_have_leading_zeros(self, c: Channel) -> None:
         """Leading zeros follow the grammar: `007` is 7."""
-        c.publish(7, b"seven")
-        c.get("007").segment(7, b"seven")
+        c.publish(7, b"seven").get("007").segment(7, b"seven")
 
     @each(
         ("sixteen-digits-are", "16 digits", "1" * 16),
@@ -260,8 +224,7 @@ class Seqs(Group, section="2. Routes"):
         """{} in place of a seq is 400 `Invalid idx` on every route, and creates no channel."""
         c.post(seq).refused(400, "Invalid idx")
         c.unknown()
-        c.create()
-        c.get(seq).refused(400, "Invalid idx")
+        c.create().get(seq).refused(400, "Invalid idx")
         c.close(seq).refused(400, "Invalid idx")
         c.head_is(0)
 
@@ -284,8 +247,7 @@ class Seqs(Group, section="2. Routes"):
 
     def empty_is_not_zero(self, c: Channel) -> None:
         """An empty text in place of a seq is not read as 0: a GET is refused."""
-        c.publish(0)
-        c.get("").expect(400, 404, 405)
+        c.publish(0).get("").expect(400, 404, 405)
 
 
 class Methods(Group, section="2. Routes"):
@@ -302,16 +264,15 @@ class Methods(Group, section="2. Routes"):
         body = None if method == "GET" else b""
         response = c.target.ask(method, c.path + tail, body=body).refused(405)
         check(allowed <= response.tokens("Allow"), f"Allow with {', '.join(sorted(allowed))}", response)
-        c.get(0).segment(0, b"kept")
+        c.has(0, b"kept")
 
     def head_of_a_segment_has_its_headers(self, c: Channel) -> None:
         """HEAD answers with the headers known now and no body; the connection goes on."""
-        c.create(mime="video/mp2t")
-        c.publish(0, b"data")
+        c.create(mime="video/mp2t").publish(0, b"data")
         connection = c.target.send("HEAD", c.at(0))
         connection.expect(200, seq=0, content_type="video/mp2t")
         connection.request("GET", c.at(0))
-        connection.response().segment(0, b"data")
+        connection.segment(0, b"data")
 
     def head_never_waits(self, c: Channel) -> None:
         """HEAD of a segment that a GET would wait for answers at once."""
@@ -370,8 +331,7 @@ class Browsers(Group, section="2. Routes, 7. Clients in the field"):
         page = {"Origin": _ORIGIN, "Content-Type": "text/plain"}
         for method, path in (("POST", c.at(1)), ("POST", c.path), ("DELETE", c.at(0)), ("DELETE", c.path)):
             c.target.ask(method, path, page, b"").refused(403)
-        c.get(0).segment(0, b"kept")
-        c.head_is(1)
+        c.has(0, b"kept").head_is(1)
 
     def pages_of_the_same_origin_write(self, c: Channel) -> None:
         """A page whose origin is the server's own may publish and end a channel."""
@@ -382,13 +342,15 @@ class Browsers(Group, section="2. Routes, 7. Clients in the field"):
 
     def scripts_may_read_segments_and_headers(self, c: Channel) -> None:
         """Scripts of any page may read a segment, with the protocol's headers exposed."""
-        c.publish(0, b"data")
-        _readable(c.get(0, {"Origin": _ORIGIN}).expect(200))
+        _readable(c.publish(0, b"data").get(0, {"Origin": _ORIGIN}).expect(200))
 
     def scripts_may_read_refusals(self, c: Channel) -> None:
         """Scripts of any page may read a 470, too, because they need its headers to go on."""
-        c.publish(0)
-        _readable(c.get(9, {"Origin": _ORIGIN}).expect(470))
+        _readable(c.publish(0).get(9, {"Origin": _ORIGIN}).expect(470))
+
+
+def _feed(c: Channel) -> Channel:
+    return Channel(c.target, wire.CHANGEFEED)
 
 
 def _changes(c: Channel, kind: str, start: int, within_s: float) -> list[dict[str, list[str]]]:
@@ -396,7 +358,7 @@ def _changes(c: Channel, kind: str, start: int, within_s: float) -> list[dict[st
     deadline = time.monotonic() + within_s
     seen: list[dict[str, list[str]]] = []
     for seq in range(start, start + 10_000):
-        reader = c.target.send("GET", f"{c.target.base}/{wire.CHANGEFEED}/{seq}")
+        reader = _feed(c).read(seq)
         response = reader.response(max(0.1, deadline - time.monotonic())).expect(200)
         reader.close()
         try:
@@ -410,37 +372,30 @@ def _changes(c: Channel, kind: str, start: int, within_s: float) -> list[dict[st
     return seen
 
 
-def _feed_head(target: Target) -> int:
-    return target.ask("GET", f"{target.base}/{wire.CHANGEFEED}/next").expect(200).number(wire.LATEST)
-
-
 class Changefeed(Group, section="2. Routes"):
     def tells_of_new_channels(self, c: Channel) -> None:
         """`GET /_changes/{seq}` tells of each new channel as `{"added": [name]}`."""
-        start = _feed_head(c.target)
+        start = _feed(c).next_seq()
         c.create()
         _changes(c, "added", start, AT_ONCE_S)
 
     @needs(*QUICK)
     def tells_of_removed_channels(self, c: Channel) -> None:
         """`GET /_changes/{seq}` tells of each channel that is gone as `{"removed": [name]}`, after its `added`."""
-        start = _feed_head(c.target)
-        c.create()
-        c.end()
+        start = _feed(c).next_seq()
+        c.create().end()
         seen = _changes(c, "removed", start, c.target.settings.channel_drain_s + AT_ONCE_S)
         check(any(c.name in change.get("added", []) for change in seen), "added before removed", seen)
 
     def is_waited_for_like_any_channel(self, c: Channel) -> None:
         """A GET of the changefeed's head waits for the next change."""
-        reader = c.target.send("GET", f"{c.target.base}/{wire.CHANGEFEED}/-1")
-        c.target.settle()
+        reader = _feed(c).waiting(-1)
         c.create()
         change = json.loads(reader.expect(200).body)
         check(bool(change.get("added") or change.get("removed")), "a change", change)
 
     def is_not_written_by_others(self, c: Channel) -> None:
         """A client that writes to the changefeed gets 403."""
-        path = f"{c.target.base}/{wire.CHANGEFEED}"
-        c.target.ask("POST", f"{path}/-1", body=b"{}").refused(403)
-        c.target.ask("DELETE", path).refused(403)
-        c.target.ask("GET", f"{path}/next").expect(200)
+        _feed(c).post(-1, b"{}").refused(403)
+        _feed(c).ask("DELETE").refused(403)
+        _feed(c).get("next").expect(200)
