@@ -176,8 +176,8 @@ class Reader:
         """Compare a segment's place with those before it; returns whether it came for the first time."""
         if ordinal >= self.expected:
             self._shift = seq - ordinal
-            for hole in range(self.expected, ordinal):
-                self._holes[hole] = Fault.MISSING if ordinal - hole <= gap else Fault.SILENT
+            for missing in range(self.expected, ordinal):
+                self._holes[missing] = Fault.MISSING if ordinal - missing <= gap else Fault.SILENT
             self.expected = ordinal + 1
             return True
         hole = self._holes.pop(ordinal, None)

@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import IO, Any, Final
 
 import anyio
@@ -197,7 +198,7 @@ class Run:
         # Channels must exist before subscribers ask for them, and subscribers must wait before anything is published.
         for role in ROLES:
             self._tell(role, plan=asdict(self.plan))
-            if not await self._until(lambda role=role: self.ledger.faults or self._all(role, "ready"), START_S):
+            if not await self._until(partial(self._is_ready, role), START_S):
                 raise StressFailed(f"the worker processes are not ready after {START_S:.0f} s")
             self._check()
             for failures in self.ledger.examples.values():
@@ -212,10 +213,9 @@ class Run:
         await self._until(lambda: self._all("publish", "finished"), None)
         self._check()
         self.phase = "waiting for subscribers"
-        had = -1
-        while ledger.received.segments > had:  # as long as some of them make progress
-            had = ledger.received.segments
-            await self._until(lambda had=had: ledger.caught_up or ledger.received.segments > had, CATCH_UP_S)
+        progress = True
+        while progress and not ledger.caught_up:
+            progress = await self._until(partial(self._has_more, ledger.received.segments), CATCH_UP_S)
 
     async def _end(self) -> None:
         """End the channels, then the subscribers, then the processes, and the comparison."""
@@ -270,6 +270,12 @@ class Run:
 
     def _all(self, role: Role, state: str) -> bool:
         return all(worker.role != role or state in worker.states for worker in self.workers)
+
+    def _is_ready(self, role: Role) -> bool:
+        return self._all(role, "ready") or bool(self.ledger.faults)
+
+    def _has_more(self, than: int) -> bool:
+        return self.ledger.caught_up or self.ledger.received.segments > than
 
     @property
     def _broken(self) -> list[str]:
