@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import httpx
 import typer
@@ -182,7 +182,7 @@ def _finish(process: subprocess.Popen[str]) -> str:
     Raises:
         DemoFailed: it failed, or takes longer than :data:`STEP_S`.
     """
-    command = f"tricklecast {process.args[3]}"
+    command = f"tricklecast {cast('list[str]', process.args)[3]}"
     try:
         out, err = process.communicate(timeout=STEP_S)
     except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from tricklecast.app.tools import console
-from tricklecast.app.tools.stress.ledger import Fault, Latencies, Traffic
+from tricklecast.app.tools.stress.ledger import LATENCIES, Fault, Traffic
 from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, Plan
 from tricklecast.app.tools.stress.runner import Run
 from tricklecast.trickle import wire
@@ -177,10 +177,10 @@ def as_document(run: Run) -> dict[str, Any]:
         "examples": {fault.name.lower(): ledger.examples[fault] for fault in Fault if fault in ledger.examples},
         "latency_ms": {
             "void": run.bottlenecks,
-            "first_byte": ledger.first_byte.quantiles(),
-            "whole": ledger.whole.quantiles(),
+            "first_byte": ledger.latencies["first_byte"].quantiles(),
+            "whole": ledger.latencies["whole"].quantiles(),
         },
-        "behind_schedule_ms": ledger.behind.quantiles(),
+        "behind_schedule_ms": ledger.latencies["behind"].quantiles(),
         "workers": {name: asdict(health) for name, health in sorted(run.health.items())},
         "ok": not ledger.faults,
     }
@@ -200,29 +200,20 @@ def print_report(out: Console, run: Run) -> None:
         words += [f"{size(side.bytes / run.seconds)}/s"] if run.seconds else []
         words += [f"{side.counts[name]} {name}" for name in _ACTIVITY if side.counts[name]]
         out.print(f"{name:<11} {', '.join(words)}")
-    _print_latency(out, "first byte", ledger.first_byte, "from when a segment's first chunk was due to its arrival")
-    _print_latency(out, "whole", ledger.whole, "from when its last chunk was due to the arrival of its end")
-    _print_latency(out, "behind", ledger.behind, "delay of writing behind the schedule")
+    for name, latencies in ledger.latencies.items():
+        q = latencies.quantiles()
+        if q["samples"]:
+            figures = f"p50 {q['p50']:.1f}  p95 {q['p95']:.1f}  p99 {q['p99']:.1f}  max {q['max']:.1f} ms"
+            out.print(f"{name.replace('_', ' '):<11} {figures}", end="  ")
+            out.print(LATENCIES[name], style="dim")
+        else:
+            out.print(f"{name.replace('_', ' '):<11} no segment to tell by")
     for worker, health in sorted(run.health.items()):
         out.print(f"{worker}: {health.cpu:.0%} of a core, event loop {health.lag_ms:.1f} ms late (p99)", style="dim")
     if reasons := run.bottlenecks:
         out.print("THE TOOL WAS THE BOTTLENECK: the latencies above say nothing about the server", style="bold yellow")
         for reason in [*reasons, "use more --processes, another machine, or a smaller load"]:
             out.print(f"  {reason}", style="yellow")
-    _print_faults(out, run)
-
-
-def _print_latency(out: Console, name: str, latencies: Latencies, meaning: str) -> None:
-    q = latencies.quantiles()
-    if not q["samples"]:
-        out.print(f"{name:<11} no segment to tell by")
-        return
-    out.print(f"{name:<11} p50 {q['p50']:.1f}  p95 {q['p95']:.1f}  p99 {q['p99']:.1f}  max {q['max']:.1f} ms", end="  ")
-    out.print(meaning, style="dim")
-
-
-def _print_faults(out: Console, run: Run) -> None:
-    ledger = run.ledger
     if not ledger.faults:
         out.print(
             "no faults: every segment reached every subscriber once, in order, with the same bytes", style="green"

@@ -21,6 +21,12 @@ from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 
 from tricklecast.app.tools.stress.load import Comparison, Plan, Role, Segment
 
+LATENCIES: Final = {
+    "first_byte": "from when a segment's first chunk was due to its arrival",
+    "whole": "from when its last chunk was due to the arrival of its end",
+    "behind": "delay of writing behind the schedule",
+}
+
 EXAMPLES: Final = 5
 """Limit of examples for each kind of fault. All others are only counted."""
 
@@ -104,30 +110,21 @@ class News(Traffic):
     """What has happened in a worker process since its last report. It travels as JSON.
 
     Attributes:
-        behind, first_byte, whole: samples of the ledger's latencies, in microseconds.
+        samples: of the ledger's latencies, in microseconds.
         published: channels whose publisher is done, and the number of segments that it published, stored or not.
         waiting: number of segments that the subscribers of this process still wait for.
-        faults: what their names say.
     """
 
-    behind: list[int] = field(default_factory=list)
-    first_byte: list[int] = field(default_factory=list)
-    whole: list[int] = field(default_factory=list)
+    samples: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in LATENCIES})
     published: list[tuple[int, int]] = field(default_factory=list)
     waiting: int = 0
     faults: list[Finding] = field(default_factory=list)
 
 
 class Reader:
-    """The place of one subscriber in its channel, and the faults that show there.
-
-    Args:
-        plan: the run's parameters.
-        channel, number: of the subscriber.
-        found: is called with each fault.
+    """The place of one subscriber in its channel, and the faults that show there: it calls ``found`` with each.
 
     Attributes:
-        name: for people.
         expected: the ordinal after the newest received one.
     """
 
@@ -213,16 +210,14 @@ class Ledger:
         faults: number of each kind. The excused ones are added at the end.
         examples: the first places of each kind.
         published, received: the sums of both sides.
-        first_byte: from the time at which a segment's first chunk was due to its arrival at a subscriber.
-        whole: from the time at which its last chunk was due to the arrival of its end.
-        behind: the delay of writing behind the schedule, of each segment.
+        latencies: by their names in :data:`LATENCIES`.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.faults: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
         self.published, self.received = Traffic(), Traffic()
-        self.first_byte, self.whole, self.behind = Latencies(), Latencies(), Latencies()
+        self.latencies = {name: Latencies() for name in LATENCIES}
         self._plan = plan
         self._published: dict[int, int] = {}
         self._unstored: set[tuple[int, int]] = set()
@@ -236,9 +231,9 @@ class Ledger:
         side.segments += news.segments
         side.bytes += news.bytes
         side.counts.update(news.counts)
-        for name in ("first_byte", "whole", "behind"):
-            for us in getattr(news, name):
-                getattr(self, name).add(us)
+        for name, samples in news.samples.items():
+            for us in samples:
+                self.latencies[name].add(us)
         self._published.update(news.published)
         self._waiting[worker] = news.waiting
         for finding in map(Finding._make, news.faults):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -43,16 +43,10 @@ TICK_S: Final = 0.01
 class Command:
     """The command that started this process, as publishers and subscribers see it.
 
-    Args:
-        plan: the run's parameters.
-        out: messages to the command go there.
-
     Attributes:
         news: is sent with the next report.
         late: delays of chunks that only this process delayed.
-        tls, http: certificates to trust (``None`` for the system's), and a client that does.
-        go: is set when the command has named the time of the first segment.
-        go_ns: that time.
+        go: is set when the command has named the time of the first segment, ``go_ns``.
         closed: is set when the run has to end.
     """
 
@@ -68,7 +62,7 @@ class Command:
         self._out = out
         self._lag = Latencies()
         self._cpu = 0.0
-        self._clients: list[_Publisher] | list[_Subscriber] = []
+        self._clients: Sequence[_Publisher | _Subscriber] = ()
 
     def found(self, finding: Finding) -> None:
         """Report a fault."""
@@ -215,7 +209,7 @@ class _Publisher(_Client):
                     await sending.write(segment.chunk(number))
         except TrickleError as failure:
             error = str(failure)
-        self._command.news.behind.append(behind_ns // 1000)
+        self._command.news.samples["behind"].append(behind_ns // 1000)
         return error
 
     async def _confirm(self, sending: tricklecast.publisher.client.Segment, segment: Segment, error: str) -> None:
@@ -299,18 +293,16 @@ class _Subscriber(_Client):
             news.bytes += compared.size
             whole_ns = last_ns - go_ns - published.due_ns(-1)
             if whole_ns >= 0:  # after Ctrl-C publishers write the last segment ahead of the schedule
-                news.first_byte.append((first_ns - go_ns - published.due_ns(0)) // 1000)
-                news.whole.append(whole_ns // 1000)
+                news.samples["first_byte"].append((first_ns - go_ns - published.due_ns(0)) // 1000)
+                news.samples["whole"].append(whole_ns // 1000)
 
 
 async def serve(role: Role, process: int, heard: IO[bytes], out: IO[bytes]) -> None:
     """Carry out the command's plan, and report.
 
     Args:
-        role: of this process.
-        process: its number among those with this role, from 0.
-        heard: messages from the command.
-        out: messages to the command.
+        role, process: the clients that it runs, and its number among the processes with this role.
+        heard, out: messages from the command, and to it.
     """
     async with aclosing(messages(heard)) as said:
         async for message in said:

@@ -110,7 +110,7 @@ def result(health: Health) -> Run:
     run.health["publishing process 1"] = health
     missing = Finding(Fault.MISSING, 0, 1, "segment 1, subscriber 0 of stress-x-0")
     run.ledger.add("a", "publish", News(2, 40, 2, published=[(0, 2)]))
-    news = News(1, 20, first_byte=[4000], whole=[6000], faults=[missing])
+    news = News(1, 20, samples={"first_byte": [4000], "whole": [6000]}, faults=[missing])
     news.counts.update(requests=5, retries=1, segments=1)
     run.ledger.add("b", "subscribe", news)
     run.ledger.close()

@@ -81,14 +81,20 @@ def test_all_is_well() -> None:
     side.news.counts.update(requests=6)
     # News travel as JSON.
     ledger.add("a", "subscribe", News(**json.loads(json.dumps(vars(side.news)))))
-    sent = News(segments=5, bytes=5000, wanted=5, published=[(0, 5)], behind=[1000], first_byte=[2000], whole=[3000])
+    sent = News(
+        segments=5,
+        bytes=5000,
+        wanted=5,
+        published=[(0, 5)],
+        samples={"behind": [1000], "first_byte": [2000], "whole": [3000]},
+    )
     ledger.add("b", "publish", News(**json.loads(json.dumps(vars(sent)))))
     ledger.close()
     assert not ledger.faults
     assert (ledger.published.segments, ledger.published.bytes) == (5, 5000)
     assert (ledger.received.segments, ledger.received.wanted, ledger.received.counts["requests"]) == (5, 5, 6)
-    maxima = [latencies.quantiles()["max"] for latencies in (ledger.behind, ledger.first_byte, ledger.whole)]
-    assert maxima == [1.0, 2.0, 3.0]
+    maxima = [latencies.quantiles()["max"] for latencies in ledger.latencies.values()]
+    assert maxima == [2.0, 3.0, 1.0]
 
 
 def test_missing() -> None:
