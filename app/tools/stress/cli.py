@@ -181,7 +181,7 @@ def as_document(run: Run) -> dict[str, Any]:
             "whole": ledger.latencies["whole"].quantiles(),
         },
         "behind_schedule_ms": ledger.latencies["behind"].quantiles(),
-        "workers": {name: asdict(health) for name, health in sorted(run.health.items())},
+        "workers": {name: None if health is None else asdict(health) for name, health in run.health.items()},
         "ok": not ledger.faults,
     }
 
@@ -208,8 +208,9 @@ def print_report(out: Console, run: Run) -> None:
             out.print(LATENCIES[name], style="dim")
         else:
             out.print(f"{name.replace('_', ' '):<11} no segment to tell by")
-    for worker, health in sorted(run.health.items()):
-        out.print(f"{worker}: {health.cpu:.0%} of a core, event loop {health.lag_ms:.1f} ms late (p99)", style="dim")
+    for name, health in run.health.items():
+        if health is not None:
+            out.print(f"{name}: {health.cpu:.0%} of a core, event loop {health.lag_ms:.1f} ms late (p99)", style="dim")
     if reasons := run.bottlenecks:
         out.print("THE TOOL WAS THE BOTTLENECK: the latencies above say nothing about the server", style="bold yellow")
         for reason in [*reasons, "use more --processes, another machine, or a smaller load"]:

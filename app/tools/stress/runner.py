@@ -132,7 +132,7 @@ class Run:
     """A run and, when it is over, its result.
 
     Attributes:
-        health: of each worker process, by its name, when it has ended.
+        health: of each worker process, by its name; ``None`` until it has ended, and if it broke.
         phase: the present step, for people.
         seconds: its duration, from when the first segment was due until all subscribers had everything.
     """
@@ -141,7 +141,7 @@ class Run:
         self.plan: Final = plan
         self.ledger = Ledger(plan)
         self.workers: list[Worker] = []
-        self.health: dict[str, Health] = {}
+        self.health: dict[str, Health | None] = {}
         self.phase = "starting"
         self.interrupted = False
         self.seconds = 0.0
@@ -153,7 +153,7 @@ class Run:
     @property
     def bottlenecks(self) -> list[str]:
         """Reasons why the latencies say more about this command than about the server."""
-        return [line for name, health in self.health.items() for line in health.bottlenecks(name)]
+        return [line for name, health in self.health.items() if health for line in health.bottlenecks(name)]
 
     async def carry_out(self) -> None:
         """Run to the end, or until cancelled. In both cases it ends the channels and leaves no process behind.
@@ -177,6 +177,7 @@ class Run:
             for number in range(len(self.plan.clients(role))):
                 worker = Worker(role, number, self._module)
                 self.workers.append(worker)
+                self.health[worker.name] = None
                 self._listeners.append(asyncio.create_task(self._listen(worker)))
         # Channels must exist before subscribers ask for them, and subscribers must wait before anything is published.
         for role in ROLES:
@@ -263,7 +264,7 @@ class Run:
 
     @property
     def _broken(self) -> list[str]:
-        return [worker.name for worker in self.workers if "ended" in worker.states and worker.name not in self.health]
+        return [worker.name for worker in self.workers if "ended" in worker.states and not self.health[worker.name]]
 
     def _check(self) -> None:
         for name in self._broken:
