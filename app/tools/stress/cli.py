@@ -1,37 +1,41 @@
-"""``tricklecast stress``: publishes and subscribes at once, and compares both sides."""
+"""``tricklecast stress``: publishes and subscribes at once, compares both sides, and reports."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-import ssl
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from secrets import randbelow, token_hex
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
 
 from tricklecast.app.tools import console
-from tricklecast.app.tools.stress.load import CONTENT_TYPE, MARKER_BYTES, Load
-from tricklecast.app.tools.stress.report import as_document, print_report, progress
-from tricklecast.app.tools.stress.runner import Plan, Run, StressFailed
+from tricklecast.app.tools.stress.ledger import LATENCIES, Fault, Traffic
+from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, Plan
+from tricklecast.app.tools.stress.runner import Run
 from tricklecast.trickle import wire
-from tricklecast.trickle.errors import ConnectionLost, InvalidInput
+from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
-from tricklecast.trickle.terminal import parse_duration, parse_size
+from tricklecast.trickle.terminal import CaFile, checked, count, parse_duration, parse_size, size, tls_context
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 EXIT_FAULTS: Final = 1
 
-CONNECT_S: Final = 10.0
-"""How long the server may take for each step of its first answer."""
+VERSION: Final = 1
+"""Of the JSON document."""
 
 STARTS: Final = ("0", "next", "current", "earliest")
 """Subscribers connect before the first segment is published, so all of these mean segment 0, by different requests."""
 
-T = TypeVar("T")
+_ACTIVITY: Final = ("requests", "retries", "resumed", "dropped", "lost", "missed", "truncated", "broken", "refreshes")
+"""The numbers among the libraries' statistics that the report shows. The JSON has all of them."""
 
 
 async def stress(
@@ -57,9 +61,7 @@ async def stress(
         int, typer.Option(min=1, max=256, help="Processes that publish, and as many that subscribe.")
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates (PEM) that an https server is checked against.", dir_okay=False)
-    ] = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Publish and subscribe at once, and compare every byte.
 
@@ -67,29 +69,22 @@ async def stress(
     Ctrl-C. It reports segments that are missing, doubled, reordered or different, latencies, and whether the command
     itself was the bottleneck. Exit code: 0 no fault, 1 faults, 2 wrong usage, 130 after Ctrl-C.
     """
-    every_s = _checked(parse_duration, segment_every, "--segment-every")
-    smallest, largest = _checked(parse_sizes, segment_bytes, "--segment-bytes")
+    every_s = checked("--segment-every", parse_duration, segment_every)
+    smallest, largest = checked("--segment-bytes", parse_sizes, segment_bytes)
     load = Load(
         seed=randbelow(1 << 32) if seed is None else seed,
         channels=publishers,
-        segments=segments_in(_checked(parse_duration, for_, "--for"), every_s),
+        segments=segments_in(checked("--for", parse_duration, for_), every_s),
         every_s=every_s,
         smallest=smallest,
         largest=largest,
-        chunk_bytes=_checked(parse_size, chunk_bytes, "--chunk-bytes"),
+        chunk_bytes=checked("--chunk-bytes", parse_size, chunk_bytes),
     )
-    if start not in STARTS:
-        raise typer.BadParameter(f"one of {', '.join(STARTS)}", param_hint="--start")
-    base = _checked(base_url, url, "URL")
-    if ca_file is not None:
-        _checked(_certificates, str(ca_file), "--ca-file")
-    plan = Plan(base, token_hex(3), load, subscribers, processes, start, str(ca_file or ""))
-    await _reach(plan)
-    await _run(plan, as_json=as_json)
-
-
-async def _run(plan: Plan, *, as_json: bool) -> None:
-    run = Run(plan)
+    checked("--start", STARTS.index, start, f"one of {', '.join(STARTS)}")
+    checked("--ca-file", tls_context, ca_file)
+    run = Run(
+        Plan(checked("URL", base_url, url), token_hex(3), load, subscribers, processes, start, str(ca_file or ""))
+    )
     try:
         with progress(console(stderr=True), run):
             await run.carry_out()
@@ -99,37 +94,6 @@ async def _run(plan: Plan, *, as_json: bool) -> None:
     _show(run, as_json=as_json)
     if run.ledger.faults:
         raise typer.Exit(EXIT_FAULTS)
-
-
-def _show(run: Run, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(as_document(run), indent=1))
-    else:
-        print_report(console(), run)
-
-
-async def _reach(plan: Plan) -> None:
-    """Create a channel and end it, so that a wrong URL costs one line and not a table of faults.
-
-    Raises:
-        ConnectionLost: no server answers.
-        StressFailed: it is no trickle server, or it refuses the channel.
-    """
-    import httpx  # --help must not wait for it
-
-    url, shown = f"{plan.base}/{plan.channel('probe')}", wire.redacted(plan.base)
-    verify = ssl.create_default_context(cafile=plan.ca_file) if plan.ca_file else True
-    try:
-        async with httpx.AsyncClient(verify=verify, timeout=CONNECT_S) as client:
-            answer = await client.post(url, headers={wire.EXPECT_CONTENT: CONTENT_TYPE})
-            if answer.is_success:
-                await client.delete(url)
-    except httpx.HTTPError as error:
-        raise ConnectionLost(detail=f"{shown} cannot be reached: {error or type(error).__name__}") from None
-    if not answer.is_success:
-        raise StressFailed(
-            f"{shown} creates no channels: HTTP {answer.status_code}. Is that a trickle server, and its base path?"
-        )
 
 
 def parse_sizes(text: str) -> tuple[int, int]:
@@ -161,15 +125,103 @@ def segments_in(for_s: float, every_s: float) -> int:
     return max(1, math.ceil(for_s / every_s - 1e-9))
 
 
-def _checked(parse: Callable[[str], T], text: str, option: str) -> T:
-    try:
-        return parse(text)
-    except InvalidInput as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+@contextmanager
+def progress(out: Console, run: Run) -> Iterator[None]:
+    """Show a line with the progress while the block runs, on a terminal only."""
+    if not out.is_terminal:
+        yield
+        return
+    from rich.live import Live
+
+    with Live(get_renderable=lambda: progress_line(run), console=out, transient=True):
+        yield
 
 
-def _certificates(path: str) -> None:
-    try:
-        ssl.create_default_context(cafile=path)
-    except OSError as error:  # SSLError included
-        raise InvalidInput(f"cannot read certificates from {path}: {error.strerror}") from None
+def progress_line(run: Run) -> str:
+    """The progress of a run in one line."""
+    ledger, load = run.ledger, run.plan.load
+    total = load.segments * load.channels
+    return (
+        f"{run.phase}: {ledger.published.wanted} of {total} segments published, {ledger.received.segments} of"
+        f" {total * run.plan.subscribers} received, {count(ledger.faults.total(), 'fault')}"
+    )
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(as_document(run), indent=1))
+    else:
+        print_report(console(), run)
+
+
+def as_document(run: Run) -> dict[str, Any]:
+    """The result as JSON holds it; docs/reference/stress.md describes it."""
+    plan, ledger = run.plan, run.ledger
+
+    def traffic(side: Traffic) -> dict[str, Any]:
+        return {**vars(side), "bytes_per_s": round(side.bytes / run.seconds) if run.seconds else 0}
+
+    return {
+        "version": VERSION,
+        "url": wire.redacted(plan.base),
+        "publishers": plan.load.channels,
+        "subscribers": plan.subscribers,
+        "processes": plan.processes,
+        "start": plan.start,
+        "load": asdict(plan.load),
+        "interrupted": run.interrupted,
+        "seconds": round(run.seconds, 3),
+        "published": traffic(ledger.published),
+        "received": traffic(ledger.received),
+        "faults": {fault.name.lower(): ledger.faults[fault] for fault in Fault},
+        "examples": {fault.name.lower(): ledger.examples[fault] for fault in Fault if fault in ledger.examples},
+        "latency_ms": {
+            "void": run.bottlenecks,
+            "first_byte": ledger.latencies["first_byte"].quantiles(),
+            "whole": ledger.latencies["whole"].quantiles(),
+        },
+        "behind_schedule_ms": ledger.latencies["behind"].quantiles(),
+        "workers": {name: None if health is None else asdict(health) for name, health in run.health.items()},
+        "ok": not ledger.faults,
+    }
+
+
+def print_report(out: Console, run: Run) -> None:
+    """Print the result for people."""
+    plan, ledger, load = run.plan, run.ledger, run.plan.load
+    publishers, subscribers = count(load.channels, "publisher"), count(plan.subscribers, "subscriber")
+    out.print(
+        f"{publishers}, {'each ' if load.channels > 1 else ''}with {subscribers} on {plan.base},"
+        f" {run.seconds:.1f} s{', interrupted' if run.interrupted else ''} (seed {load.seed})",
+        style="bold",
+    )
+    for name, side in (("published", ledger.published), ("received", ledger.received)):
+        words = [f"{side.segments} of {count(side.wanted, 'segment')}", size(side.bytes)]
+        words += [f"{size(side.bytes / run.seconds)}/s"] if run.seconds else []
+        words += [f"{side.counts[name]} {name}" for name in _ACTIVITY if side.counts[name]]
+        out.print(f"{name:<11} {', '.join(words)}")
+    for name, latencies in ledger.latencies.items():
+        q = latencies.quantiles()
+        if q["samples"]:
+            figures = f"p50 {q['p50']:.1f}  p95 {q['p95']:.1f}  p99 {q['p99']:.1f}  max {q['max']:.1f} ms"
+            out.print(f"{name.replace('_', ' '):<11} {figures}", end="  ")
+            out.print(LATENCIES[name], style="dim")
+        else:
+            out.print(f"{name.replace('_', ' '):<11} no segment to tell by")
+    for name, health in run.health.items():
+        if health is not None:
+            out.print(f"{name}: {health.cpu:.0%} of a core, event loop {health.lag_ms:.1f} ms late (p99)", style="dim")
+    if reasons := run.bottlenecks:
+        out.print("THE TOOL WAS THE BOTTLENECK: the latencies above say nothing about the server", style="bold yellow")
+        for reason in [*reasons, "use more --processes, another machine, or a smaller load"]:
+            out.print(f"  {reason}", style="yellow")
+    if not ledger.faults:
+        out.print(
+            "no faults: every segment reached every subscriber once, in order, with the same bytes", style="green"
+        )
+    for fault in Fault:
+        if number := ledger.faults[fault]:
+            out.print(f"{fault}: {number}", style="bold red", end=" ")
+            out.print(f"— {fault.meaning}")
+            for where in ledger.examples[fault]:
+                out.print(f"    {where}", style="dim")

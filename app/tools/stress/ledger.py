@@ -1,44 +1,37 @@
 """The comparison of what publishers sent with what subscribers received. It has no clock and does no I/O.
 
-Records of different processes come in any order. Those of one publisher or one subscriber come in the order of events.
-The ledger forgets a segment when all subscribers of its channel are past it. So memory grows with the distance between
-the slowest subscriber and its publisher, and with the number of faults, not with the length of the run.
+A :class:`Reader` follows one subscriber in a worker process. The :class:`Ledger` of the command adds up the news of all
+workers. Some faults of subscribers count only if the server has stored the segment; the ledger decides that at the end,
+since the news of different processes come in any order. So memory grows with the number of faults, not with the length
+of the run.
 
-The ledger knows a segment by its ordinal, which is written into it (:class:`~.load.Marker`), and not by its seq. So the
-same bytes under two seqs are a doubled segment, and two swapped segments are reordered.
+A segment is known by its ordinal, which is written into it, and not by its seq. So the same bytes under two seqs are a
+doubled segment, and two swapped segments are reordered.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
-from typing import Final
+from enum import StrEnum
+from typing import Final, NamedTuple
 
 from hdrh.histogram import HdrHistogram  # type: ignore[import-untyped]
 
-from tricklecast.app.tools.stress.messages import Left, Received, Record, Sent
+from tricklecast.app.tools.stress.load import Comparison, Plan, Role, Segment
+
+LATENCIES: Final = {
+    "first_byte": "from when a segment's first chunk was due to its arrival",
+    "whole": "from when its last chunk was due to the arrival of its end",
+    "behind": "delay of writing behind the schedule",
+}
 
 EXAMPLES: Final = 5
 """Limit of examples for each kind of fault. All others are only counted."""
 
-MAX_REPORTED: Final = 1_000_000
-"""Limit of missed segments that a subscriber may report at once: a faulty server must not fill the memory."""
-
 _MAX_US: Final = 3_600_000_000
 _DIGITS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Quantiles:
-    """Quantiles of durations, in milliseconds; all 0 without samples."""
-
-    samples: int
-    p50: float
-    p95: float
-    p99: float
-    max: float
 
 
 class Latencies:
@@ -47,16 +40,15 @@ class Latencies:
     def __init__(self) -> None:
         self._histogram = HdrHistogram(1, _MAX_US, _DIGITS)
 
-    def add(self, ns: int) -> None:
-        """Count a duration in nanoseconds. One below 0 counts as 0, since clocks of two processors may differ."""
-        self._histogram.record_value(min(max(0, ns // 1000), _MAX_US))
+    def add(self, us: int) -> None:
+        """Count a duration in microseconds. One below 0 counts as 0, since clocks of two processors may differ."""
+        self._histogram.record_value(min(max(0, us), _MAX_US))
 
-    def quantiles(self) -> Quantiles:
-        """The quantiles of all durations so far."""
-        values = self._histogram.get_percentile_to_value_dict([50, 95, 99])
-        samples, largest = self._histogram.get_total_count(), self._histogram.max_value
-        p50, p95, p99 = (min(values.get(percent, 0), largest) / 1000 for percent in (50, 95, 99))
-        return Quantiles(samples, p50, p95, p99, largest / 1000)
+    def quantiles(self) -> dict[str, float]:
+        """The number of durations so far, and their quantiles in milliseconds: all 0 without durations."""
+        values, largest = self._histogram.get_percentile_to_value_dict([50, 95, 99]), self._histogram.max_value
+        quantiles = {f"p{percent}": min(values.get(percent, 0), largest) / 1000 for percent in (50, 95, 99)}
+        return {"samples": self._histogram.get_total_count(), **quantiles, "max": largest / 1000}
 
 
 class Fault(StrEnum):
@@ -84,167 +76,17 @@ class Fault(StrEnum):
     SUBSCRIBER_FAILED = "subscriber failed", "it gave up before the end of its channel, or did not reach it in time"
 
 
-class Faults:
-    """Counts faults, and keeps the first examples of each kind."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[Fault] = Counter()
-        self.examples: dict[Fault, list[str]] = {}
-
-    def add(self, fault: Fault, where: str) -> None:
-        """Count a fault.
-
-        Args:
-            fault: its kind.
-            where: the segment, its channel and its subscriber, for people.
-        """
-        self.counts[fault] += 1
-        known = self.examples.setdefault(fault, [])
-        if len(known) < EXAMPLES:
-            known.append(where)
-
-    def __bool__(self) -> bool:
-        return bool(self.counts)
+EXCUSED: Final = (Fault.SILENT, Fault.MISSING, Fault.TRUNCATED, Fault.BROKEN)
+"""No faults if the server does not have the segment whole: that is one already."""
 
 
-class Place(Enum):
-    """The place of a received segment among those before it."""
+class Finding(NamedTuple):
+    """A fault, its segment, and its place for people."""
 
-    IN_ORDER = "after all of them"
-    LATE = "a later segment came first"
-    REPEATED = "it came before"
-
-
-class _Subscriber:
-    """The position of a subscriber in its channel.
-
-    Args:
-        name: for people.
-
-    Attributes:
-        expected: the ordinal after the newest received one.
-        holes: older ordinals that have not come.
-        gone: it reads no more.
-        failed: an error ended it.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.expected = 0
-        self.holes: set[int] = set()
-        self.gone = False
-        self.failed = False
-        self._reported: list[range] = []
-        self._last_seq = -1
-
-    def received(self, seq: int, gap: int) -> None:
-        """A segment came, and the library reported this number of missed segments before it."""
-        self._report(max(0, seq - min(gap, MAX_REPORTED)), seq)
-        self._last_seq = seq
-
-    def place(self, ordinal: int) -> Place:
-        """Note the segment with this ordinal, and return its place."""
-        if ordinal >= self.expected:
-            self.holes.update(range(self.expected, ordinal))
-            self.expected = ordinal + 1
-            return Place.IN_ORDER
-        if ordinal in self.holes:
-            self.holes.remove(ordinal)
-            return Place.LATE
-        return Place.REPEATED
-
-    def leave(self, missed: int, *, failed: bool) -> None:
-        """The subscriber has ended.
-
-        Args:
-            missed: number of segments after the last received one that the library reported as missed.
-            failed: an error ended it.
-        """
-        self._report(self._last_seq + 1, self._last_seq + 1 + min(missed, MAX_REPORTED))
-        self.gone, self.failed = True, failed
-
-    def reported(self) -> set[int]:
-        """The seqs that the library reported as missed."""
-        return {seq for reported in self._reported for seq in reported}
-
-    def _report(self, first: int, end: int) -> None:
-        if first < end:
-            self._reported.append(range(first, end))
-
-
-class _Channel:
-    """One channel.
-
-    Args:
-        name: for people.
-        subscribers: number of its subscribers.
-
-    Attributes:
-        subscribers: its subscribers.
-        sent: the publisher's records that some subscribers are not past, by ordinal.
-        failed: ordinals that the server does not store.
-        count: one more than the newest ordinal that the publisher has reported.
-    """
-
-    def __init__(self, name: str, subscribers: int) -> None:
-        self.name = name
-        self.subscribers = [_Subscriber(f"subscriber {number} of {name}") for number in range(subscribers)]
-        self.sent: dict[int, Sent] = {}
-        self.failed: set[int] = set()
-        self.count = 0
-        self._early: dict[int, list[Received]] = {}
-        self._forgotten = 0
-        # Pairs (ordinal, seq - ordinal from there on). The difference changes when a publisher loses its position.
-        self._shifts: list[tuple[int, int]] = [(0, 0)]
-
-    def add(self, sent: Sent) -> list[Received]:
-        """Note the publisher's record of a segment; returns the subscribers' records that came before it."""
-        self.count = max(self.count, sent.ordinal + 1)
-        if not self.is_forgotten(sent.ordinal):
-            self.sent[sent.ordinal] = sent
-        if sent.error:
-            self.failed.add(sent.ordinal)
-        if sent.seq >= 0 and self.seq(sent.ordinal) != sent.seq:
-            self._shifts.append((sent.ordinal, sent.seq - sent.ordinal))
-            self._shifts.sort()
-        return self._early.pop(sent.ordinal, [])
-
-    def keep(self, ordinal: int, received: Received) -> None:
-        """Keep a subscriber's record until the publisher's record of the segment comes."""
-        self._early.setdefault(ordinal, []).append(received)
-
-    def early(self) -> Iterator[Received]:
-        """The kept records of subscribers."""
-        return (received for records in self._early.values() for received in records)
-
-    def seq(self, ordinal: int) -> int:
-        """The seq of a published segment, by the records so far."""
-        return ordinal + next(shift for begins, shift in reversed(self._shifts) if begins <= ordinal)
-
-    def ordinal(self, seq: int) -> int:
-        """The ordinal of a published segment, by the records so far."""
-        return next((seq - shift for begins, shift in reversed(self._shifts) if begins <= seq - shift), seq)
-
-    def is_used(self, seq: int) -> bool:
-        """Whether a segment was published under this seq. A publisher that loses its position skips some."""
-        ordinal = self.ordinal(seq)
-        return ordinal < self.count and self.seq(ordinal) == seq
-
-    def is_forgotten(self, ordinal: int) -> bool:
-        """Whether the ledger has dropped the publisher's record."""
-        return ordinal < self._forgotten
-
-    def forget(self) -> None:
-        """Drop the publisher's records that all subscribers are past."""
-        slowest = min((reader.expected for reader in self.subscribers if not reader.gone), default=self.count)
-        end = min(slowest, self.count)
-        for ordinal in range(self._forgotten, end):
-            self.sent.pop(ordinal, None)
-        self._forgotten = max(self._forgotten, end)
-
-    def ahead(self, reader: _Subscriber) -> Iterator[int]:
-        """The ordinals of stored segments after the newest one that a subscriber has."""
-        return (ordinal for ordinal in range(reader.expected, self.count) if ordinal not in self.failed)
+    fault: str
+    channel: int
+    ordinal: int
+    where: str
 
 
 @dataclass
@@ -260,141 +102,163 @@ class Traffic:
     segments: int = 0
     bytes: int = 0
     wanted: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
-    def add_counts(self, counts: dict[str, int]) -> None:
-        """Add one library's statistics."""
-        for name, number in counts.items():
-            self.counts[name] = self.counts.get(name, 0) + number
+
+@dataclass
+class News(Traffic):
+    """What has happened in a worker process since its last report. It travels as JSON.
+
+    Attributes:
+        samples: of the ledger's latencies, in microseconds.
+        published: channels whose publisher is done, and the number of segments that it published, stored or not.
+        waiting: number of segments that the subscribers of this process still wait for.
+    """
+
+    samples: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in LATENCIES})
+    published: list[tuple[int, int]] = field(default_factory=list)
+    waiting: int = 0
+    faults: list[Finding] = field(default_factory=list)
+
+
+class Reader:
+    """The place of one subscriber in its channel, and the faults that show there: it calls ``found`` with each.
+
+    Attributes:
+        expected: the ordinal after the newest received one.
+    """
+
+    def __init__(self, plan: Plan, channel: int, number: int, found: Callable[[Finding], None]) -> None:
+        self.name = f"subscriber {number} of {plan.channel(channel)}"
+        self.expected = 0
+        self._plan = plan
+        self._channel = channel
+        self._found = found
+        self._newest_seq = -1
+        self._shift = 0  # seq - ordinal of the newest segment: it changes when a publisher loses its position
+        self._holes: dict[int, Fault] = {}
+
+    def received(self, seq: int, gap: int, compared: Comparison, flaw: Fault | None = None) -> bool:
+        """Note a segment; returns whether it came as it was published, and for the first time.
+
+        Args:
+            seq: the seq under which the server delivered it.
+            gap: number of segments before it that the library reported as missed.
+            compared: its bytes.
+            flaw: the library's judgement of it: truncated or broken.
+        """
+        for came in range(max(0, seq - gap), min(seq, self._newest_seq + 1)):
+            self._add(Fault.FALSE_GAP, came - self._shift, came)
+        self._newest_seq = seq
+        if not compared.size and flaw is None:
+            return False  # an empty segment; if it was published with bytes, it counts as missing in the end
+        # A segment without a marker is in the place of its seq.
+        ordinal = seq - self._shift if compared.segment is None else compared.segment.ordinal
+        if not 0 <= ordinal < self._plan.load.segments:
+            self._add(Fault.DIFFERING, ordinal, seq, ": no such segment is published")
+            return False
+        if not self._place(ordinal, seq, gap):
+            return False
+        if compared.same and flaw is None:
+            return True
+        size, wanted = compared.size, Segment(self._plan.load, self._channel, ordinal).size
+        if flaw is not None:
+            self._add(flaw, ordinal, seq, f": {size} of {wanted} bytes")
+        else:
+            detail = f"{size} bytes for {wanted}" if size != wanted else f"{wanted} bytes"
+            self._add(Fault.DIFFERING, ordinal, seq, f": {detail}")
+        return False
+
+    def _place(self, ordinal: int, seq: int, gap: int) -> bool:
+        """Compare a segment's place with those before it; returns whether it came for the first time."""
+        if ordinal >= self.expected:
+            self._shift = seq - ordinal
+            for missing in range(self.expected, ordinal):
+                self._holes[missing] = Fault.MISSING if ordinal - missing <= gap else Fault.SILENT
+            self.expected = ordinal + 1
+            return True
+        hole = self._holes.pop(ordinal, None)
+        self._add(Fault.DOUBLED if hole is None else Fault.REORDERED, ordinal, seq)
+        if hole is Fault.MISSING:
+            self._add(Fault.FALSE_GAP, ordinal, ordinal + self._shift)
+        return hole is not None
+
+    def leave(self, missed: int, ns: int, *, failed: bool) -> None:
+        """The run has ended: report all segments that have not come.
+
+        Args:
+            missed: number of segments after the newest received one that the library reported as missed.
+            ns: the time, in nanoseconds after the start. Segments that begin later have not been published.
+            failed: an error ended the subscriber earlier, which reports all that is missing after it.
+        """
+        for ordinal in range(self.expected, self._plan.load.segments):
+            if self._plan.load.begins_ns(self._channel, ordinal) > ns:
+                break
+            known = failed or ordinal < self.expected + missed
+            self._holes[ordinal] = Fault.MISSING if known else Fault.SILENT
+        for ordinal, fault in self._holes.items():
+            self._add(fault, ordinal, ordinal + self._shift)
+
+    def _add(self, fault: Fault, ordinal: int, seq: int, detail: str = "") -> None:
+        self._found(Finding(fault, self._channel, ordinal, f"segment {seq}, {self.name}{detail}"))
 
 
 class Ledger:
     """The comparison of one run.
 
-    Args:
-        channels: names of the channels, in the order of their numbers.
-        subscribers: number of subscribers of each.
-        segments: limit of segments on each.
-
     Attributes:
-        faults: the faults so far.
+        faults: number of each kind. The excused ones are added at the end.
+        examples: the first places of each kind.
         published, received: the sums of both sides.
-        first_byte: from the time at which a segment's first chunk was due to its arrival at a subscriber.
-        whole: from the time at which its last chunk was due to the arrival of its end.
-        behind: the delay of writing behind the schedule.
+        latencies: by their names in :data:`LATENCIES`.
     """
 
-    def __init__(self, channels: list[str], subscribers: int, segments: int) -> None:
-        self._segments = segments
-        self._channels = [_Channel(name, subscribers) for name in channels]
-        self.faults = Faults()
+    def __init__(self, plan: Plan) -> None:
+        self.faults: Counter[str] = Counter()
+        self.examples: dict[str, list[str]] = {}
         self.published, self.received = Traffic(), Traffic()
-        self.first_byte, self.whole, self.behind = Latencies(), Latencies(), Latencies()
+        self.latencies = {name: Latencies() for name in LATENCIES}
+        self._plan = plan
+        self._published: dict[int, int] = {}
+        self._unstored: set[tuple[int, int]] = set()
+        self._waiting: dict[str, int] = {}
+        self._doubtful: list[Finding] = []
 
-    def add(self, record: Record) -> None:
-        """Take one record in."""
-        channel = self._channels[record.channel]
-        match record:
-            case Sent():
-                self._sent(channel, record)
-            case Received():
-                self._received(channel, channel.subscribers[record.number], record)
-            case Left():
-                self._left(channel, record)
+    def add(self, worker: str, role: Role, news: News) -> None:
+        """Take in the news of a worker process."""
+        side = self.published if role == "publish" else self.received
+        side.wanted += news.wanted
+        side.segments += news.segments
+        side.bytes += news.bytes
+        side.counts.update(news.counts)
+        for name, samples in news.samples.items():
+            for us in samples:
+                self.latencies[name].add(us)
+        self._published.update(news.published)
+        self._waiting[worker] = news.waiting
+        for finding in map(Finding._make, news.faults):
+            if finding.fault == Fault.UNPUBLISHED:
+                self._unstored.add((finding.channel, finding.ordinal))
+            if finding.fault in EXCUSED:
+                self._doubtful.append(finding)
+            else:
+                self._count(finding)
 
     @property
     def caught_up(self) -> bool:
-        """Whether all subscribers that still read have the newest stored segment."""
-        return all(
-            reader.gone or next(channel.ahead(reader), None) is None
-            for channel in self._channels
-            for reader in channel.subscribers
-        )
+        """Whether no subscriber waits for a segment."""
+        return not any(self._waiting.values())
 
     def close(self) -> None:
-        """Count the missing segments. No record may follow."""
-        for channel in self._channels:
-            for received in channel.early():
-                where = f"segment {received.seq} of {channel.name}: no publisher reported it"
-                self.faults.add(Fault.DIFFERING, where)
-            for reader in channel.subscribers:
-                self.received.wanted += channel.count - len(channel.failed)
-                self._settle(channel, reader)
+        """Count the missing and partial segments that the server has stored. No news may follow."""
+        for finding in self._doubtful:
+            place = (finding.channel, finding.ordinal)
+            if finding.ordinal < self._published.get(finding.channel, 0) and place not in self._unstored:
+                self._count(finding)
+        self.received.wanted = self._plan.subscribers * (sum(self._published.values()) - len(self._unstored))
 
-    def _sent(self, channel: _Channel, sent: Sent) -> None:
-        self.published.wanted += 1
-        self.behind.add(sent.behind_ns)
-        if sent.error:
-            which = f"segment {sent.seq}" if sent.seq >= 0 else "a segment"
-            self.faults.add(Fault.UNPUBLISHED, f"{which} of {channel.name}: {sent.error}")
-        else:
-            self.published.segments += 1
-            self.published.bytes += sent.size
-        for received in channel.add(sent):
-            self._compare(channel, received, sent)
-        channel.forget()
-
-    def _received(self, channel: _Channel, reader: _Subscriber, received: Received) -> None:
-        reader.received(received.seq, received.gap)
-        ordinal = received.ordinal
-        if ordinal < 0:
-            if not received.size and not received.flaw:
-                return  # an empty segment; if it was published with bytes, it counts as missing in the end
-            ordinal = channel.ordinal(received.seq)
-        if ordinal >= self._segments:
-            self.faults.add(Fault.DIFFERING, f"{_where(channel, received)}: no such segment is published")
-            return
-        match reader.place(ordinal):
-            case Place.REPEATED:
-                self.faults.add(Fault.DOUBLED, _where(channel, received))
-                return
-            case Place.LATE:
-                self.faults.add(Fault.REORDERED, _where(channel, received))
-        if (sent := channel.sent.get(ordinal)) is not None:
-            self._compare(channel, received, sent)
-        elif not channel.is_forgotten(ordinal):
-            channel.keep(ordinal, received)
-
-    def _compare(self, channel: _Channel, received: Received, sent: Sent) -> None:
-        if received.flaw:
-            if not sent.error:
-                flaw = Fault.BROKEN if received.flaw == "broken" else Fault.TRUNCATED
-                self.faults.add(flaw, f"{_where(channel, received)}: {received.size} of {sent.size} bytes")
-        elif received.digest != sent.digest:
-            detail = f"{received.size} bytes for {sent.size}" if received.size != sent.size else f"{sent.size} bytes"
-            self.faults.add(Fault.DIFFERING, f"{_where(channel, received)}: {detail}")
-        else:
-            self.received.segments += 1
-            self.received.bytes += received.size
-            self.first_byte.add(received.first_ns - sent.first_due_ns)
-            self.whole.add(received.last_ns - sent.last_due_ns)
-
-    def _left(self, channel: _Channel, left: Left) -> None:
-        if left.role == "publisher":
-            self.published.add_counts(left.counts)
-            if left.error:
-                self.faults.add(Fault.PUBLISHER_FAILED, f"publisher of {channel.name}: {left.error}")
-            return
-        self.received.add_counts(left.counts)
-        reader = channel.subscribers[left.number]
-        reader.leave(left.missed, failed=bool(left.error))
-        if left.error:
-            self.faults.add(Fault.SUBSCRIBER_FAILED, f"{reader.name}: {left.error}")
-
-    def _settle(self, channel: _Channel, reader: _Subscriber) -> None:
-        """Count the segments that one subscriber missed, and whether its library reported them."""
-        holes = (ordinal for ordinal in reader.holes - channel.failed if ordinal < channel.count)
-        missing = {channel.seq(ordinal) for ordinal in holes}
-        rest = {channel.seq(ordinal) for ordinal in channel.ahead(reader)}
-        failed = {channel.seq(ordinal) for ordinal in channel.failed}
-        reported = reader.reported()
-        for seq in sorted(missing | rest):
-            known = seq in reported or (reader.failed and seq in rest)
-            self.faults.add(Fault.MISSING if known else Fault.SILENT, f"segment {seq}, {reader.name}")
-        for seq in sorted(reported - missing - rest - failed):
-            if channel.is_used(seq):
-                self.faults.add(Fault.FALSE_GAP, f"segment {seq}, {reader.name}")
-
-
-def _where(channel: _Channel, received: Received) -> str:
-    return f"segment {received.seq}, {channel.subscribers[received.number].name}"
+    def _count(self, finding: Finding) -> None:
+        self.faults[finding.fault] += 1
+        examples = self.examples.setdefault(finding.fault, [])
+        if len(examples) < EXAMPLES:
+            examples.append(finding.where)

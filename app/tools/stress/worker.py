@@ -1,441 +1,316 @@
-"""A worker process of ``tricklecast stress``: ``python -m tricklecast.app.tools.stress.worker publish|subscribe``.
+"""A worker process of ``tricklecast stress``: ``python -m tricklecast.app.tools.stress.worker publish|subscribe N``.
 
-It runs publishers or subscribers, hashes each segment, reports each one to the command
-(:mod:`tricklecast.app.tools.stress.messages`), and measures whether it keeps up itself.
+It runs publishers or subscribers, compares each received byte, tells the command what has happened
+(:mod:`tricklecast.app.tools.stress.runner`), and measures whether it keeps up itself.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import asdict, fields
-from typing import Any, BinaryIO, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
 import anyio
-import anyio.to_thread
 import httpx
-from anyio.abc import TaskStatus
+import uvloop
 
 import tricklecast.publisher.client
 import tricklecast.subscriber.segment
-from tricklecast.app.tools.stress.ledger import Latencies
-from tricklecast.app.tools.stress.load import CONTENT_TYPE, MARKER_BYTES, Marker
-from tricklecast.app.tools.stress.messages import (
-    LINE_BYTES,
-    Client,
-    Health,
-    Left,
-    Orders,
-    Received,
-    Record,
-    Sent,
-    clock,
-    from_line,
-    to_line,
-    to_row,
-)
+from tricklecast.app.tools.stress.ledger import Fault, Finding, Latencies, News, Reader
+from tricklecast.app.tools.stress.load import CONTENT_TYPE, Comparison, Load, Plan, Role, Segment
+from tricklecast.app.tools.stress.runner import Health, messages, send
 from tricklecast.publisher.client import Publisher
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ConnectionLost, TrickleError, error_for
+from tricklecast.trickle.terminal import tls_context
 
-FLUSH_S: Final = 0.1
-"""Time between two writes of records: few enough writes, and the command's progress line is still current."""
+REPORT_S: Final = 0.1
+"""Time between two reports: few enough messages, and the command's progress line is still current."""
 
-BATCH: Final = 500
-"""Limit of records in one line, which keeps a line below 256 KiB."""
-
-MAX_UNWRITTEN: Final = 20_000
-"""Limit of records in memory (about 10 MB). Beyond it the publishers and subscribers wait."""
+LEAVE_S: Final = 10.0
+"""How long subscribers may take to reach the end of their channels, which the publishers end with the run."""
 
 TICK_S: Final = 0.01
 """Time between two measurements of the event loop's lag."""
 
 
-class Watch:
-    """Measures the share of a core that this process uses, and the lag of its event loop.
-
-    Args:
-        now: the clock of the run, in nanoseconds.
-        cpu: processor time of this process, in nanoseconds.
-    """
-
-    def __init__(self, now: Callable[[], int], cpu: Callable[[], int] = time.process_time_ns) -> None:
-        self._now = now
-        self._cpu = cpu
-        self._lag, self._late = Latencies(), Latencies()
-        self._began: tuple[int, int] | None = None
-        self._ended = (0, 0)
-
-    async def run(self, begins_ns: int, ends_ns: int) -> None:
-        """Measure between these two times of the run's clock. It may be cancelled."""
-        await anyio.sleep(max(0, begins_ns - self._now()) / 1e9)
-        self._began = self._ended = (self._now(), self._cpu())
-        while (before := self._now()) < ends_ns:
-            await anyio.sleep(TICK_S)
-            self._lag.add(self._now() - before - int(TICK_S * 1e9))
-            self._ended = (self._now(), self._cpu())
-
-    def woke(self, late_ns: int) -> None:
-        """Note the delay of a chunk that only this process delayed."""
-        self._late.add(late_ns)
-
-    def health(self) -> Health:
-        """The result so far."""
-        began, ended = self._began or (0, 0), self._ended
-        cpu = (ended[1] - began[1]) / max(1, ended[0] - began[0])
-        lag = self._lag.quantiles()
-        return Health(cpu, lag.p99, self._late.quantiles().p99, lag.samples)
-
-
 class Command:
     """The command that started this process, as publishers and subscribers see it.
 
-    Args:
-        out: messages to the command go there.
-
     Attributes:
-        now: the clock of the run, in nanoseconds.
-        watch: measures this process.
-        go: is set when the command has named the time of the first segment.
-        go_ns: that time.
+        news: is sent with the next report.
+        late: delays of chunks that only this process delayed.
+        go: is set when the command has named the time of the first segment, ``go_ns``.
         closed: is set when the run has to end.
     """
 
-    def __init__(self, out: BinaryIO) -> None:
-        self.now = clock()
-        self.watch = Watch(self.now)
+    def __init__(self, plan: Plan, out: IO[bytes]) -> None:
+        self.plan = plan
+        self.news = News()
+        self.late = Latencies()
+        self.tls = tls_context(Path(plan.ca_file) if plan.ca_file else None)
+        self.http = httpx.AsyncClient(verify=self.tls or True)
         self.go = anyio.Event()
         self.go_ns = 0
         self.closed = anyio.Event()
         self._out = out
-        self._rows: list[list[Any]] = []
-        self._written = anyio.Event()
-        self._messages: list[bytes] = []
+        self._lag = Latencies()
+        self._cpu = 0.0
+        self._clients: Sequence[_Publisher | _Subscriber] = ()
 
-    async def listen(self, lines: asyncio.StreamReader) -> None:
-        """Take the command's messages until they end."""
-        while line := await lines.readline():
-            self._start(from_line(line)["go"])
+    def found(self, finding: Finding) -> None:
+        """Report a fault."""
+        self.news.faults.append(finding)
+
+    def left(self, statistics: Any) -> None:
+        """Report the numbers among a library's statistics."""
+        numbers = {f.name: n for f in fields(statistics) if type(n := getattr(statistics, f.name)) is int}
+        self.news.counts.update(numbers)
+
+    async def run(self, role: Role, process: int, said: AsyncIterator[dict[str, Any]]) -> None:
+        """Run the clients of this process, and report until all of them have ended."""
+        kind = _Publisher if role == "publish" else _Subscriber
+        self._clients = [kind(self, channel, number) for channel, number in self.plan.clients(role)[process]]
+        async with self.http, anyio.create_task_group() as own:
+            own.start_soon(self._listen, said)
+            own.start_soon(self.measure)
+            own.start_soon(self._report_often)
+            async with anyio.create_task_group() as tasks:
+                for client in self._clients:
+                    tasks.start_soon(client.run)
+                    await client.ready.wait()
+                self._report(ready=True)
+                for client in self._clients:
+                    await client.finished.wait()
+                self._report(finished=True)
+            own.cancel_scope.cancel()
+        self._report(health=asdict(self.health()))
+
+    async def _listen(self, said: AsyncIterator[dict[str, Any]]) -> None:
+        async for message in said:
+            self.go_ns = message["go"]
+            self.go.set()
         self.closed.set()
-        if not self.go.is_set():
-            self._start(self.now())  # nobody may wait for a start that does not come
+        self.go.set()  # nobody may wait for a start that does not come
 
-    def _start(self, ns: int) -> None:
-        self.go_ns = ns
-        self.go.set()
-
-    async def ready(self) -> int:
-        """Report that all clients are connected, and wait for the start; returns when the first segment is due."""
-        self._messages.append(to_line(ready=True))
+    async def measure(self) -> None:
+        """Measure the share of a core and the lag of the event loop while the schedule runs."""
         await self.go.wait()
-        return self.go_ns
+        await anyio.sleep(max(0, self.go_ns - time.monotonic_ns()) / 1e9)
+        began_ns, used_ns = time.monotonic_ns(), time.process_time_ns()
+        while (before := time.monotonic_ns()) < self.go_ns + self.plan.load.ends_ns:
+            await anyio.sleep(TICK_S)
+            now = time.monotonic_ns()
+            self._lag.add((now - before) // 1000 - int(TICK_S * 1e6))
+            self._cpu = (time.process_time_ns() - used_ns) / (now - began_ns)
 
-    async def record(self, record: Record) -> None:
-        """Report a record; waits while :data:`MAX_UNWRITTEN` records are unwritten."""
-        while len(self._rows) >= MAX_UNWRITTEN:
-            await self._written.wait()
-        self._rows.append(to_row(record))
+    def health(self) -> Health:
+        """The result of the measurement so far."""
+        lag = self._lag.quantiles()
+        return Health(self._cpu, lag["p99"], self.late.quantiles()["p99"], int(lag["samples"]))
 
-    def finished(self) -> None:
-        """Report that everything is published, after the records of it."""
-        self._messages.append(to_line(finished=True))
-
-    async def flush(self) -> None:
-        """Write all reports. A thread does it, so that a slow command does not stop the event loop."""
-        rows, self._rows = self._rows, []
-        messages, self._messages = self._messages, []
-        lines = [to_line(rows=rows[at : at + BATCH]) for at in range(0, len(rows), BATCH)]
-        data = b"".join([*lines, *messages])
-        if data:
-            with anyio.CancelScope(shield=True):  # the records are nowhere else
-                await anyio.to_thread.run_sync(self._write, data)
-        written, self._written = self._written, anyio.Event()
-        written.set()
-
-    async def flush_often(self) -> None:
-        """Write reports every :data:`FLUSH_S` seconds."""
+    async def _report_often(self) -> None:
         while True:
-            await self.flush()
-            await anyio.sleep(FLUSH_S)
+            self._report()
+            await anyio.sleep(REPORT_S)
 
-    async def end(self) -> None:
-        """Write the last reports, and the health as the last line."""
-        self._messages.append(to_line(health=asdict(self.watch.health())))
-        await self.flush()
-
-    def _write(self, data: bytes) -> None:
-        self._out.write(data)
-        self._out.flush()
+    def _report(self, **message: Any) -> None:
+        """Send the news, and with it a message."""
+        news, self.news = self.news, News()
+        news.waiting = sum(client.waiting for client in self._clients)
+        send(self._out, news=vars(news), **message)
 
 
-# Publishing
+class _Client:
+    """A publisher or a subscriber of one channel.
 
-
-async def publish(orders: Orders, command: Command) -> None:
-    """Publish the load on every client's channel, and end the channels when the run ends.
-
-    All channels exist before ``command.ready()``. Otherwise a subscriber could find its channel missing.
+    Attributes:
+        ready, finished: events: it is connected, or cannot be; it is done.
+        waiting: number of segments that it waits for.
     """
-    block = orders.load.block()
-    verify = _certificates(orders) or True
-    publishers = [_Publisher(client, orders, block, command) for client in orders.clients]
-    async with anyio.create_task_group() as tasks:
-        async with httpx.AsyncClient(verify=verify) as http:
-            for publisher in publishers:
-                await tasks.start(publisher.run, verify, http)
-        await command.ready()
-        for publisher in publishers:
-            await publisher.finished.wait()
-        command.finished()
+
+    def __init__(self, command: Command, channel: int, number: int) -> None:
+        self.ready, self.finished = anyio.Event(), anyio.Event()
+        self.waiting = 0
+        self._command = command
+        self._plan = command.plan
+        self._channel = channel
+        self._number = number
+        self._url = command.plan.url(channel)
 
 
-class _Publisher:
+class _Publisher(_Client):
     """The publisher of one channel. It keeps to the schedule, whatever the server does.
 
     A chunk that is late is written at once, and its latency counts from the time at which it was due.
-
-    Attributes:
-        finished: is set when it has published all.
     """
 
-    def __init__(self, client: Client, orders: Orders, block: bytes, command: Command) -> None:
-        self.finished = anyio.Event()
-        self._client = client
-        self._load = orders.load
-        self._block = block
-        self._command = command
-
-    async def run(
-        self, verify: ssl.SSLContext | bool, http: httpx.AsyncClient, *, task_status: TaskStatus[None]
-    ) -> None:
-        """Create the channel, report that it exists, publish after the start, and end the channel with the run."""
-        error, entered, url = "", False, self._client.url
+    async def run(self) -> None:
+        """Create the channel, publish after the start, and end the channel with the run."""
+        command, verify = self._command, self._command.tls or True
         # A publisher with start=0 does not ask for the head first, and ends no channel before the server has answered.
-        publisher = Publisher(url, content_type=CONTENT_TYPE, start="resume", when_full="wait", verify=verify)
+        publisher = Publisher(self._url, content_type=CONTENT_TYPE, start="resume", when_full="wait", verify=verify)
         try:
-            await _create(http, url)
+            await self._create()
             async with publisher:
-                task_status.started()
-                entered = True
-                await self._command.go.wait()
+                self.ready.set()
+                await command.go.wait()
                 await self._publish(publisher)
                 self.finished.set()
-                await self._command.closed.wait()
-        except TrickleError as failure:
-            error = str(failure)
-        if not entered:
-            task_status.started()
+                await command.closed.wait()
+        except TrickleError as error:
+            where = f"publisher of {self._plan.channel(self._channel)}: {error}"
+            command.found(Finding(Fault.PUBLISHER_FAILED, self._channel, 0, where))
+        self.ready.set()
         self.finished.set()
-        counts = _counts(publisher.statistics())
-        await self._command.record(Left("publisher", self._client.channel, 0, 0, error, counts))
+        command.left(publisher.statistics())
+
+    async def _create(self) -> None:
+        base = wire.redacted(self._plan.base)
+        try:
+            answer = await self._command.http.post(self._url, headers={wire.EXPECT_CONTENT: CONTENT_TYPE})
+        except httpx.HTTPError as error:
+            raise ConnectionLost(detail=f"{base} cannot be reached: {error or type(error).__name__}") from None
+        if not answer.is_success:
+            detail = f"{base} creates no channels. Is that a trickle server, and its base path?"
+            raise error_for(answer.status_code, answer.headers, detail=detail)
 
     async def _publish(self, publisher: Publisher) -> None:
+        published = 0
         async with anyio.create_task_group() as confirmations:
-            for ordinal in range(self._load.segments):
-                await self._until(self._command.go_ns + self._load.begins_ns(self._client.channel, ordinal))
+            for ordinal in range(self._plan.load.segments):
+                segment = Segment(self._plan.load, self._channel, ordinal)
+                await self._until(segment.due_ns(0))
                 if self._command.closed.is_set() or publisher.error is not None:
                     break
                 # A server that confirms a segment late must not delay the next one.
-                segment = publisher.segment(wait=False)
-                sent = await self._write(segment, ordinal)
-                confirmations.start_soon(self._confirm, segment, sent)
+                sending = publisher.segment(wait=False)
+                error = await self._write(sending, segment)
+                confirmations.start_soon(self._confirm, sending, segment, error)
+                published += 1
+        self._command.news.published.append((self._channel, published))
         if publisher.error is not None:
             raise publisher.error
 
-    async def _write(self, segment: tricklecast.publisher.client.Segment, ordinal: int) -> Sent:
-        channel, load = self._client.channel, self._load
-        begins_ns = self._command.go_ns + load.begins_ns(channel, ordinal)
-        pieces = -(-load.size(channel, ordinal) // load.chunk_bytes)
-        step_ns = load.every_s * 1e9 / pieces
-        digest, size, behind_ns, due_ns, error = hashlib.sha256(), 0, 0, begins_ns, ""
+    async def _write(self, sending: tricklecast.publisher.client.Segment, segment: Segment) -> str:
+        """Write a segment on time; returns the error that prevented it, or an empty text."""
+        behind_ns, error = 0, ""
         try:
-            async with segment:
-                for number, chunk in enumerate(load.chunks(self._block, channel, ordinal)):
-                    due_ns = await self._until(begins_ns + int(number * step_ns))
-                    behind_ns = max(behind_ns, self._command.now() - due_ns)
-                    await segment.write(chunk)
-                    digest.update(chunk)
-                    size += len(chunk)
+            async with sending:
+                for number in range(segment.chunks):
+                    due_ns = await self._until(segment.due_ns(number))
+                    behind_ns = max(behind_ns, time.monotonic_ns() - due_ns)
+                    await sending.write(segment.chunk(number))
         except TrickleError as failure:
             error = str(failure)
-        return Sent(channel, ordinal, -1, size, digest.hexdigest(), min(begins_ns, due_ns), due_ns, behind_ns, error)
+        self._command.news.samples["behind"].append(behind_ns // 1000)
+        return error
 
-    async def _confirm(self, segment: tricklecast.publisher.client.Segment, sent: Sent) -> None:
+    async def _confirm(self, sending: tricklecast.publisher.client.Segment, segment: Segment, error: str) -> None:
         """Report a segment when the server has stored or refused it."""
-        seq, error = -1, ""
         try:
-            seq = (await segment.settled()).seq
+            await sending.settled()
+            self._command.news.segments += 1
+            self._command.news.bytes += segment.size
         except TrickleError as failure:
-            error = sent.error or str(failure)
+            which = "a segment"
             with suppress(TrickleError):  # it may have no seq
-                seq = segment.seq
-        await self._command.record(sent._replace(seq=seq, error=error))
+                which = f"segment {sending.seq}"
+            where = f"{which} of {self._plan.channel(self._channel)}: {error or failure}"
+            self._command.found(Finding(Fault.UNPUBLISHED, self._channel, segment.ordinal, where))
+        self._command.news.wanted += 1
 
     async def _until(self, due_ns: int) -> int:
-        """Wait until a chunk is due; returns when it was. At the end of the run every chunk is due at once."""
-        now_ns = self._command.now()
+        """Wait until a chunk is due; returns when it was. At the end of the run every chunk is due at once.
+
+        Args:
+            due_ns: the time at which it is due, in nanoseconds after the start.
+        """
+        due_ns += self._command.go_ns
+        now_ns = time.monotonic_ns()
         if now_ns < due_ns:
             with anyio.move_on_after((due_ns - now_ns) / 1e9):
                 await self._command.closed.wait()
-                return min(due_ns, self._command.now())
-            self._command.watch.woke(self._command.now() - due_ns)
+                return min(due_ns, time.monotonic_ns())
+            self._command.late.add((time.monotonic_ns() - due_ns) // 1000)
         return due_ns
 
 
-async def _create(http: httpx.AsyncClient, url: str) -> None:
-    """Create a channel.
-
-    Raises:
-        ConnectionLost: the server does not answer.
-        TrickleError: the server refuses it.
-    """
-    try:
-        answer = await http.post(url, headers={wire.EXPECT_CONTENT: CONTENT_TYPE})
-    except httpx.HTTPError as error:
-        raise ConnectionLost(detail=f"the channel cannot be created: {error or type(error).__name__}") from None
-    if not answer.is_success:
-        raise error_for(answer.status_code, answer.headers, detail=answer.text.partition("\n")[0])
-
-
-# Subscribing
-
-
-async def subscribe(orders: Orders, command: Command) -> None:
-    """Read every client's channel to its end. All subscribers send their first request before ``command.ready()``."""
-    context = _certificates(orders)
-    async with anyio.create_task_group() as tasks:
-        for client in orders.clients:
-            subscriber = Subscriber(client.url, start=orders.start, transport=TrailerTransport(context))
-            await tasks.start(_Subscriber(client, subscriber, command).run)
-        await command.ready()
-
-
-class _Subscriber:
+class _Subscriber(_Client):
     """One subscriber of a channel."""
 
-    def __init__(self, client: Client, subscriber: Subscriber, command: Command) -> None:
-        self._client = client
-        self._subscriber = subscriber
-        self._command = command
-        self._reported = 0
-
-    async def run(self, *, task_status: TaskStatus[None]) -> None:
+    async def run(self) -> None:
         """Read until the channel ends, or until the run does if that is earlier."""
-        error, entered = "it was still reading when the run ended", False
+        command, error = self._command, "it was still reading when the run ended"
+        reader = Reader(self._plan, self._channel, self._number, command.found)
+        subscriber = Subscriber(self._url, start=self._plan.start, transport=TrailerTransport(command.tls))
+        reported, self.waiting = 0, self._plan.load.segments
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_at_the_end, tasks.cancel_scope)
             try:
-                async with self._subscriber:
-                    task_status.started()
-                    entered = True
-                    async for segment in self._subscriber:
-                        self._reported += segment.gap
-                        await self._command.record(await self._read(segment))
+                async with subscriber:
+                    self.ready.set()
+                    async for segment in subscriber:
+                        reported += segment.gap
+                        await self._read(segment, reader)
+                        self.waiting = self._plan.load.segments - reader.expected
                 error = ""
             except TrickleError as failure:
                 error = str(failure)
             tasks.cancel_scope.cancel()
-        if not entered:
-            task_status.started()
-        statistics = self._subscriber.statistics()
-        missed = statistics.missed - self._reported
-        client, counts = self._client, _counts(statistics)
-        await self._command.record(Left("subscriber", client.channel, client.number, missed, error, counts))
+        self.waiting = 0
+        self.ready.set()
+        if error:
+            command.found(Finding(Fault.SUBSCRIBER_FAILED, self._channel, -1, f"{reader.name}: {error}"))
+        await command.closed.wait()  # all that is published later is missing, too
+        missed = subscriber.statistics().missed - reported
+        reader.leave(missed, time.monotonic_ns() - command.go_ns, failed=bool(error))
+        command.left(subscriber.statistics())
+        self.finished.set()
 
     async def _cancel_at_the_end(self, scope: anyio.CancelScope) -> None:
         await self._command.closed.wait()
+        await anyio.sleep(LEAVE_S)
         scope.cancel()
 
-    async def _read(self, segment: tricklecast.subscriber.segment.Segment) -> Received:
-        digest, head, first_ns = hashlib.sha256(), b"", 0
+    async def _read(self, segment: tricklecast.subscriber.segment.Segment, reader: Reader) -> None:
+        compared, first_ns = Comparison(self._plan.load, self._channel), 0
         async for chunk in segment:
-            if not first_ns:
-                first_ns = self._command.now()
-            if len(head) < MARKER_BYTES:
-                head += chunk[:MARKER_BYTES]
-            digest.update(chunk)
-        last_ns = self._command.now()
-        marker = Marker.read(head)
-        return Received(
-            channel=self._client.channel,
-            number=self._client.number,
-            seq=segment.seq,
-            ordinal=marker.ordinal if marker is not None and marker.channel == self._client.channel else -1,
-            size=segment.bytes_read,
-            digest=digest.hexdigest(),
-            first_ns=first_ns or last_ns,
-            last_ns=last_ns,
-            gap=segment.gap,
-            flaw="broken" if segment.broken is not None else "truncated" if segment.truncated is not None else "",
-        )
+            first_ns = first_ns or time.monotonic_ns()
+            compared.add(chunk)
+        last_ns = time.monotonic_ns()
+        flaw = Fault.BROKEN if segment.broken else Fault.TRUNCATED if segment.truncated is not None else None
+        published = compared.segment
+        if reader.received(segment.seq, segment.gap, compared, flaw) and published is not None:
+            news, go_ns = self._command.news, self._command.go_ns
+            news.segments += 1
+            news.bytes += compared.size
+            whole_ns = last_ns - go_ns - published.due_ns(-1)
+            if whole_ns >= 0:  # after Ctrl-C publishers write the last segment ahead of the schedule
+                news.samples["first_byte"].append((first_ns - go_ns - published.due_ns(0)) // 1000)
+                news.samples["whole"].append(whole_ns // 1000)
 
 
-def _certificates(orders: Orders) -> ssl.SSLContext | None:
-    return ssl.create_default_context(cafile=orders.ca_file) if orders.ca_file else None
-
-
-def _counts(statistics: Any) -> dict[str, int]:
-    """The numbers among a library's statistics."""
-    return {f.name: n for f in fields(statistics) if type(n := getattr(statistics, f.name)) is int}
-
-
-# The process
-
-Work = Callable[[Orders, Command], Awaitable[None]]
-
-
-async def serve(work: Work, lines: asyncio.StreamReader, out: BinaryIO) -> None:
-    """Carry out the orders, and report.
+async def serve(role: Role, process: int, heard: IO[bytes], out: IO[bytes]) -> None:
+    """Carry out the command's plan, and report.
 
     Args:
-        work: :func:`publish` or :func:`subscribe`.
-        lines: messages from the command.
-        out: messages to the command.
+        role, process: the clients that it runs, and its number among the processes with this role.
+        heard, out: messages from the command, and to it.
     """
-    line = await lines.readline()
-    if not line:
-        return  # the command ended before it gave orders
-    orders = Orders.read(from_line(line)["orders"])
-    command = Command(out)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(command.listen, lines)
-        tasks.start_soon(command.flush_often)
-        tasks.start_soon(_measure, command, orders)
-        await work(orders, command)
-        tasks.cancel_scope.cancel()
-    await command.end()
-
-
-async def _measure(command: Command, orders: Orders) -> None:
-    await command.go.wait()
-    await command.watch.run(command.go_ns, command.go_ns + orders.load.ends_ns)
-
-
-async def _main(work: Work) -> None:
-    lines = asyncio.StreamReader(limit=LINE_BYTES)
-    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    try:
-        await serve(work, lines, sys.stdout.buffer)
-    finally:
-        pipe.close()
-
-
-def main(work: Work) -> None:
-    """Run a worker process."""
-    if sys.platform == "win32":  # uvloop does not exist for it
-        asyncio.run(_main(work))
-    else:
-        import uvloop
-
-        uvloop.run(_main(work))
+    async with aclosing(messages(heard)) as said:
+        async for message in said:
+            plan = message["plan"]
+            command = Command(Plan(**{**plan, "load": Load(**plan["load"])}), out)
+            await command.run(role, process, said)
 
 
 if __name__ == "__main__":
-    main({"publish": publish, "subscribe": subscribe}[sys.argv[1]])
+    own_role: Role = "publish" if sys.argv[1] == "publish" else "subscribe"
+    uvloop.run(serve(own_role, int(sys.argv[2]), sys.stdin.buffer, sys.stdout.buffer))

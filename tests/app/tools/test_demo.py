@@ -19,7 +19,7 @@ from tricklecast.trickle.records import Op
 def test_an_encoded_clip_is_decoded(tmp_path: Path) -> None:
     """The clip has all its pictures and its sound, and two decodings give the same digest."""
     clip = tmp_path / "clip.mp4"
-    demo.encode(clip, seconds=1, rate=10, size=160)
+    demo.encode(clip, seconds=1, rate=10, size="160x90")
     frames = demo.decode(clip)
     assert (frames.video, frames.audio) == (10, 48)
     assert demo.decode(clip) == frames
@@ -43,7 +43,7 @@ def test_the_naive_client_repeats_its_request(monkeypatch: pytest.MonkeyPatch) -
 def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     """Ctrl-C during publishing ends the server, the publishers and the subscribers; the exit code is 130."""
     clip = tmp_path / "clip.mp4"
-    demo.encode(clip, seconds=60, rate=5, size=160)
+    demo.encode(clip, seconds=60, rate=5, size="160x90")
     command = [sys.executable, "-m", "tricklecast", "demo", "--clip", str(clip), "--keep", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True

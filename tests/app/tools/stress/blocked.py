@@ -8,13 +8,12 @@ import time
 import anyio
 import anyio.lowlevel
 
-from tricklecast.app.tools.stress.messages import Orders
-from tricklecast.app.tools.stress.worker import Command, main, publish, subscribe
+from tricklecast.app.tools.stress.worker import serve
 
 BLOCKED_S = 0.04
 
 
-async def blocked(orders: Orders, command: Command) -> None:
+async def blocked() -> None:
     """Publish while another task blocks the event loop."""
 
     async def hog() -> None:
@@ -23,10 +22,13 @@ async def blocked(orders: Orders, command: Command) -> None:
             await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(hog)
-        await publish(orders, command)
+        if sys.argv[1] == "publish":
+            tasks.start_soon(hog)
+            await serve("publish", 0, sys.stdin.buffer, sys.stdout.buffer)
+        else:
+            await serve("subscribe", 0, sys.stdin.buffer, sys.stdout.buffer)
         tasks.cancel_scope.cancel()
 
 
 if __name__ == "__main__":
-    main(blocked if sys.argv[1] == "publish" else subscribe)
+    anyio.run(blocked)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
-from tricklecast.app.tools.stress.messages import Orders
-from tricklecast.app.tools.stress.worker import Command, main, subscribe
-
-
-async def broken(orders: Orders, command: Command) -> None:
-    """Wait for the start, and exit."""
-    await command.ready()
-    os._exit(3)
-
-
 if __name__ == "__main__":
-    main(broken if sys.argv[1] == "publish" else subscribe)
+    for line in sys.stdin:
+        if "go" in json.loads(line) and sys.argv[1] == "publish":
+            os._exit(3)
+        print(json.dumps({"news": {}, "ready": True}), flush=True)
