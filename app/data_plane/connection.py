@@ -25,7 +25,7 @@ from tricklecast.app.core.slow_readers import Cut
 from tricklecast.app.data_plane.asgi_bridge import AsgiExchange, has_path
 from tricklecast.app.data_plane.client_address import FORWARDED_FOR, client_of, forwarded_for, plain
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.app.data_plane.exchange import Exchange
+from tricklecast.app.data_plane.exchange import Exchange, Parked
 from tricklecast.app.data_plane.handler import begin
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
@@ -589,6 +589,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._queue:
                 self._queued_bytes += sum(map(len, request.chunks))
                 self._limit_queue()
+            elif isinstance(self.exchange, Parked):
+                self.exchange.keeps(sum(map(len, request.chunks)))
             return
         chunks, request.chunks = request.chunks, []
         exchange = self.exchange

@@ -128,6 +128,7 @@ class DataPlane:
         handshakes: TLS handshakes that are under way. failed_handshakes: how many have failed.
         admission: decides about connections, and about requests of each client. proxies: those that are believed.
         guard: the storm guard, unless it is off. parked: requests that wait before they are answered, by the reason.
+        parked_bytes: of their bodies.
         holds, held_us: how many responses the storm guard has delayed, and for how long (those parked now left out).
         unheld: how many it would have delayed, had there not been too many already.
         pipelined: connections that are not read from because too much is pipelined on them.
@@ -178,6 +179,7 @@ class DataPlane:
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.guard = StormGuard() if options.storm_guard else None
         self.parked: dict[ParkedFor, set[object]] = {why: set() for why in ParkedFor}
+        self.parked_bytes = 0
         self.holds = 0
         self.held_us = 0
         self.unheld = 0

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
-from tricklecast.app.core.limits import Client
+from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, has_body
-from tricklecast.app.data_plane.responses import FAULT, Reply, encoded
+from tricklecast.app.data_plane.responses import FAULT, Reply, encoded, limit_reply
 from tricklecast.app.data_plane.scheduling import PARKED, Peer
 from tricklecast.trickle.records import Op, Reason
+
+PARKED_BYTES: Final = 64 << 20
+"""Bodies of parked requests, all of them together. One holds what came with its head: at most one read."""
 
 
 class Line(Peer, Protocol):
@@ -191,7 +194,7 @@ class Parked(Exchange):
         cancel: keeps :meth:`go_on` from being called; set by whoever will call it.
     """
 
-    __slots__ = ("_resume", "_since", "cancel", "request", "why")
+    __slots__ = ("_kept", "_resume", "_since", "cancel", "request", "why")
 
     def __init__(self, connection: Line, request: Request, why: ParkedFor, resume: Callable[[], None]) -> None:
         super().__init__(connection, request)
@@ -200,6 +203,7 @@ class Parked(Exchange):
         self._resume = resume
         self.cancel: Callable[[], None] = _nothing
         self._since = self.plane.clock()
+        self._kept = 0
         self.plane.parked[why].add(self)
         if request.route is not None and request.route.op is Op.PUBLISH and has_body(request.headers):
             request.wanted = True
@@ -214,6 +218,22 @@ class Parked(Exchange):
     def over(self) -> bool:
         """Whether it does not wait any more: it went on, was answered, or its client is gone."""
         return self not in self.plane.parked[self.why]
+
+    def keeps(self, size: int) -> None:
+        """So many bytes of its body are kept. If that is too much with those of all others, its wait is over.
+
+        A delayed request then goes on; one that waits for a decision of another service is refused.
+        """
+        plane = self.plane
+        plane.parked_bytes += size - self._kept
+        self._kept = size
+        if plane.parked_bytes <= PARKED_BYTES:
+            return
+        if self.why is ParkedFor.AUTHORIZATION:
+            self.send_away(limit_reply(Limit.TOTAL_BYTES, plane.jitter, close=True))
+        else:
+            plane.unheld += self.why is ParkedFor.GUARD
+            self.go_on()
 
     def wait(self, seconds: float) -> None:
         """Go on after this time."""
@@ -235,6 +255,7 @@ class Parked(Exchange):
             return
         plane, request = self.plane, self.request
         plane.parked[self.why].discard(self)
+        plane.parked_bytes -= self._kept
         self.cancel()
         self.cancel = self._resume = _nothing  # both know this exchange
         now = plane.clock()

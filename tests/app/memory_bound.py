@@ -8,7 +8,7 @@ from typing import Final
 from tricklecast.app.access.webhook import MAX_CACHED, MAX_WAITING
 from tricklecast.app.core.storm_guard import BUCKETS
 from tricklecast.app.data_plane.connection import MAX_QUEUED, QUEUE_BYTES, UNSPLIT
-from tricklecast.app.data_plane.handler import MAX_OVERTAKEN
+from tricklecast.app.data_plane.exchange import PARKED_BYTES
 from tricklecast.app.data_plane.scheduling import TURN_BYTES, WRITE_BYTES
 from tricklecast.app.settings import Settings
 
@@ -41,8 +41,8 @@ DECISION_BYTES: Final = 512
 QUESTION_BYTES: Final = 3 << 10
 """An answer of the webhook that is remembered, and a question to it that waits: all of a request that it may need."""
 
-CACHES_BYTES: Final = 16 << 20
-"""All caches of parsed names, heads and user agents when they are full, and room for what is being worked on."""
+CACHES_BYTES: Final = 24 << 20
+"""All caches of names, header fields and user agents when they are full, and room for what is being worked on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Load:
         publishing: in the middle of a chunk.
         beginning: in the middle of a request's head.
         pipelining: with a full queue of requests behind one that waits.
-        overtaking: with a POST that has overtaken others, unread but for what came with its head; at most 256.
+        parked: with a POST that waits for its turn, for the storm guard or for a webhook, with what came with its head.
         copying: stalled readers that cannot share frames: TLS, or HTTP/1.0.
     """
 
@@ -62,7 +62,7 @@ class Load:
     publishing: int = 0
     beginning: int = 0
     pipelining: int = 0
-    overtaking: int = 0
+    parked: int = 0
     copying: int = 0
 
 
@@ -82,7 +82,7 @@ def bound(settings: Settings, load: Load) -> dict[str, int]:
         "partial chunks": load.publishing * 2 * UNSPLIT,
         "heads": load.beginning * 2 * (options.header_bytes + options.url_bytes),
         "pipelined requests": load.pipelining * (MAX_QUEUED * REQUEST_BYTES + QUEUE_BYTES + TURN_BYTES),
-        "overtaking requests": min(MAX_OVERTAKEN, load.overtaking) * TURN_BYTES,
+        "parked requests": min(PARKED_BYTES, load.parked * TURN_BYTES),
         "copies for readers": load.copying * (WRITE_BYTES + 2 * TURN_BYTES),
         "storm guard": BUCKETS * BUCKET_BYTES if options.storm_guard else 0,
         "addresses": limits.clients * ADDRESS_BYTES if limits.tells_clients_apart else 0,

@@ -139,7 +139,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Load
             publishing=PUBLISHING + OVERTAKING,
             beginning=BEGINNING,
             pipelining=PIPELINING,
-            overtaking=OVERTAKING,
+            parked=OVERTAKING,
         )
         held = metric(server, "held_bytes")
         assert 0.9 * BUDGET <= held <= BUDGET

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from tests.app.access.service import Service, service
 from tests.app.access.signing import SECRET, bearer, private_key, public_jwk, token
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
+from tricklecast.app.data_plane import exchange
 from tricklecast.app.data_plane.authorization import Granted, Pending, Refused
+from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.app.tools.conformance.http1 import Failure, Response
 from tricklecast.app.tools.conformance.target import Target
@@ -369,6 +372,29 @@ def test_a_delayed_request_keeps_its_token(tmp_path: Path, in_query: bool) -> No
         for channel, status in (("cam-1", 404), ("other", 403)):
             while not [record for record in list(server.records) if record.channel == channel and record.guard_ms]:
                 assert target.ask("GET", f"{target.base}/{channel}/0{query}", headers).status == status
+
+
+def test_bodies_of_posts_that_wait_for_a_decision_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The POST that exceeds it is refused with 503; those before it wait for their decision."""
+    monkeypatch.setattr(exchange, "PARKED_BYTES", 1000)
+    asked: list[Pending] = []
+
+    class Slow:
+        def authorize(self, _: Request) -> Pending:
+            asked.append(Pending())
+            return asked[-1]
+
+    with local_server() as server, server.client() as target:
+        server.plane.authorizer = Slow()
+        channel = target.channel()
+        waits = target.send("POST", channel.at(0), body=bytes(1000))
+        eventually(lambda: server.plane.parked_bytes == 1000)
+        refused = target.send("POST", channel.at(1), body=b"x").response()
+        assert (refused.status, refused.body) == (503, b"Limit reached: total_bytes")
+        assert asked[1].cancelled
+        server.inside(lambda: asked[0].decide(Granted(None, math.inf)))
+        assert waits.response().status == 200
+        assert server.plane.parked_bytes == 0
 
 
 # The values

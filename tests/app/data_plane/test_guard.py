@@ -15,6 +15,7 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, Answer, StormGuard
+from tricklecast.app.data_plane import exchange as exchange_module
 from tricklecast.app.data_plane import handler
 from tricklecast.app.data_plane.context import ParkedFor
 from tricklecast.app.data_plane.exchange import Parked
@@ -456,6 +457,23 @@ def test_only_so_many_are_held(limit: int, count: int, monkeypatch: pytest.Monke
             assert channel.get(0).status == 404
         assert server.plane.unheld == max(0, count - limit)
         assert server.plane.holds == min(limit, count)
+
+
+def test_the_bodies_of_held_posts_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to it they are held; the POST that exceeds it is answered at once, and counted."""
+    monkeypatch.setattr(exchange_module, "PARKED_BYTES", 1000)
+    with scripted() as (server, target, script):
+        channel = target.channel()
+        channel.publish(0)
+        script.hold_s = FOR_EVER_S
+        fits = target.send("POST", channel.at(0), body=bytes(600))
+        (exchange,) = held(server)
+        assert server.plane.parked_bytes == 600
+        assert target.send("POST", channel.at(0), body=bytes(401)).response().status == 409
+        assert (server.plane.unheld, server.plane.parked_bytes) == (1, 600)
+        release(server, exchange)
+        assert fits.response().status == 409
+        assert server.plane.parked_bytes == 0
 
 
 def test_metrics_show_holds() -> None:
