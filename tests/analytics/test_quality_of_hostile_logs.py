@@ -120,9 +120,15 @@ def test_broken_lines_are_counted(run: Callable[..., Done], tmp_path: Path) -> N
 
 
 def test_names_are_shown_and_not_obeyed(run: Callable[..., Done], tmp_path: Path) -> None:
-    """Markup and escapes in names reach neither the page nor the terminal nor the gauges as what they are."""
+    """Markup and escapes in names reach neither the page nor the terminal nor the gauges as what they are; names of
+    a megabyte, files with odd names and a file that was cut do no harm."""
     records = [record | {"ua": EVIL, "release": EVIL} for record in looping(EVIL, EVIL, EVIL)]
-    done = run(write_lines(tmp_path / "access.jsonl", text(records)))
+    records.append(records[-1] | {"channel": "y" * 1_000_000})
+    cut = tmp_path / "cut.jsonl.gz"
+    others = text([record for record in looping("n2") if record["client"] != "loop"])
+    cut.write_bytes(gzip.compress("".join(f"{line}\n" for line in others).encode())[:-2000])
+    done = run(write_lines(tmp_path / "a:b [1].jsonl", text(records)), cut)
+    assert done.told["quality"]["damaged_files"] == [str(cut)]
     assert done.code == 1
     assert the_storm(done)["clients"] == the_storm(done)["channels"] == [EVIL]
     assert "<script>alert" not in done.page
