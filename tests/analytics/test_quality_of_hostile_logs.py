@@ -164,16 +164,26 @@ def test_servers_that_do_not_agree(run: Callable[..., Done], tmp_path: Path) -> 
     assert any("a clock was not set" in note for note in quality["notes"])
 
 
+def test_a_log_without_lines(run: Callable[..., Done], tmp_path: Path) -> None:
+    """It has figures, too; and since it says nothing, it ends with 3."""
+    done = run(write_lines(tmp_path / "access.jsonl", ["", ""]))
+    assert done.code == 3
+    assert "the logs have no lines" in done.said
+    totals, success = done.told["totals"], done.told["success"]
+    assert (totals["requests"], totals["amplification"], success["first_try"], success["goodput"]) == (0, 1.0, 1.0, 1.0)
+    assert (done.told["timeline"], done.told["worst_minute"], done.told["by_node"]) == (None, None, [])
+    assert done.told["quality"]["missing_columns"] == []
+
+
 @pytest.mark.parametrize(
     "content",
     [
-        b"\n\n",
         b"\x00\x01\x02\xff" * 5000,
         b"plain words\n" * 50,
         b'{"ts_us":1}\n' * 3 + b"{}\n" * 50,
         b"\x1f\x8b junk",
     ],
-    ids=["blank lines", "binary", "words", "other JSON", "half a gzip"],
+    ids=["binary", "words", "other JSON", "half a gzip"],
 )
 def test_what_is_no_log(content: bytes, run: Callable[..., Done], tmp_path: Path) -> None:
     """What is no access log ends with 3 and one line that says so."""
