@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 READING: dict[str, str | None] = {"format": "auto", "client key": None, "path prefix": None}
 
-LINES = write_all(seed=11)[0]
+LINES = write_all(seed=11)[0][::8]
 
 
 class Runs:
