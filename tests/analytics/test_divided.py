@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark.sql import functions as F
 
 from tests.analytics.support.scenarios import write_all
@@ -26,6 +27,7 @@ def rollup_of(spark: SparkSession, lines: list[str], folder: Path) -> DataFrame:
     return rolled_up(spark, find_logs([str(write_lines(folder / "access.jsonl", lines))])).localCheckpoint()
 
 
+@pytest.mark.long
 def test_the_same_storms(spark: SparkSession, tmp_path: Path) -> None:
     """Of every scenario's log, the telling rows give the very storms that all rows give, whatever the thresholds."""
     params = StormParams(gap_s=25.0, warn_hits=3, warn_hits_alone=4)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SERVER = ("--max-readers", "40", "--window-segments", "32", "--storm-guard", "off")
 LONG_DRAIN, SHORT_DRAIN = ("--channel-drain-s", "60"), ("--channel-drain-s", "2")
-"""Of an ended channel: so that a slow client has made all its requests; and so that a 404 has not long to be waited for."""
+"""Of an ended channel: for all requests of a slow client; and so that a 404 is not long waited for."""
 
 AFTER_THE_DRAIN = "not_found_drip"
 REQUESTS, RATE = 40, 30.0
