@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 from tests.analytics.plans import Plan, watched
 from tests.analytics.support.chaos import write_chaos
 from tests.analytics.support.scenarios import Truth, write_all
+from tests.analytics.support.scenes import Story, write_scenes
 from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.analytics.inputs import find_logs
 from tricklecast.analytics.job import make_report
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tricklecast.analytics.report.model import Report
+
+
+BEHIND_A_PROXY = Path(__file__).parent / "sources" / "data" / "behind-nginx.jsonl.gz"
+"""Recorded at a server behind nginx (``sources/test_recorded.py``)."""
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +49,13 @@ class Known:
     """One log of every storm and look-alike that we know, and the one report on it that many tests look at.
 
     Attributes:
-        truths: what is true of each node. logs: all its lines, as JSON. lines: how many.
+        truths, scenes: what is true of each node. logs: all its lines, as JSON. lines: how many.
         report: on half of it as JSON and half as Parquet.
         plans: of the report's queries. stages: how many records each stage of them took in.
     """
 
     truths: dict[str, list[Truth]]
+    scenes: dict[str, list[Story]]
     logs: list[Path]
     lines: int
     report: Report
@@ -58,19 +65,23 @@ class Known:
 
 @pytest.fixture(scope="session")
 def known(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Known:
-    """Besides what is known: some servers with traffic that nobody would have thought of, and some broken lines."""
+    """Besides storms and look-alikes: a log from behind a proxy, some servers with traffic that nobody would have
+    thought of, and some broken lines."""
     lines, truths = write_all(20_251_009)
+    more, scenes = write_scenes(4)
     one = next(line for line in lines if '"status":404' in line)
     broken = ["{", "words", '{"ts_us":"now"}', one.replace('"v":1', '"v":7'), one.replace('"ts_us":1', '"ts_us":-1')]
-    lines = [*broken, *lines, *write_chaos(1, servers=8)]
+    lines = [*broken, *lines, *more, *write_chaos(1, servers=8)]
     folder, half = tmp_path_factory.mktemp("known"), len(lines) // 2
     logs = [
         write_lines(folder / "first.jsonl", lines[:half]),
         write_lines(folder / "second.jsonl", lines[half:]),
     ]
+    proxied = gzip.decompress(BEHIND_A_PROXY.read_bytes()).decode().splitlines()
+    logs.append(write_lines(folder / "third.jsonl", proxied))
     second = read_logs(spark, find_logs([str(logs[1])])).drop("_corrupt_record")
     second.coalesce(1).write.parquet(str(folder / "second"))
     reports: list[Report] = []
-    files = find_logs([str(logs[0]), str(folder / "second")])
+    files = find_logs([str(logs[0]), str(folder / "second"), str(logs[2])])
     plans, stages = watched(spark, lambda: reports.append(make_report(spark, files)))
-    return Known(truths, logs, len(lines), reports[0], plans, stages)
+    return Known(truths, scenes, logs, len(lines) + len(proxied), reports[0], plans, stages)

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from tests.analytics.support.sample_report import quiet_report, sample_episode, sample_report
+from tests.analytics.support.sample_report import empty_report, quiet_report, sample_episode, sample_report
 from tests.analytics.support.scenarios import ended_then_not_found
 from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.analytics.command import pipeline
@@ -30,12 +30,18 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+HOSTILE = "\x1b]0;owned\x07[red]\u202e"
+"""A client's name with what a terminal would obey, and what would be markup."""
+
+
 @pytest.fixture
 def naive(tmp_path: Path) -> Path:
-    """The log of a naive client around a channel's end."""
+    """The log of a naive client around a channel's end; the names of the client and of the file are odd."""
     log = LogWriter("n1", random.Random(3))
     ended_then_not_found(log)
-    return write_lines(tmp_path / "access.jsonl", log.lines())
+    for record in log.records:
+        record.client = HOSTILE if record.client == "naive" else record.client
+    return write_lines(tmp_path / "a:b [1].jsonl", log.lines())
 
 
 def test_the_naive_client_is_found(naive: Path, tmp_path: Path) -> None:
@@ -44,12 +50,14 @@ def test_the_naive_client_is_found(naive: Path, tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "ended_loop" in result.stdout
     assert "channel_end" in result.stdout
+    assert "[red]" in result.stdout
+    assert not [char for char in result.stdout if not char.isprintable() and char != "\n"]
     assert "storms: reading 1 file" in result.stderr
     document = json.loads((tmp_path / "report.json").read_text())
     told = [(e["class"], e["n"], e["clients"], e["channels"], e["trigger"], e["seq_lo"]) for e in document["episodes"]]
     assert told == [
-        ("ended_loop", 180, ["naive"], ["film"], "channel_end", 10),
-        ("not_found_loop", 60, ["naive"], ["film"], "channel_end", 10),
+        ("ended_loop", 180, [HOSTILE], ["film"], "channel_end", 10),
+        ("not_found_loop", 60, [HOSTILE], ["film"], "channel_end", 10),
     ]
     assert document["totals"]["requests"] == 250
     assert document["totals"]["repeats"] == 180 + 60 - 1
@@ -78,6 +86,14 @@ def test_no_storm(naive: Path, reported: Callable[[Report], None]) -> None:
     result = invoke(naive)
     assert result.exit_code == 0
     assert result.stdout.startswith("No retry storms.")
+
+
+def test_no_lines(naive: Path, reported: Callable[[Report], None]) -> None:
+    """A report on no lines is shown, and is no good news."""
+    reported(empty_report())
+    result = invoke(naive)
+    assert result.exit_code == 3
+    assert "the logs have no lines" in result.stderr
 
 
 def test_fail_on(naive: Path, reported: Callable[[Report], None]) -> None:

@@ -119,6 +119,7 @@ def test_broken_lines_are_counted(run: Callable[..., Done], tmp_path: Path) -> N
     assert f"{len(broken)}" in done.shown
 
 
+@pytest.mark.long
 def test_names_are_shown_and_not_obeyed(run: Callable[..., Done], tmp_path: Path) -> None:
     """Markup and escapes in names reach neither the page nor the terminal nor the gauges as what they are; names of
     a megabyte, files with odd names and a file that was cut do no harm."""
@@ -164,6 +165,7 @@ def test_servers_that_do_not_agree(run: Callable[..., Done], tmp_path: Path) -> 
     assert any("a clock was not set" in note for note in quality["notes"])
 
 
+@pytest.mark.long
 def test_a_log_without_lines(run: Callable[..., Done], tmp_path: Path) -> None:
     """It has figures, too; and since it says nothing, it ends with 3."""
     done = run(write_lines(tmp_path / "access.jsonl", ["", ""]))

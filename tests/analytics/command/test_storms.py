@@ -15,8 +15,11 @@ from typer.testing import CliRunner, Result
 
 from tests.analytics.support.scenarios import ended_then_not_found, flash_crowd
 from tests.analytics.support.writer import LogWriter, write_lines
+from tricklecast.analytics.command import pipeline
 from tricklecast.analytics.command.cli import storms
+from tricklecast.analytics.command.pipeline import report_on_state
 from tricklecast.analytics.report import json_report
+from tricklecast.analytics.report.model import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +48,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a run said: its document, its notes to the user, and the tables that it wrote."""
+    """What a run said: its report, that as a document, its notes to the user, and the tables that it wrote."""
 
+    report: Report
     document: dict[str, Any]
     said: str
     tables: list[str]
@@ -57,9 +61,18 @@ def told(log: Path, tmp_path_factory: pytest.TempPathFactory, spark: object) -> 
     """An incremental run with all that can be asked of one."""
     folder = tmp_path_factory.mktemp("out")
     asked = ("--baseline", "player/2.0", "--json", "-", "--parquet", folder / "tables", "--set", "gap_s=4")
-    result = invoke(log, "--incremental", folder / "state", *asked)
+    reports: list[Report] = []
+
+    def kept(*arguments: Any) -> Report:
+        reports.append(report_on_state(*arguments))
+        return reports[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "report_on_state", kept)
+        result = invoke(log, "--incremental", folder / "state", *asked)
     assert result.exit_code == 1, result.stderr
-    return Told(json.loads(result.stdout), result.stderr, sorted(path.name for path in (folder / "tables").iterdir()))
+    tables = sorted(path.name for path in (folder / "tables").iterdir())
+    return Told(reports[0], json.loads(result.stdout), result.stderr, tables)
 
 
 def test_the_report_is_as_its_schema_says(told: Told) -> None:
@@ -86,9 +99,10 @@ def test_a_state_is_reported_on(told: Told) -> None:
     assert [episode["n"] for episode in told.document["episodes"]] == [180, 60]
 
 
-def test_an_episode_is_explained(log: Path, told: Told, tmp_path: Path) -> None:
+def test_an_episode_is_explained(log: Path, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines as they stand in the log, in order; the trigger's line; the pauses: for programs, and as text."""
     episode = told.document["episodes"][0]
+    monkeypatch.setattr(pipeline, "report_on_logs", lambda *_: told.report)
     result = invoke(log, "--explain", episode["id"][:6], "--json", tmp_path / "why.json")
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "why.json").read_text())
