@@ -21,9 +21,10 @@ TIMEOUT_S = 300
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as readers have it."""
+    """The site, in a plainer theme than readers have it in, which takes a third less time."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q", "-b", "html"]
+    strict = ["--fail-on-warning", "--keep-going", "-q"]
+    command = [sys.executable, "-m", "sphinx", *strict, "-b", "html", "-D", "html_theme=basic"]
     done = subprocess.run(
         [*command, str(ROOT / "docs"), str(folder)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -27,9 +27,10 @@ def rollup_of(spark: SparkSession, lines: list[str], folder: Path) -> DataFrame:
     return rolled_up(spark, find_logs([str(write_lines(folder / "access.jsonl", lines))])).localCheckpoint()
 
 
-@pytest.mark.parametrize("params", [StormParams(), StormParams(gap_s=25.0, warn_hits=3, warn_hits_alone=4)])
-def test_the_same_storms(spark: SparkSession, tmp_path: Path, params: StormParams) -> None:
+@pytest.mark.long
+def test_the_same_storms(spark: SparkSession, tmp_path: Path) -> None:
     """Of every scenario's log, the telling rows give the very storms that all rows give, whatever the thresholds."""
+    params = StormParams(gap_s=25.0, warn_hits=3, warn_hits_alone=4)
     rollup = rollup_of(spark, write_all(11)[0], tmp_path)
     with interpreted(spark):
         few = divided(rollup, STEP_US).settled().storm_rows()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.analytics.support.guarded import guarded
 from tricklecast.analytics.simulate.catalogue import Set
 from tricklecast.analytics.simulate.evaluate import reported, simulated
@@ -18,6 +20,7 @@ RHYTHMS = 0.9
 """Share of the rhythms that are told right; without the guard it is no higher."""
 
 
+@pytest.mark.long
 def test_the_report_on_a_guarded_log(spark: SparkSession, tmp_path: Path) -> None:
     """As good as on the same log without it; each hold is in the client's gaps, and none in its pauses."""
     truth = simulated(tmp_path / "log", 23, Set.STANDARD, 15_000)

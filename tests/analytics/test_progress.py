@@ -58,7 +58,7 @@ def test_spinner_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
                     pass
     finally:
         monkeypatch.undo()
-        reader.join(timeout=10)
+        reader.join(timeout=120)
         os.close(leader)
     text = b"".join(seen).decode()
     assert "[red]reading …" in text

@@ -36,12 +36,17 @@ def fake_java(folder: Path, version: str, code: int = 1) -> Path:
 def run_storms(log: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs the command in a process of its own, where no session is active."""
     code = "import typer; from tricklecast.analytics.command.cli import storms; typer.run(storms)"
+    return run_python(code, str(log), *options, **env)
+
+
+def run_python(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python on this text."""
     return subprocess.run(
-        [sys.executable, "-c", code, str(log), *options],
+        [sys.executable, "-c", code, *arguments],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -137,7 +142,19 @@ def test_failures_say_what_to_do(error: Exception, message: str) -> None:
     assert message in str(failed.value)
 
 
-def test_quiet_start_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_quiet_start_in_a_process_of_its_own() -> None:
+    """Spark starts, works and ends without a word, on standard output or on standard error."""
+    code = """
+from tricklecast.analytics.spark import spark_session
+with spark_session(small=True) as spark:
+    assert spark.range(3).count() == 3
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.long
+def test_the_whole_command_in_a_process_of_its_own(tmp_path: Path) -> None:
     """The whole command, from nothing: the report on stdout, plain progress on stderr, and not a word of Spark."""
     log = tmp_path / "access.jsonl"
     log.write_text(EVENT)

@@ -17,7 +17,7 @@ from tricklecast.app.server import serve as run
 from tricklecast.app.settings import Settings
 from tricklecast.trickle.errors import TrickleError
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 def failing(*arguments: str, **environment: str) -> str:

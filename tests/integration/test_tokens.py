@@ -13,7 +13,7 @@ import pytest
 from tests.app.access.signing import SECRET, token
 from tests.support.local import LocalServer, local_server
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from tricklecast.publisher import cli
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.media.clock import read_temi
 
-WITHIN_S = 60
+WITHIN_S = 120
 
 
 def publish(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:

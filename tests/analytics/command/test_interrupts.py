@@ -122,7 +122,7 @@ def test_other_threads_have_no_signals() -> None:
 
     thread = threading.Thread(target=start)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=120)
     assert done == ["started"]
 
 

@@ -74,7 +74,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
     reader.start()
     write_at_once(str(pipe), "text")
-    reader.join(timeout=10)
+    reader.join(timeout=120)
     assert read == ["text"]
     write_at_once(os.devnull, "text")
     assert not Path(os.devnull).is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ from typer.testing import CliRunner, Result
 
 from tests.analytics.support.scenarios import ended_then_not_found, flash_crowd
 from tests.analytics.support.writer import LogWriter, write_lines
+from tricklecast.analytics.command import pipeline
 from tricklecast.analytics.command.cli import storms
+from tricklecast.analytics.command.pipeline import report_on_state
 from tricklecast.analytics.report import json_report
+from tricklecast.analytics.report.model import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,44 +46,68 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_lines(tmp_path_factory.mktemp("log") / "access.jsonl", writer.lines())
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a run said: its report, that as a document, its notes to the user, and the tables that it wrote."""
+
+    report: Report
+    document: dict[str, Any]
+    said: str
+    tables: list[str]
+
+
 @pytest.fixture(scope="module")
-def report(log: Path, spark: object) -> dict[str, Any]:
-    """The plain report on it; with -q not a word besides."""
-    result = invoke(log, "--json", "-", "-q")
-    assert (result.exit_code, result.stderr) == (1, "")
-    document: dict[str, Any] = json.loads(result.stdout)
-    return document
+def told(log: Path, tmp_path_factory: pytest.TempPathFactory, spark: object) -> Told:
+    """An incremental run with all that can be asked of one."""
+    folder = tmp_path_factory.mktemp("out")
+    asked = ("--baseline", "player/2.0", "--json", "-", "--parquet", folder / "tables", "--set", "gap_s=4")
+    reports: list[Report] = []
+
+    def kept(*arguments: Any) -> Report:
+        reports.append(report_on_state(*arguments))
+        return reports[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "report_on_state", kept)
+        result = invoke(log, "--incremental", folder / "state", *asked)
+    assert result.exit_code == 1, result.stderr
+    tables = sorted(path.name for path in (folder / "tables").iterdir())
+    return Told(reports[0], json.loads(result.stdout), result.stderr, tables)
 
 
-def test_the_report_is_as_its_schema_says(report: dict[str, Any]) -> None:
+def test_the_report_is_as_its_schema_says(told: Told) -> None:
     """Not only reports made by hand are."""
     schema = json.loads(Path(json_report.__file__).with_name("report.schema.json").read_text())
-    jsonschema.Draft202012Validator(schema).validate(report)
+    jsonschema.Draft202012Validator(schema).validate(told.document)
 
 
-def test_releases_are_compared_and_tables_written(log: Path, tmp_path: Path) -> None:
+def test_releases_are_compared_and_tables_written(told: Told) -> None:
     """Several results of one run: the comparison, and the tables that it can be checked against."""
-    tables = tmp_path / "tables"
-    result = invoke(log, "--baseline", "player/2.0", "--json", "-", "--parquet", tables, "--set", "gap_s=4")
-    assert result.exit_code == 1, result.stderr
-    document = json.loads(result.stdout)
-    compared = document["comparison"]
+    compared = told.document["comparison"]
     assert (compared["by"], compared["before"], compared["after"]) == ("release", "player/2.0", "all other releases")
     ended = next(ratio for ratio in compared["ratios"] if ratio["name"] == "ended_loop")
     assert (ended["before"], ended["after"], ended["ratio"]) == (0, 180, None)
-    assert document["params"]["gap_s"] == 4
-    assert sorted(path.name for path in tables.iterdir()) == ["episodes", "rollup"]
-    assert "storms: comparing" in result.stderr
+    assert told.document["params"]["gap_s"] == 4
+    assert told.tables == ["episodes", "rollup"]
+    assert "storms: comparing" in told.said
 
 
-def test_an_episode_is_explained(log: Path, report: dict[str, Any], tmp_path: Path) -> None:
+def test_a_state_is_reported_on(told: Told) -> None:
+    """What is new is taken in, and the report says that it is made from what is kept."""
+    assert "reading 1 new log" in told.said
+    assert told.document["quality"]["notes"][-1].startswith("From hourly roll-ups: 1 hour, 2025-10-09T08")
+    assert [episode["n"] for episode in told.document["episodes"]] == [180, 60]
+
+
+def test_an_episode_is_explained(log: Path, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its lines as they stand in the log, in order; the trigger's line; the pauses: for programs, and as text."""
-    episode = report["episodes"][0]
+    episode = told.document["episodes"][0]
+    monkeypatch.setattr(pipeline, "report_on_logs", lambda *_: told.report)
     result = invoke(log, "--explain", episode["id"][:6], "--json", tmp_path / "why.json")
     assert result.exit_code == 0, result.stderr
     document = json.loads((tmp_path / "why.json").read_text())
-    assert document["episode"] == episode
-    assert document["n_lines"] == episode["n"] == 180
+    assert [document["episode"][name] for name in ("id", "class", "n")] == [episode["id"], "ended_loop", 180]
+    assert document["n_lines"] == 180
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     wanted = sorted(
         (line for line in lines if line.get("client") == "naive" and line.get("status") == 200 and line.get("eos")),
@@ -94,6 +122,16 @@ def test_an_episode_is_explained(log: Path, report: dict[str, Any], tmp_path: Pa
         assert words in result.stdout
 
 
+@pytest.fixture(scope="module")
+def report(log: Path, spark: object) -> dict[str, Any]:
+    """The plain report on the log; with -q not a word besides."""
+    result = invoke(log, "--json", "-", "-q")
+    assert (result.exit_code, result.stderr) == (1, "")
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.long
 def test_incremental_runs_say_what_one_run_says(log: Path, report: dict[str, Any], tmp_path: Path) -> None:
     """Over any split of the lines, in any order; the second run, without the first half, knows it all the same."""
     lines = log.read_text().splitlines()
@@ -107,8 +145,7 @@ def test_incremental_runs_say_what_one_run_says(log: Path, report: dict[str, Any
     write_lines(logs / "b.jsonl", lines[100:])
     result = invoke(logs, "--incremental", state, "--json", "-")
     document = json.loads(result.stdout)
-    assert "reading 1 new log" in result.stderr
-    assert document["quality"].pop("notes")[-1].startswith("From hourly roll-ups: 1 hour, 2025-10-09T08")
+    document["quality"].pop("notes")
     expected = report | {"inputs": document["inputs"], "quality": dict(report["quality"])}
     expected["quality"].pop("notes")
     document["episodes"], expected["episodes"] = counted(document), counted(report)
@@ -122,6 +159,7 @@ def counted(document: dict[str, Any]) -> list[Any]:
     ]
 
 
+@pytest.mark.long
 def test_every_result_counts_each_line_once(
     spark: SparkSession, log: Path, report: dict[str, Any], tmp_path: Path
 ) -> None:

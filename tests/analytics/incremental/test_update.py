@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 READING: dict[str, str | None] = {"format": "auto", "client key": None, "path prefix": None}
 
-LINES = write_all(seed=11)[0]
+LINES = write_all(seed=11)[0][::8]
 
 
 class Runs:
@@ -151,7 +151,6 @@ def test_lines_of_several_logs_count_once(runs: Runs) -> None:
     kept, found = runs.kept()
     assert found == whole
     assert kept.duplicates == 10 + third - third // 2
-    assert runs.kept()[0].duplicates == kept.duplicates
     # Written again, with other lines after the first: what it had in common with the other log must not go with it.
     runs.write("b.jsonl", [lines[third // 2], *lines[-10:]])
     runs.write("c.jsonl.gz", lines[third:-10])
@@ -160,11 +159,9 @@ def test_lines_of_several_logs_count_once(runs: Runs) -> None:
     assert (kept.duplicates, kept.unsure) == (11, ())
 
 
-def test_copies_of_logs_that_are_gone(runs: Runs) -> None:
+def test_copies_of_logs_that_are_gone(runs: Runs, state: Path) -> None:
     """They cannot be compared line by line any more: the state says of which logs lines may count twice."""
-    gone = runs.write("a.jsonl", LINES)
-    runs.run()
-    gone.unlink()
+    shutil.copytree(state, runs.state)
     copy = runs.write("b.jsonl", ["{}", *LINES])
     kept, _ = runs.kept()
     assert kept.unsure == (str(copy),)
@@ -238,10 +235,11 @@ def test_a_state_that_cannot_be_used(
 
 @pytest.fixture(scope="module")
 def state(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good state, to be copied and spoilt."""
+    """A good state, to be copied and spoilt; its log is gone."""
     runs = Runs(spark, tmp_path_factory.mktemp("good"))
-    runs.write("a.jsonl", LINES)
+    log = runs.write("a.jsonl", LINES)
     runs.run()
+    log.unlink()
     return runs.state
 
 

@@ -61,7 +61,7 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
             file.write(LINES[1] + b"\n")
         eventually(lambda: "film-1" in output.read_text())
         tail.send_signal(signal.SIGINT)
-        _, said = tail.communicate(timeout=20)
+        _, said = tail.communicate(timeout=120)
     finally:
         tail.kill()
     assert (tail.returncode, said) == (130, b"")

@@ -206,15 +206,6 @@ def test_crowd_is_found_by_place_and_time(pair: Figures) -> None:
     assert first.sparkline == second.sparkline
 
 
-def test_empty_log(spark: SparkSession, tmp_path: Path) -> None:
-    """A log without lines has figures, too."""
-    seen, figures = measured(rolled_up(spark, [], tmp_path), [])
-    assert (seen.rows, figures.totals.requests, figures.totals.amplification) == (0, 0, 1.0)
-    assert (figures.timeline, figures.worst_minute, figures.by_node, figures.episodes) == (None, None, (), ())
-    assert figures.success.first_try == figures.success.goodput == 1.0
-    assert figures.quality.missing_columns == ()
-
-
 def test_times_and_lines_that_cannot_be_trusted(spark: SparkSession, tmp_path: Path) -> None:
     """Whole seconds, dropped records, fields that are missing and a clock that was not set are said."""
     log = LogWriter("n1", random.Random(1))

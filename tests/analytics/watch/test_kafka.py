@@ -25,7 +25,7 @@ def producer() -> Iterator[Producer]:
 @pytest.fixture(scope="module")
 def servers(producer: Producer) -> str:
     """The broker's address."""
-    [broker] = producer.list_topics(timeout=10).brokers.values()
+    [broker] = producer.list_topics(timeout=120).brokers.values()
     return f"{broker.host}:{broker.port}"
 
 

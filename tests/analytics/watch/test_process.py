@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.analytics.support.writer import LogWriter
 from tests.analytics.watch.hook import Hook, listening
 from tests.support.waiting import eventually
@@ -55,6 +57,7 @@ def firing(said: Path) -> list[str]:
     return [each["episode"]["clients"][0] for each in news if each["status"] == "firing"]
 
 
+@pytest.mark.long
 def test_killed_and_started_again(tmp_path: Path) -> None:
     """Killed while a webhook is being told; a storm while nobody watches; started again; ended with SIGTERM to
     it and its Java, as a service manager sends it.
