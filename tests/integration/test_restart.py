@@ -205,7 +205,13 @@ def impatient(records: Iterable[AccessRecord]) -> list[tuple[AccessRecord, Acces
     return found
 
 
-@pytest.mark.parametrize("stop", [TestServer.kill, TestServer.stop], ids=["killed", "stopped"])
+@pytest.mark.parametrize(
+    "stop",
+    [
+        pytest.param(TestServer.kill, id="killed"),
+        pytest.param(TestServer.stop, id="stopped", marks=pytest.mark.long),
+    ],
+)
 def test_everybody_comes_back_and_nobody_rushes(stop: Callable[[TestServer], object]) -> None:
     """All publishers go on, all subscribers receive what they publish, gaps are told, and the peak stays below 3 x."""
     with server(shutdown_drain_s=1, shutdown_deadline_s=2) as running:

@@ -34,11 +34,19 @@ def failing(*arguments: str, **environment: str) -> str:
     return result.stderr.removeprefix("tricklecast: ").rstrip("\n")
 
 
+def refusal(**chosen: object) -> str:
+    """What a server with these settings says that cannot start, in this process."""
+    settings = Settings.model_validate(chosen)
+    with pytest.raises(TrickleError) as caught:
+        run(settings, lambda address: pytest.fail(f"it listens on {address}"))
+    return str(caught.value)
+
+
 def test_a_port_in_use() -> None:
     """The address, the reason, the likely cause and what to change, whichever of the two ports it is."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        lines = failing("--port", str(port)), failing("--port", "0", "--control-port", str(port))
+        lines = failing("--port", str(port)), refusal(port=0, control_port=port)
     said = f"cannot listen on 127.0.0.1:{port}: Address already in use; is another server running? "
     assert lines[0] == f"{said}--port (TRICKLECAST_PORT) says where"
     assert lines[1] == f"{said}--control-port (TRICKLECAST_CONTROL_PORT) says where"
@@ -47,7 +55,7 @@ def test_a_port_in_use() -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_ours(host: str) -> None:
     """An address of no interface here, or none at all: it is the host that is wrong."""
-    line = failing("--host", host, "--port", "0")
+    line = refusal(host=host, port=0)
     assert line.startswith(f"cannot listen on {host}:0: ")
     assert line.endswith("; --host (TRICKLECAST_HOST) says where")
 
@@ -86,10 +94,7 @@ def wrong_file(name: str, file: Path, folder: Path) -> str:
         token = folder / "token"
         token.write_text("t" * 16)
         more = {"webhook_url": "http://127.0.0.1:9/", "control_token_file": token}
-    settings = Settings.model_validate({"port": 0, **more, name: file})
-    with pytest.raises(TrickleError) as caught:
-        run(settings, lambda address: pytest.fail(f"it listens on {address}"))
-    return str(caught.value)
+    return refusal(**{"port": 0, **more, name: file})
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
@@ -137,7 +142,7 @@ def test_half_of_tls(tmp_path: Path) -> None:
 def test_an_unwritable_log(tmp_path: Path) -> None:
     """A log that cannot be written stops the server before it says that it listens."""
     (tmp_path / "file").touch()
-    line = failing("--port", "0", "--access-log", str(tmp_path / "file" / "access.jsonl"))
+    line = refusal(port=0, access_log=tmp_path / "file" / "access.jsonl")
     assert line.startswith(f"cannot write the access log {tmp_path}/file/access.jsonl: ")
 
 
