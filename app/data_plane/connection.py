@@ -510,7 +510,7 @@ class Connection(asyncio.BufferedProtocol):
         fields, whole, body = rest.partition(b"\r\n\r\n")
         known = self.endpoint.heads.get(fields)
         if known is None:
-            if whole and not self.proxied:
+            if whole and self.endpoint.routes and not self.proxied:
                 self._new = line, fields
             return False
         if self.proxied:
