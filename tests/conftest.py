@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-from tests.support.one_spark import pytest_xdist_make_scheduler
+from tests.support.two_sparks import pytest_xdist_make_scheduler
 
 __all__ = ["pytest_xdist_make_scheduler"]
 

@@ -86,6 +86,7 @@ def test_a_folder_that_went_away(tmp_path: Path) -> None:
         write_at_once(str(tmp_path / "gone" / "r.json"), "text")
 
 
+@pytest.mark.long
 def test_tables_replace_older_ones(spark: SparkSession, tmp_path: Path) -> None:
     """A folder of tables is replaced as a whole, and only if it is one."""
     outputs = Outputs(parquet=str(tmp_path / "tables"))

@@ -140,6 +140,7 @@ def interrupt(function: Callable[..., Any], nth: int) -> Callable[..., Any]:
     return killed
 
 
+@pytest.mark.long
 def test_lines_of_several_logs_count_once(runs: Runs) -> None:
     """Wherever a line is, and whichever run it came with; as long as one of the logs has it, and said how often."""
     lines = [line for line in LINES if '"kind":"event"' not in line]  # events are not told apart
@@ -159,6 +160,7 @@ def test_lines_of_several_logs_count_once(runs: Runs) -> None:
     assert (kept.duplicates, kept.unsure) == (11, ())
 
 
+@pytest.mark.long
 def test_copies_of_logs_that_are_gone(runs: Runs, state: Path) -> None:
     """They cannot be compared line by line any more: the state says of which logs lines may count twice."""
     shutil.copytree(state, runs.state)
