@@ -542,6 +542,24 @@ class Wire(asyncio.Transport):
         self.reading = True
 
 
+class Price:
+    """A clock that says how long each read took."""
+
+    def __init__(self) -> None:
+        self.cost_s = 0.0
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += self.cost_s
+        return self._now
+
+
+@pytest.fixture(autouse=True)
+def free_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads cost nothing, however busy the machine is, unless a test says otherwise."""
+    monkeypatch.setattr(module, "perf_counter", Price())
+
+
 @contextmanager
 def connected() -> Iterator[tuple[Connection, Wire]]:
     """A connection that publishes to ``c/0``, and its transport."""
@@ -573,9 +591,8 @@ def room(connection: Connection) -> int:
     return len(connection.get_buffer(-1))
 
 
-def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn() -> None:
     """It is read once per turn of the loop; less than a full buffer pauses nothing."""
-    monkeypatch.setattr(module, "perf_counter", Price())
 
     async def main() -> None:
         with connected() as (connection, wire):
@@ -588,18 +605,6 @@ def test_a_connection_that_fills_its_buffer_waits_for_the_next_turn(monkeypatch:
                 assert (connection.pauses, wire.reading) == (0, True)
 
     asyncio.run(main())
-
-
-class Price:
-    """A clock that says how long each read took."""
-
-    def __init__(self) -> None:
-        self.cost_s = 0.0
-        self._now = 0.0
-
-    def __call__(self) -> float:
-        self._now += self.cost_s
-        return self._now
 
 
 def test_input_that_is_dear_to_parse_is_read_in_smaller_pieces_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
