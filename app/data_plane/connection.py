@@ -504,16 +504,17 @@ class Connection(asyncio.BufferedProtocol):
         A client sends the same fields with every request, and to parse them again is a fifth of what a small segment
         costs. The fields were parsed and found valid when they came first; the request line is looked at here.
         """
+        endpoint = self.endpoint
         if self.mid_message or self.exchange is not None or self._head_packets != _NO_HEAD or self._queue:
             return False
+        if self.proxied or not endpoint.routes:
+            return False  # a proxy's fields differ from client to client; the control plane wants all of them
         line, _, rest = bytes(data).partition(b"\r\n")
         fields, whole, body = rest.partition(b"\r\n\r\n")
-        known = self.endpoint.heads.get(fields)
+        known = endpoint.heads.get(fields)
         if known is None:
-            if whole and self.endpoint.routes and not self.proxied:
+            if whole:
                 self._new = line, fields
-            return False
-        if self.proxied:
             return False
         words = line.split(b" ")
         if len(words) != 3 or words[2] != b"HTTP/1.1" or len(words[1]) > self.plane.options.url_bytes:

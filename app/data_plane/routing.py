@@ -69,8 +69,12 @@ class Router:
         if target.startswith(self._prefix):
             part, _, tail = target[self._skip :].partition(b"/")
             op = SEGMENT_METHODS.get(method)
-            if tail.isdigit() and len(tail) <= MAX_DIGITS and op is not None and (name := _plain_channel(part)):
-                return Route(op, name, int(tail), _SEGMENT_ALLOW)
+            plain = tail.isdigit() and len(tail) <= MAX_DIGITS and part not in _NOT_PLAIN and b"?" not in part
+            if plain and op is not None:
+                try:
+                    return Route(op, _channel(part), int(tail), _SEGMENT_ALLOW)
+                except InvalidChannelName:
+                    pass  # said in words by parse_route
         return None
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
@@ -121,17 +125,6 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
 @lru_cache(maxsize=8192)
 def _channel(part: bytes) -> str:
     return parse_channel(part.decode("utf-8", "surrogateescape"))
-
-
-@lru_cache(maxsize=8192)
-def _plain_channel(part: bytes) -> str:
-    """The channel that a path segment names; ``""`` if it may be something else, or names none."""
-    if part in _NOT_PLAIN or b"?" in part or b"#" in part:
-        return ""
-    try:
-        return _channel(part)
-    except InvalidChannelName:
-        return ""
 
 
 def _seq_for(op: Op | None, text: str) -> int:

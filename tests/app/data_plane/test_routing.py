@@ -152,6 +152,7 @@ def test_the_query_asks_for_nothing() -> None:
     """A target is found by its path: what follows a question mark is somebody else's."""
     router = Router("/trickle")
     assert router.find(b"GET", b"/trickle/c/0?token=/x/y") == router.find(b"GET", b"/trickle/c/0")
+    assert router.find(b"POST", b"/trickle/c?token=a/5") == router.find(b"POST", b"/trickle/c")
     assert router.find(b"GET", b"/metrics?x") is None
 
 
