@@ -204,6 +204,9 @@ class PlaneMetrics(Collector):
         yield _counters("refusals", "Requests refused by a limit.", "limit", dict(refusals))
         yield _counter("errors", "Requests that ended in a fault of the server.", errors)
         yield _counter("faults", "Faults of the server itself, those outside of requests included.", plane.faults)
+        yield _counter(
+            "publisher_waits", "Times that a channel's publishers waited for its readers.", plane.pacing.waits
+        )
         yield _counter("guard_holds", "Answers that the storm guard held back.", plane.holds)
         yield _counter("guard_held_seconds", "For how long it held them back, altogether.", plane.held_us / 1e6)
         yield _counter("guard_unheld", "Answers that it let go, since it held too many.", plane.unheld)

@@ -136,6 +136,12 @@ class Settings(AccessSettings):
     reader_lag_s: float = Field(
         _OPTIONS.reader_lag_s, gt=0, description="Cut off a reader that lacks what is so old, or stands still so long."
     )
+    publisher_wait_s: float = Field(
+        _OPTIONS.publisher_wait_s,
+        ge=0,
+        le=10,
+        description="Longest time that a publisher waits for readers that are behind, at a stretch; 0 for none.",
+    )
     peer_timeout_s: int = Field(60, ge=6, description="Break a connection whose peer acknowledges nothing so long.")
     interim_interval_s: float = Field(
         _OPTIONS.interim_interval_s, gt=0, description="Send 100 Continue to an idle preconnect this often."
@@ -266,6 +272,7 @@ class Settings(AccessSettings):
             interim_interval_s=self.interim_interval_s,
             reader_lag_bytes=self.reader_lag_bytes,
             reader_lag_s=self.reader_lag_s,
+            publisher_wait_s=self.publisher_wait_s,
             metrics_channels=self.metrics_channels,
             head_timeout_s=self.head_timeout_s,
             keep_alive_s=self.keep_alive_s,

@@ -463,6 +463,10 @@ class Connection(asyncio.BufferedProtocol):
             if not self.pauses and not self.transport.is_closing():
                 self.transport.resume_reading()
 
+    def read_less(self, size: int) -> None:
+        """Let the next read be of this size at most."""
+        self._turn_bytes = min(self._turn_bytes, size)
+
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next input goes: at most what this connection may have read in one turn."""
         return _INPUT if self._turn_bytes == TURN_BYTES else _INPUT[: self._turn_bytes]

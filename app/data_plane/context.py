@@ -25,6 +25,7 @@ from tricklecast.app.data_plane.authorization import Authorizer
 from tricklecast.app.data_plane.client_address import Network, TrustedProxies
 from tricklecast.app.data_plane.cors import ANY, Cors
 from tricklecast.app.data_plane.latency import Histogram, Latencies
+from tricklecast.app.data_plane.pacing import Pacing
 from tricklecast.app.data_plane.request import Record
 from tricklecast.app.data_plane.routing import Router
 from tricklecast.app.data_plane.scheduling import SlowPeers, Timed, Timeouts, Turns, gone
@@ -44,6 +45,7 @@ class Options:
         base_path: the path below which segment routes live, ``""`` for the root.
         interim_interval_s: how often an idle preconnect is sent ``100 Continue``.
         reader_lag_bytes, reader_lag_s: how far a reader may fall behind before the server cuts it off.
+        publisher_wait_s: how long a publisher waits for readers that are behind, at a stretch.
         keep_alive_s: how long a connection may be idle between requests.
         linger_s: how long a connection that was answered early is still read from before it is closed. Closing it with
             unread data would make the kernel reset it, and the client might lose the response.
@@ -59,6 +61,7 @@ class Options:
     interim_interval_s: float = 10.0
     reader_lag_bytes: int = 16 << 20
     reader_lag_s: float = 10.0
+    publisher_wait_s: float = 0.5
     keep_alive_s: float = 75.0
     linger_s: float = 1.0
     head_timeout_s: float = 10.0
@@ -123,7 +126,7 @@ class DataPlane:
         authorizer: decides which request may do what; ``None``: every request may do everything.
 
     Attributes:
-        turns, timeouts, slow_peers: the schedulers.
+        turns, timeouts, slow_peers, pacing: the schedulers.
         connections: all that are open. surplus: those beyond a limit, oldest first.
         handshakes: TLS handshakes that are under way. failed_handshakes: how many have failed.
         admission: decides about connections, and about requests of each client. proxies: those that are believed.
@@ -167,6 +170,7 @@ class DataPlane:
         self.slow_peers = SlowPeers(
             lambda: self.clock(), lag_bytes=options.reader_lag_bytes, lag_s=options.reader_lag_s
         )
+        self.pacing = Pacing(options.publisher_wait_s, self.fault)
         self.connection_numbers: Iterator[int] = count(1)
         self.connections: set[Connected] = set()
         self.surplus: dict[Connected, None] = {}
@@ -269,6 +273,7 @@ class DataPlane:
             ("latencies", self.latencies.settle),
             ("timeouts", lambda: self.timeouts.expire(now)),
             ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
+            ("pacing", self.pacing.expire),
             ("expired tokens", self._end_expired),
             ("closed connections", self._forget_gone),
             ("storm guard", lambda: None if self.guard is None else self.guard.expire(now)),

@@ -22,6 +22,7 @@ class Line(Peer, Protocol):
 
     plane: DataPlane
     exchange: Exchange | None
+    deaf: bool
     asking: Client | None
     number: int
     fd: int

@@ -180,6 +180,8 @@ class Reader(Exchange):
         if self.backlog == segment.size and segment.seq + 1 < channel.next_seq and not close:
             # It reads what has been published already, and its next request is on its way.
             turns.expect_request(channel)
+        if not close:
+            self.plane.pacing.finished(channel, self.connection, segment.seq)
         self.connection.complete(close=close)
 
     def withdraw(self) -> None:

@@ -57,9 +57,10 @@ EXPECTED_TURNS: Final = 3
 """Turns of the loop for which a channel's publishers wait for the next request of a reader that has just been served a
 segment that is not the newest. On an idle server that is a tenth of a millisecond."""
 
-TURN, COST, CHANNEL, QUEUE, PARKED = (1 << bit for bit in range(5))
+TURN, COST, CHANNEL, QUEUE, PARKED, READERS = (1 << bit for bit in range(6))
 """Why a connection is not read from: it had its turn, or was dear; its channel's readers come first; too much is
-pipelined; the body of a parked request is held back. Each reason is set and cleared by itself."""
+pipelined; the body of a parked request is held back; its channel's readers are late. Each reason is set and cleared by
+itself."""
 
 _HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """Where the system has no such event (only Linux has), a reset is still seen: poll always reports one."""
@@ -78,6 +79,9 @@ class Peer(Protocol):
 
     def resume(self, reason: int) -> None:
         """Read from it again, if no other reason is left."""
+
+    def read_less(self, size: int) -> None:
+        """Let the next read be of this size at most."""
 
     def unsent(self) -> int:
         """Bytes that the transport holds because the peer does not take them."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
+from tricklecast.app.data_plane.pacing import Pace
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import CONTINUE, Reply, writer_reply
 
@@ -15,11 +19,13 @@ class Upload(Exchange):
     Until the first byte of its body arrives it is a preconnect, which is sent ``100 Continue`` now and then.
 
     Attributes:
-        received: body bytes that have arrived.
+        received: body bytes that have arrived. pace: of its channel, from the token on.
         writer: the token; ``None`` before and after its part.
     """
 
-    __slots__ = ("received", "writer")
+    __slots__ = ("pace", "received", "writer")
+
+    pace: Pace
 
     takes_body = True
 
@@ -44,6 +50,7 @@ class Upload(Exchange):
         record = self.record
         record.epoch = writer.channel.epoch
         record.rseq = writer.segment.seq
+        self.pace = self.plane.pacing.of(cast(Channel, writer.channel))
         if not self.http10:
             timeouts = self.plane.timeouts
             timeouts.preconnects[self] = self.arrived + timeouts.interim_s
@@ -58,9 +65,7 @@ class Upload(Exchange):
         outcome = channel.append(writer, chunks, self.plane.clock())
         if outcome is not None:
             self.preempted(outcome)
-        flows = self.plane.turns.flows
-        if flows and (flow := flows.get(channel)) is not None:
-            self.plane.turns.hold(self.connection, flow)
+        self._yield(channel)
 
     def body_ended(self, chunks: list[bytes]) -> None:
         """The body ended, after these last chunks."""
@@ -70,9 +75,7 @@ class Upload(Exchange):
         self._count(chunks)
         channel = writer.channel
         self.preempted(channel.finish(writer, chunks, self.plane.clock()))
-        flows = self.plane.turns.flows
-        if flows and (flow := flows.get(channel)) is not None:
-            self.plane.turns.hold(self.connection, flow)
+        self._yield(channel)
 
     def preempted(self, outcome: Outcome) -> None:
         """The writer's part is over, by its own end or by another party: answer at once."""
@@ -102,6 +105,16 @@ class Upload(Exchange):
         if writer is not None:
             registry = self.plane.registry
             registry.close_segment(writer.channel.name, writer.segment.seq, self.plane.clock(), truncate=True)
+
+    def _yield(self, channel: object) -> None:
+        """Let readers of the channel come first, after something was published."""
+        plane = self.plane
+        flows = plane.turns.flows
+        if flows and (flow := flows.get(channel)) is not None:
+            plane.turns.hold(self.connection, flow)
+        pace = self.pace
+        if pace.channel.bytes_in >= pace.look_at:
+            plane.pacing.published(pace, self.connection)
 
     def _count(self, chunks: list[bytes]) -> None:
         if not self.received:

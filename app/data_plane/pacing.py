@@ -1,0 +1,257 @@
+"""Publishers wait for the readers of their channel, where most of these are behind and do read.
+
+A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. Neither a
+queue of the server nor a full socket shows that: the kernel may have taken whole segments for a reader, so that it is
+between two requests. So the server notes how far each reader of a channel has come. Whenever something was published it
+asks: of the readers that have moved in the last ``wait_s``, are most late? Then the channel's publishers are not read
+until most are in time, for ``wait_s`` at a stretch at most.
+
+So these readers slow nobody: one that stands still for ``wait_s``; one that is slower than most; one that came late, to
+catch up with the window, until it has caught up once. Example: 20 readers take 100 MB/s each, and 50 take 160 kB/s. The
+50 move once in 1.6 s, when their socket takes the next 256 KiB: the publisher goes at the pace of the 20.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final, Protocol, cast
+
+from tricklecast.app.core.channel import Channel
+from tricklecast.app.data_plane.scheduling import READERS, Peer
+
+LATE_S: Final = 0.25
+LATE_BYTES: Final = 256 << 10
+NEAR_BYTES: Final = 64 << 10
+"""A reader that lacks less than this is in time, however old it is: a small segment, for example."""
+
+FAR_BYTES: Final = 16 << 20
+"""A reader that is farther behind is not looked at: waiting for it would take too long."""
+
+STEP_BYTES: Final = 64 << 10
+"""How much is published between two looks at a channel's readers, at least."""
+
+COST_FACTOR: Final = 20
+"""Time between two looks, as a multiple of what a look takes (1 us per reader), unless :data:`LATE_BYTES` were
+published meanwhile."""
+
+LOOK_S: Final = 0.005
+HELD_COST_FACTOR: Final = 5
+"""Time between two looks while publishers wait: so long, or this multiple of what a look takes."""
+
+STILL_LOOKS: Final = 4
+"""A reader counts as moving for so many looks, even if they take longer than ``wait_s``: a server that is so busy may
+not have come to the reader's next request."""
+
+TRICKLE_BYTES: Final = 64 << 10
+"""What is read from a publisher that has waited for ``wait_s``, before it waits again."""
+
+IDLE_S: Final = 1.0
+"""When nothing was published for so long, the server forgets how far the readers had come."""
+
+_UNSEEN: Final = (-1, -math.inf, -STILL_LOOKS)
+"""Of a reader that was not there in the last look: position, when and in which look it moved."""
+
+
+class Reading(Peer, Protocol):
+    """A connection that reads, or has read."""
+
+    deaf: bool
+
+    @property
+    def exchange(self) -> object:
+        """The exchange in progress, if any."""
+
+
+class Cursor(Protocol):
+    """The reader of a segment."""
+
+    connection: Reading
+    sent: int
+
+
+class Pace:
+    """How far the readers of one channel have come, and which publishers wait for them.
+
+    Attributes:
+        look_at: when the channel has got so many bytes, its readers are looked at.
+        finished: connections that were served a segment, and its seq, until they request something else.
+        held: publishers' connections that are not read from.
+    """
+
+    __slots__ = (
+        "_heads",
+        "_late",
+        "_looks",
+        "_next_look",
+        "_reached",
+        "channel",
+        "finished",
+        "held",
+        "look_at",
+        "since",
+    )
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.look_at = channel.bytes_in + STEP_BYTES
+        self.finished: dict[Reading, int] = {}
+        self.held: dict[Peer, None] = {}
+        self.since = 0.0
+        self._reached: dict[Reading, tuple[int, float, int]] = {}
+        self._looks = 0
+        self._heads: list[tuple[float, int]] = []
+        self._late = False
+        self._next_look = 0.0
+
+    def is_late(self, now: float, wait_s: float) -> bool:
+        """Whether most of the readers that have moved lately are late."""
+        head = self.channel.bytes_in
+        if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
+            return self._late
+        limit = max(head - LATE_BYTES, min(self._head_before(now, head), head - NEAR_BYTES))
+        late = in_time = 0
+        self._looks = looks = self._looks + 1
+        reached: dict[Reading, tuple[int, float, int]] = {}
+        for reader, (position, lacks) in self._positions().items():
+            before, moved_at, moved_in = self._reached.get(reader, _UNSEEN)
+            is_late = head - lacks < limit
+            if is_late and before < 0:
+                continue  # it has never been in time
+            if position > before or not lacks:
+                moved_at, moved_in = now, looks
+            reached[reader] = position, moved_at, moved_in
+            if moved_at > now - wait_s or moved_in > looks - STILL_LOOKS:
+                late += is_late
+                in_time += not is_late
+        self._reached = reached
+        self.tidy(now)
+        self._late = late > in_time
+        self._next_look = now + COST_FACTOR * (perf_counter() - now)
+        return self._late
+
+    def tidy(self, now: float) -> None:
+        """Forget readers that have requested something else or are gone; and all, if nothing is published."""
+        if not self._heads or now - self._heads[-1][0] > IDLE_S:
+            self.finished.clear()
+            self._reached.clear()
+        for reader in [reader for reader in self.finished if reader.deaf or reader.exchange is not None]:
+            del self.finished[reader]
+
+    def _head_before(self, now: float, head: int) -> int:
+        """How many bytes had been published :data:`LATE_S` ago."""
+        heads = self._heads
+        heads.append((now, head))
+        while len(heads) > 1 and heads[1][0] <= now - LATE_S:
+            del heads[0]
+        return heads[0][1] if heads[0][0] <= now - LATE_S else 0
+
+    def _positions(self) -> dict[Reading, tuple[int, int]]:
+        """Of each reader: how many of the channel's bytes it was sent or does not want, and how many it could be sent.
+
+        A reader of an open segment can be sent no other one, however much of later ones there is.
+        """
+        segments = self.channel.segments
+        head = after = self.channel.bytes_in
+        found: dict[Reading, tuple[int, int]] = {}
+        ends: dict[int, int] = {}
+        attached = self.channel.reading.used
+        oldest = min(self.finished.values(), default=self.channel.next_seq)
+        for seq in sorted(segments, reverse=True):
+            if head - after > FAR_BYTES or (len(found) == attached and seq < oldest):
+                break
+            segment = segments[seq]
+            ends[seq] = after
+            after -= segment.size
+            for cursor in segment.cursors:
+                reader = cast(Cursor, cursor)
+                position = after + reader.sent
+                found[reader.connection] = position, (head if segment.closed else after + segment.size) - position
+        for connection, seq in self.finished.items():
+            if connection not in found and not connection.deaf and seq in ends:
+                found[connection] = ends[seq], head - ends[seq]
+        return found
+
+
+class Pacing:
+    """The paces of all channels.
+
+    Args:
+        wait_s: how long a publisher waits for readers at a stretch; 0 for not at all.
+        on_fault: told of a fault of the server: what it was doing, and the exception.
+
+    Attributes:
+        waits: how often the publishers of a channel had to wait.
+    """
+
+    def __init__(self, wait_s: float, on_fault: Callable[[str, Exception], None]) -> None:
+        self.waits = 0
+        self._wait_s, self._on_fault = wait_s, on_fault
+        self._paces: dict[Channel, Pace] = {}
+        self._holding: dict[Pace, None] = {}
+
+    def of(self, channel: Channel) -> Pace:
+        """The pace of a channel to which something is being published."""
+        pace = self._paces.get(channel)
+        if pace is None:
+            pace = self._paces[channel] = Pace(channel)
+        return pace
+
+    def finished(self, channel: Channel, connection: Reading, seq: int) -> None:
+        """A reader was served a whole segment: it will request the next one."""
+        pace = self._paces.get(channel)
+        if pace is not None:
+            pace.finished[connection] = seq
+
+    def published(self, pace: Pace, peer: Peer) -> None:
+        """So much has been published that readers have to be looked at: let the publisher wait if most are late."""
+        pace.look_at = pace.channel.bytes_in + STEP_BYTES
+        if not pace.held:
+            now = perf_counter()
+            if not self._wait_s or not pace.is_late(now, self._wait_s):
+                return
+            self.waits += 1
+            pace.since = now
+            if not self._holding:
+                asyncio.get_running_loop().call_later(LOOK_S, self._look)
+            self._holding[pace] = None
+        pace.look_at = 0
+        if peer not in pace.held:
+            pace.held[peer] = None
+            peer.pause(READERS)
+
+    def expire(self) -> None:
+        """Forget what is over. The sweeper calls this."""
+        now = perf_counter()
+        for channel in [channel for channel in self._paces if channel.ended]:
+            del self._paces[channel]
+        for pace in self._paces.values():
+            pace.tidy(now)
+
+    def _look(self) -> None:
+        """Read again from publishers whose readers are in time, or that have waited for long enough."""
+        begun = perf_counter()
+        for pace in list(self._holding):
+            now = perf_counter()
+            waited = now - pace.since >= self._wait_s
+            try:
+                waits = not (waited or pace.channel.ended) and pace.is_late(now, self._wait_s)
+            except Exception as error:
+                self._on_fault("while a publisher waited", error)
+                waits = False
+            if not waits:
+                self._release(pace, TRICKLE_BYTES if waited else None)
+        if self._holding:
+            pause_s = max(LOOK_S, HELD_COST_FACTOR * (perf_counter() - begun))
+            asyncio.get_running_loop().call_later(pause_s, self._look)
+
+    def _release(self, pace: Pace, size: int | None) -> None:
+        """Read from a channel's publishers again; no more than ``size`` the first time."""
+        del self._holding[pace]
+        held, pace.held = pace.held, {}
+        for peer in held:
+            if size is not None:
+                peer.read_less(size)
+            peer.resume(READERS)

@@ -1,0 +1,407 @@
+"""Publishers wait for readers: a channel of the core, readers that move, and a clock that a test sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Outcome
+from tricklecast.app.core.segment import Segment, Writer
+from tricklecast.app.data_plane import pacing
+from tricklecast.app.data_plane.pacing import (
+    FAR_BYTES,
+    IDLE_S,
+    LATE_BYTES,
+    LATE_S,
+    LOOK_S,
+    STEP_BYTES,
+    STILL_LOOKS,
+    TRICKLE_BYTES,
+    Pacing,
+)
+from tricklecast.app.data_plane.scheduling import READERS
+
+WAIT_S = 0.5
+SIZE = STEP_BYTES
+"""Of a segment here: one look for each."""
+
+
+class Loop:
+    """An event loop with one timer, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[Callable[[], None]] = []
+
+    def call_later(self, _delay_s: float, callback: Callable[[], None]) -> None:
+        self.timers.append(callback)
+
+    def after(self, seconds: float) -> None:
+        """Time passes, and then the timers that were set are due."""
+        self.now += seconds
+        timers, self.timers = self.timers, []
+        for callback in timers:
+            callback()
+
+
+class Line:
+    """A connection of a publisher or a reader."""
+
+    def __init__(self) -> None:
+        self.deaf = False
+        self.exchange: object = None
+        self.pauses = 0
+        self.most: int | None = None
+
+    def pause(self, reason: int) -> None:
+        assert not self.pauses & reason, "paused twice"
+        self.pauses |= reason
+
+    def resume(self, reason: int) -> None:
+        self.pauses &= ~reason
+
+    def read_less(self, size: int) -> None:
+        self.most = size
+
+
+class Owner:
+    """Holds a writer."""
+
+    def preempted(self, outcome: Outcome) -> None:
+        raise AssertionError(outcome)
+
+
+class Reader:
+    """A reader that requests one segment after the other, and takes what a test lets it take."""
+
+    def __init__(self, bench: Bench, seq: int) -> None:
+        self.connection = Line()
+        self.segment: Segment | None = None
+        self.sent = 0
+        self._bench = bench
+        self._request(seq)
+
+    def wake(self) -> None:
+        """It takes nothing by itself."""
+
+    def evict(self) -> None:
+        raise AssertionError("evicted")
+
+    def take(self, size: int | None = None) -> None:
+        """Take so many bytes of the segment, or all; if that is the end of it, be between two requests."""
+        segment = self.segment
+        assert segment is not None
+        self.sent = segment.size if size is None else self.sent + size
+        if segment.closed and self.sent == segment.size:
+            self._bench.channel.detach(self, segment)
+            self.segment, self.connection.exchange = None, None
+            self._bench.pacing.finished(self._bench.channel, cast(Any, self.connection), segment.seq)
+            self._next = segment.seq + 1
+
+    def ask(self) -> None:
+        """Request the next segment."""
+        self._request(self._next)
+
+    def follow(self) -> None:
+        """Take all that there is, and wait for the next segment."""
+        while self.segment is None or self.segment.closed:
+            if self.segment is None:
+                self.ask()
+            self.take()
+
+    def _request(self, seq: int) -> None:
+        found = self._bench.channel.resolve(seq)
+        assert isinstance(found, Serve | Wait)
+        self.segment = found.segment
+        self.connection.exchange = self
+        self.sent = 0
+        self._bench.channel.attach(self, found.segment)
+
+
+class Bench:
+    """A channel with a publisher on one connection."""
+
+    def __init__(self, loop: Loop, wait_s: float = WAIT_S) -> None:
+        self.loop = loop
+        self.faults: list[tuple[str, Exception]] = []
+        self.pacing = Pacing(wait_s, lambda what, error: self.faults.append((what, error)))
+        self.registry = Registry(Limits(), autocreate=True)
+        self.registry.create("c", "", loop.now)
+        self.channel: Channel = self.registry.channels["c"]
+        self.pace = self.pacing.of(self.channel)
+        self.publisher = Line()
+        self._serial = 0
+
+    def write(self, seq: int) -> Writer:
+        """A POST of this segment."""
+        self._serial += 1
+        writer = self.channel.reserve(seq, Owner(), self._serial, self.loop.now)
+        assert isinstance(writer, Writer)
+        return writer
+
+    def append(self, writer: Writer, size: int = SIZE, *, end: bool = False, line: Line | None = None) -> None:
+        """The publisher sends so much, as the data plane hands it on."""
+        (self.channel.finish if end else self.channel.append)(writer, [b"x" * size], self.loop.now)
+        if self.channel.bytes_in >= self.pace.look_at:
+            self.pacing.published(self.pace, cast(Any, line or self.publisher))
+
+    def publish(self, segments: int) -> int:
+        """Publish whole segments until the publisher has to wait; how many it were."""
+        for number in range(segments):
+            if self.publisher.pauses:
+                return number
+            self.append(self.write(self.channel.next_seq), end=True)
+        return segments
+
+    @property
+    def waits(self) -> bool:
+        """Whether the publisher waits for readers."""
+        return bool(self.publisher.pauses & READERS)
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """The loop and the clock of the module; looks take no time."""
+    loop = Loop()
+    monkeypatch.setattr(pacing, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
+    monkeypatch.setattr(pacing, "perf_counter", lambda: loop.now)
+    return loop
+
+
+def test_a_publisher_waits_when_most_readers_lack_more_than_the_limit(loop: Loop) -> None:
+    """It is read again as soon as most of them have come nearer."""
+    bench = Bench(loop)
+    readers = [Reader(bench, 0) for _ in range(3)]
+    assert bench.publish(100) == LATE_BYTES // SIZE + 1, "no segment more than the limit"
+    assert bench.waits
+    assert bench.pacing.waits == 1
+    readers[0].follow()
+    loop.after(LOOK_S)
+    assert bench.waits, "two of three are late"
+    readers[1].follow()
+    loop.after(LOOK_S)
+    assert not bench.waits
+    assert not loop.timers
+    assert bench.publisher.most is None
+    bench.append(bench.write(bench.channel.next_seq), end=True)
+    assert not bench.waits
+
+
+def test_readers_between_two_requests_are_waited_for(loop: Loop) -> None:
+    """The kernel has taken the whole segment for them, and they have not asked for the next one yet."""
+    bench = Bench(loop)
+    readers = [Reader(bench, 0) for _ in range(3)]
+    bench.publish(1)
+    for reader in readers:
+        reader.take()
+    assert bench.publish(100) < 2 * LATE_BYTES // SIZE
+    assert bench.waits
+    for reader in readers:
+        reader.follow()
+    loop.after(LOOK_S)
+    assert not bench.waits
+
+
+def test_a_small_stream_makes_its_readers_late_by_time(loop: Loop) -> None:
+    """A reader that lacks what is older than the limit is late, though that is little."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    bench.publish(1)
+    reader.take(SIZE // 2)
+    loop.now += LATE_S
+    bench.publish(1)
+    assert bench.waits
+    reader.follow()
+    loop.after(LOOK_S)
+    assert not bench.waits
+
+
+def test_a_reader_of_the_open_segment_is_in_time_whatever_comes_after_it(loop: Loop) -> None:
+    """The publisher sends two segments at a time: the reader gets the second one when the first one ends."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    first, second = bench.write(0), bench.write(1)
+    bench.append(first)
+    reader.take()
+    for _ in range(2 * LATE_BYTES // SIZE):
+        bench.append(second, line=(other := Line()))
+        assert not other.pauses
+    bench.append(first)
+    assert not bench.waits
+
+
+def test_all_publishers_of_the_channel_wait(loop: Loop) -> None:
+    """Each one when it publishes next; all are read again together."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    bench.publish(100)
+    other = Line()
+    bench.append(bench.write(bench.channel.next_seq), 1, line=other)
+    assert bench.waits
+    assert other.pauses == READERS
+    assert bench.pacing.waits == 1
+    reader.follow()
+    loop.after(LOOK_S)
+    assert not bench.waits
+    assert not other.pauses
+
+
+def test_a_publisher_waits_for_a_limited_time_and_then_is_read_a_little(loop: Loop) -> None:
+    """Readers that move but stay late pace it; every wait is as long as the setting says."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    bench.publish(100)
+    for _ in range(STILL_LOOKS + 1):
+        loop.after(WAIT_S / (STILL_LOOKS + 2))
+        assert bench.waits
+        reader.take(1)
+    loop.after(WAIT_S)
+    assert not bench.waits
+    assert bench.publisher.most == TRICKLE_BYTES
+    bench.publish(1)
+    assert bench.waits
+    assert bench.pacing.waits == 2
+
+
+def test_readers_that_stand_still_are_waited_for_once(loop: Loop) -> None:
+    """Then their channel's publisher is as fast as if they were not there."""
+    bench = Bench(loop)
+    for _ in range(3):
+        Reader(bench, 0)
+    bench.publish(100)
+    waited = 0
+    while bench.waits:
+        loop.after(LOOK_S)
+        waited += 1
+    assert waited * LOOK_S <= WAIT_S + LOOK_S
+    loop.now += WAIT_S
+    for _ in range(STILL_LOOKS):
+        bench.publish(1)
+        loop.after(LATE_S)
+    waits = bench.pacing.waits
+    assert bench.publish(100) == 100
+    assert bench.pacing.waits == waits
+
+
+def test_slow_readers_are_not_waited_for_where_most_are_fast(loop: Loop) -> None:
+    """One that moves by a few bytes while the others have all."""
+    bench = Bench(loop)
+    fast = [Reader(bench, 0) for _ in range(2)]
+    slow = Reader(bench, 0)
+    for _ in range(50):
+        assert bench.publish(1) == 1
+        slow.take(1)
+        for reader in fast:
+            reader.follow()
+    assert bench.pacing.waits == 0
+
+
+def test_a_reader_that_catches_up_is_not_waited_for_before_it_has(loop: Loop) -> None:
+    """It came when much was there already; a live publisher does not notice it."""
+    bench = Bench(loop)
+    bench.publish(2 * LATE_BYTES // SIZE)
+    reader = Reader(bench, 0)
+    for _ in range(20):
+        assert bench.publish(1) == 1
+        reader.take()
+        reader.ask()
+    reader.follow()
+    assert bench.publish(1) == 1
+    assert bench.publish(100) < 100, "it is in time now, and counts"
+
+
+def test_readers_that_are_far_behind_are_not_waited_for(loop: Loop) -> None:
+    """They were in time once, and are so late that the publisher would wait for long."""
+    bench = Bench(loop, wait_s=1000.0)
+    reader = Reader(bench, 0)
+    bench.publish(100)
+    assert bench.waits
+    bench.append(bench.write(bench.channel.next_seq), FAR_BYTES, end=True)
+    reader.take(1)
+    loop.after(LOOK_S)
+    assert not bench.waits
+
+
+def test_an_ended_channel_holds_nobody(loop: Loop) -> None:
+    """Its publishers are read again, and it is forgotten."""
+    bench = Bench(loop)
+    Reader(bench, 0)
+    bench.publish(100)
+    bench.registry.end("c", loop.now, force=True)
+    loop.after(LOOK_S)
+    assert not bench.waits
+    assert not loop.timers
+    bench.pacing.expire()
+    assert bench.pacing.of(bench.channel) is not bench.pace
+
+
+def test_a_publisher_never_waits_where_the_setting_is_0(loop: Loop) -> None:
+    """Publishers are read as fast as they send."""
+    bench = Bench(loop, wait_s=0.0)
+    Reader(bench, 0)
+    assert bench.publish(100) == 100
+
+
+def test_gone_readers_are_not_waited_for(loop: Loop) -> None:
+    """A connection that is closed, or reads another channel, does not count."""
+    bench = Bench(loop)
+    gone, elsewhere = Reader(bench, 0), Reader(bench, 0)
+    bench.publish(1)
+    for reader in (gone, elsewhere):
+        reader.take()
+    gone.connection.deaf = True
+    elsewhere.connection.exchange = object()
+    bench.pacing.expire()
+    assert not bench.pace.finished
+    assert bench.publish(100) == 100
+    bench.pacing.finished(cast(Channel, object()), cast(Any, gone.connection), 0)  # a channel without a publisher
+
+
+def test_an_idle_channel_forgets_its_readers(loop: Loop) -> None:
+    """Connections that are long closed are not kept."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    bench.publish(1)
+    reader.take()
+    loop.now += IDLE_S + 1
+    bench.pacing.expire()
+    assert not bench.pace.finished
+    assert bench.publish(LATE_BYTES // SIZE) == LATE_BYTES // SIZE
+
+
+def test_looks_do_not_take_the_loop(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of them there is a multiple of what one takes, unless much is published."""
+    bench = Bench(loop)
+    looks = 0
+
+    def positions() -> dict[Any, Any]:
+        nonlocal looks
+        looks += 1
+        loop.now += 0.001
+        return {}
+
+    monkeypatch.setattr(type(bench.pace), "_positions", lambda _: positions())
+    assert bench.publish(100) == 100
+    assert looks == 100 * SIZE // LATE_BYTES
+
+
+def test_a_fault_of_the_server_does_not_leave_a_publisher_waiting(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and the publisher is read again."""
+    bench = Bench(loop)
+    Reader(bench, 0)
+    bench.publish(100)
+    error = RuntimeError("broken")
+
+    def fail(*_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(type(bench.pace), "is_late", fail)
+    loop.after(LOOK_S)
+    assert not bench.waits
+    assert bench.faults == [("while a publisher waited", error)]
