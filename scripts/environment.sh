@@ -1,6 +1,11 @@
 # Sourced by the other scripts: makes the virtual environment and installs what is missing.
 # Assumes only git, bash and Python >= 3.11.
 
+# Python compiles each module once, not again in each of the hundreds of processes that the tests start, also where the
+# environment forbids it to write next to the sources.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX="$PWD/.venv/pycache"
+
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
 

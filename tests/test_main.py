@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
-from tricklecast.app.cli import COMMANDS
 from tricklecast.app.serve_cli import ANNOUNCEMENT
 from tricklecast.trickle.records import Event, Op
 
@@ -35,16 +35,14 @@ def server() -> Iterator[LocalServer]:
 
 def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a line of shell in which ``$T`` is the command with its arguments."""
-    command = shlex.join([sys.executable, "-m", "tricklecast", *arguments])
-    script = line.replace("$T", command)
+    script = line.replace("$T", shlex.join([sys.executable, "-m", "tricklecast", *arguments]))
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
-@pytest.mark.parametrize("option", [[], ["--json"]], ids=["table", "json"])
-def test_a_list_that_nobody_wants_is_no_error(server: LocalServer, option: list[str]) -> None:
+def test_a_list_that_nobody_wants_is_no_error(server: LocalServer) -> None:
     """``channels >&-``, and with all three streams closed."""
-    for closed in ("$T >&-", "$T <&- >&- 2>&-"):
-        done = shell(closed, "channels", f"http://127.0.0.1:{server.port}", *option)
+    for closed, options in {"$T >&-": ["--json"], "$T <&- >&- 2>&-": []}.items():
+        done = shell(closed, "channels", f"http://127.0.0.1:{server.port}", *options)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -52,8 +50,8 @@ def test_an_error_that_nobody_hears_keeps_its_exit_code() -> None:
     """``2>&-``: what would have been said is lost, and what comes on standard output is the same."""
     done = shell("$T 2>&-", "channels", "http://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (1, "")
-    assert shell("$T 2>&-", "no-such-command").returncode == 2
-    assert shell("$T 2>&-", "logs", "schema").stdout == shell("$T", "logs", "schema").stdout
+    schema = subprocess.run(forked("logs", "schema"), capture_output=True, text=True, check=True).stdout
+    assert shell("$T 2>&-", "logs", "schema").stdout == schema
 
 
 def test_media_needs_somewhere_to_go() -> None:
@@ -66,20 +64,14 @@ def test_no_socket_gets_the_descriptor_of_a_closed_stream() -> None:
     """What a library or a child prints there goes nowhere, and not to a peer."""
     fill = "from tricklecast.__main__ import fill_standard_streams as fill; fill()"
     check = "import os, sys; print(os.path.sameopenfile(1, os.open(os.devnull, os.O_RDWR)), file=sys.stderr)"
-    command = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
-    done = subprocess.run(["bash", "-c", f"{command} <&- >&-"], capture_output=True, text=True, check=True)
+    filled = shlex.join([sys.executable, "-c", f"{fill}; {check}; print('nothing')"])
+    done = subprocess.run(["bash", "-c", f"{filled} <&- >&-"], capture_output=True, text=True, check=True)
     assert done.stderr == "True\n"
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        *([*name.split(), "--help"] for name in COMMANDS if name in ("serve", "storms", "token create")),
-        ["--help"],
-        ["conformance", "--list"],
-        ["serve", "--show-config"],
-        ["logs", "schema"],
-    ],
+    [["--help"], ["conformance", "--list"], ["serve", "--show-config"]],
     ids=" ".join,
 )
 def test_a_reader_who_leaves_is_nobody_to_talk_to(arguments: list[str]) -> None:
@@ -95,8 +87,8 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
     log = tmp_path / "access.jsonl"
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(log)]
-    with subprocess.Popen(command, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
+    started = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(log)]
+    with subprocess.Popen(started, stdout=writing, stderr=subprocess.PIPE, text=True) as process:
         os.close(writing)
         eventually(lambda: log.exists() and Event.SERVER_READY in log.read_text())
         process.terminate()
@@ -107,19 +99,8 @@ def test_a_server_serves_though_nobody_reads_that_it_listens(tmp_path: Path) -> 
 
 def test_the_access_log_on_standard_output() -> None:
     """``--access-log -``: nothing but records there; where the server listens is said on standard error."""
-    command = [
-        sys.executable,
-        "-m",
-        "tricklecast",
-        "serve",
-        "--port",
-        "0",
-        "--access-log",
-        "-",
-        "--shutdown-drain-s",
-        "0.1",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    started = forked("serve", "--port", "0", "--access-log", "-", "--shutdown-drain-s", "0.1")
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         address = process.stderr.readline().removeprefix(ANNOUNCEMENT).strip()

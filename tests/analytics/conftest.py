@@ -31,10 +31,21 @@ BEHIND_A_PROXY = Path(__file__).parent / "sources" / "data" / "behind-nginx.json
 """Recorded at a server behind nginx (``sources/test_recorded.py``)."""
 
 
+QUICK = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+"""Plans are run as they are, and nothing notes from which line of Python each part of them comes: compiling plans and
+taking notes would be a third of what these tests cost."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local Spark session, configured as the command configures it."""
-    with spark_session(small=True) as session:
+    """A local Spark session, configured as the command configures it, but for what :data:`QUICK` changes."""
+    with spark_session(small=True, conf=QUICK) as session:
         yield session
 
 

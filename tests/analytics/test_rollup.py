@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.analytics.support.rollups import rolled_up
+from tests.analytics.support.rollups import planned, rolled_up
 from tests.analytics.support.writer import LogWriter, us
 from tricklecast.analytics.divided import together
 from tricklecast.analytics.job import find_storms
@@ -48,7 +48,7 @@ def test_sums(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
 def test_plan(spark: SparkSession, log: LogWriter, tmp_path: Path) -> None:
     """Raw lines meet no sort, no window and no Python; one scan and one shuffle make the roll-up."""
     log.not_found(0, "a", "film")
-    rollup = rolled_up(spark, log.lines(), tmp_path)
+    rollup = planned(spark, log.lines(), tmp_path)
     plan = executed_plan(rollup)
     assert len(re.findall(r"FileScan", plan)) == 1
     assert len(re.findall(r"Exchange", plan)) == 1

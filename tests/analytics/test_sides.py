@@ -38,7 +38,7 @@ def log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[
         writer.served(START + step * 60 / PACE, "good", "film", step, release="good/1")
         writer.not_found(START + step * 60 / PACE, "bad", "film", release="bad/2")
     path = write_lines(tmp_path_factory.mktemp("log") / "access.jsonl", writer.lines())
-    rollup = rolled_up(spark, find_logs([str(path)]))
+    rollup = rolled_up(spark, find_logs([str(path)])).localCheckpoint()
     report = empty_report()
     totals = replace(report.totals, first_us=us(START), last_us=us(START + (MINUTES * PACE - 1) * 60 / PACE))
     shares = tuple(Share(name, MINUTES * PACE, 0, 0, 0, 1) for name in ("bad/2", "good/1"))

@@ -181,23 +181,42 @@ def test_java_too_old(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_spark_does_not_start(tmp_path: Path) -> None:
+class NeverStarts:
+    """What starts Spark, and fails after some words of Java's."""
+
+    def config(self, name: str, value: str) -> NeverStarts:
+        """A setting."""
+        return self
+
+    @property
+    def builder(self) -> NeverStarts:
+        """Itself."""
+        return self
+
+    def getActiveSession(self) -> None:
+        """There is none yet."""
+
+    def getOrCreate(self) -> None:
+        """Writes where Java would."""
+        os.write(2, b"words\n\tat some.Error.of(Stack)\njava.lang.Error: no room\n")
+        raise RuntimeError("gateway exited")
+
+
+def test_spark_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Java is new enough and Spark fails all the same, its own first error is shown, in one line."""
-    log = tmp_path / "access.jsonl"
-    log.write_text(EVENT)
-    done = run_storms(log, JAVA_HOME=str(fake_java(tmp_path / "jdk", "17.0.9")))
-    assert done.returncode == 4
-    assert "tricklecast: Spark did not start: " in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17.0.9", 0)))
+    monkeypatch.setattr(spark_module, "check_installed", NeverStarts)
+    with pytest.raises(SparkUnavailable) as refused, spark_session():
+        pass
+    assert str(refused.value) == "Spark did not start: java.lang.Error: no room (-v shows all of it)"
 
 
-def test_no_java(tmp_path: Path) -> None:
+def test_no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Java, what to install is said at once."""
-    log = tmp_path / "access.jsonl"
-    log.write_text(EVENT)
-    done = run_storms(log, JAVA_HOME=str(tmp_path))
-    assert done.returncode == 4
-    assert "apt-get install openjdk-17-jre-headless" in done.stderr
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(spark_module, "check_installed", NeverStarts)
+    with pytest.raises(SparkUnavailable, match="apt-get install openjdk-17-jre-headless"), spark_session():
+        pass
 
 
 def test_no_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 import tricklecast.app.cli
+from tests.support.forked import forked
 from tricklecast.app.cli import COMMANDS, Mount, load, main, run, runnable
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
@@ -30,14 +31,18 @@ TIMEOUT_S = 60
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter."""
-    command = [sys.executable, "-c", code, *arguments]
+    return run_apart([sys.executable, "-c", code, *arguments])
+
+
+def run_apart(started: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a process to its end, without settings of ours in its environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
+    return subprocess.run(started, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment)
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command as users do."""
-    return python("from tricklecast.app.cli import main; main()", *arguments)
+    return run_apart(forked(*arguments))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
@@ -200,8 +205,8 @@ def test_an_interrupt_is_exit_code_130(tmp_path: Path) -> None:
 
 def test_python_m_app_is_the_same_command() -> None:
     """`python -m tricklecast` runs it, too."""
-    command = [sys.executable, "-m", "tricklecast", "--version"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    started = [sys.executable, "-m", "tricklecast", "--version"]
+    result = subprocess.run(started, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     assert result.stdout == f"tricklecast {__version__}\n"
 
 

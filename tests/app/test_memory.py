@@ -128,7 +128,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Load
     log = tmp_path_factory.mktemp("log") / "access.jsonl"
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in SETTINGS.items()]
     with ExitStack() as stack:
-        server = stack.enter_context(serve(*arguments, access_log=log))
+        server = stack.enter_context(serve(*arguments, access_log=log, fork=False))
         crowd = Crowd(server, stack)
         metric(server, "held_bytes")
         before = rss(server)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.local import local_server
 from tests.support.server import serve
 from tricklecast.app.tools.conformance.profiles import PROFILES
 from tricklecast.app.tools.conformance.runner import Runner
@@ -44,16 +45,25 @@ def external(pytestconfig: pytest.Config) -> Runner | None:
 
 @pytest.fixture(scope="session")
 def runner_for(external: Runner | None) -> Iterator[RunnerFor]:
-    """A runner for a profile; our server of that profile is started when it is first needed."""
+    """A runner for a profile; our server of that profile is started when it is first needed.
+
+    The one with default settings is a process, as in production; to start the others in processes of their own would
+    take most of the time.
+    """
     with ExitStack() as servers:
         running: dict[str, Runner] = {}
+
+        def started(profile: str) -> Address:
+            if profile == "default":
+                return address_of(servers.enter_context(serve()).base)
+            server = servers.enter_context(local_server(**PROFILES[profile].options))
+            return Address("127.0.0.1", server.port, server.settings.base_path)
 
         def runner(profile: str) -> Runner:
             if external:
                 return external
             if profile not in running:
-                server = servers.enter_context(serve(*PROFILES[profile].flags))
-                running[profile] = Runner(address_of(server.base), profile)
+                running[profile] = Runner(started(profile), profile)
             return running[profile]
 
         yield runner

@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from tests.conformance.conftest import RunnerFor
 from tests.conformance.fakes import scripted, unused_address
+from tests.support.forked import forked
 from tests.support.local import local_server
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.tools.conformance.cases import CASES
@@ -113,8 +113,8 @@ def test_deadlines_follow_the_options() -> None:
 
 
 def _started(url: str, case: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tricklecast", "conformance", url, "--only", case]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    started = forked("conformance", url, "--only", case)
+    return subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def _interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> None:

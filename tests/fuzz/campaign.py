@@ -699,7 +699,10 @@ def _frames(trace: str) -> str:
 @contextmanager
 def _server() -> Iterator[tuple[RunningServer, IO[str]]]:
     arguments = [f"--{name}={value}" for name, value in LIMITS.items()]
-    with tempfile.TemporaryFile("w+") as errors, serve(*arguments, "--shutdown-deadline-s=1", stderr=errors) as server:
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        serve(*arguments, "--shutdown-deadline-s=1", stderr=errors, fork=False) as server,
+    ):
         yield server, errors
 
 

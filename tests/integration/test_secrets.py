@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import jwt
 
 from tests.app.access.service import service
 from tests.app.access.signing import SECRET, bearer, token
+from tests.support.forked import forked
 from tests.support.server import serve
 from tricklecast.app.tools.conformance.target import Target
 
@@ -39,7 +39,7 @@ def test_nothing_that_is_written_holds_a_secret(tmp_path: Path) -> None:
         hook.says(500)
         given = arguments(tmp_path, hook.url)
         shown = subprocess.run(
-            [sys.executable, "-m", "tricklecast", "serve", "--show-config", *given], capture_output=True, check=True,
+            forked("serve", "--show-config", *given), capture_output=True, check=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")},
         )  # fmt: skip
         with serve("--port", "0", *given, access_log=log, stderr=stderr) as server, server.client() as target:

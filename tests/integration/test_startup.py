@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Serve
 from tests.support.certificates import make_certificate
+from tests.support.forked import forked
 from tests.support.server import serve
 from tricklecast.app.server import serve as run
 from tricklecast.app.settings import Settings
@@ -24,7 +24,7 @@ def failing(*arguments: str, **environment: str) -> str:
     """Run a server that cannot start; returns its complaint, without the name of the command."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
     result = subprocess.run(
-        [sys.executable, "-m", "tricklecast", "serve", *arguments],
+        forked("serve", *arguments),
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env={**inherited, **environment},
     )  # fmt: skip
     assert result.returncode == 1, result
@@ -64,7 +64,7 @@ def test_a_misspelt_variable_is_told_and_no_error() -> None:
     """One line, without its value; the command goes on."""
     environment = {**os.environ, "TRICKLECAST_MAX_READER": "5 secrets"}
     result = subprocess.run(
-        [sys.executable, "-m", "tricklecast", "serve", "--show-config"],
+        forked("serve", "--show-config"),
         capture_output=True, text=True, timeout=TIMEOUT_S, check=True, env=environment,
     )  # fmt: skip
     assert "MAX_READER (did you mean TRICKLECAST_MAX_READERS?)" in result.stderr
@@ -152,7 +152,7 @@ def test_a_full_disk() -> None:
     if not full.exists():
         pytest.skip("no device that is always full here")
     result = subprocess.run(
-        [sys.executable, "-m", "tricklecast", "serve", "--port", "0", "--access-log", str(full)],
+        forked("serve", "--port", "0", "--access-log", full),
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert result.stderr == "tricklecast: cannot write the access log /dev/full: No space left on device\n"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.app.access.signing import SECRET, token
+from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
 
 TIMEOUT_S = 120
@@ -30,7 +30,7 @@ def run(*arguments: str, variable: str | None = None, given: bytes = b"") -> sub
     if variable is not None:
         environment["TRICKLECAST_TOKEN"] = variable
     return subprocess.run(
-        [sys.executable, "-m", "tricklecast", *arguments],
+        forked(*arguments),
         input=given, capture_output=True, timeout=TIMEOUT_S, check=False, env=environment,
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from tests.publisher.media.test_relay import serving
+from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tricklecast.app.cli import runnable
 from tricklecast.publisher import cli
@@ -32,16 +33,15 @@ WITHIN_S = 120
 
 def publish(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    command = [sys.executable, "-m", "tricklecast", "publish", *map(str, arguments)]
-    done = subprocess.run(command, input=stdin or b"", capture_output=True, timeout=WITHIN_S, check=False)
-    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+    started = forked("publish", *arguments)
+    done = subprocess.run(started, input=stdin or b"", capture_output=True, timeout=WITHIN_S, check=False)
+    return subprocess.CompletedProcess(started, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @contextmanager
 def publishing(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
     """Run the command with an open standard input."""
-    command = [sys.executable, "-m", "tricklecast", "publish", *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(forked("publish", *arguments), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:
@@ -145,9 +145,9 @@ def test_media_comes_through_a_pipe(server: RunningServer, tmp_path: Path) -> No
 def test_media_redirected_from_a_file_can_be_sought_in(server: RunningServer, tmp_path: Path) -> None:
     """An MP4 whose index is at its end can be read from ``< file``."""
     clip = make_clip(tmp_path / "clip.mp4")
-    command = [sys.executable, "-m", "tricklecast", "publish", f"{server.base}/redirected", "-", "--no-realtime"]
+    started = forked("publish", f"{server.base}/redirected", "-", "--no-realtime")
     with clip.open("rb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, timeout=WITHIN_S, check=False)
+        done = subprocess.run(started, stdin=file, capture_output=True, timeout=WITHIN_S, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -281,10 +281,10 @@ def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, 
 
 def test_what_cannot_work_is_one_clear_line(server: RunningServer, tmp_path: Path) -> None:
     """Each wrong use says what is wrong, exits non-zero, and creates no channel."""
-    command = typer.Typer()
-    command.command()(runnable(cli.publish))
+    app = typer.Typer()
+    app.command()(runnable(cli.publish))
     for name, (arguments, code, text) in bad_inputs(server.base, tmp_path).items():
-        result = CliRunner().invoke(command, [*map(str, arguments)])
+        result = CliRunner().invoke(app, [*map(str, arguments)])
         said = str(result.exception) if isinstance(result.exception, TrickleError) else result.stderr
         assert (result.exit_code, result.stdout) == (code, ""), name
         assert text in " ".join(said.replace("│", " ").split()), (name, said)
@@ -302,8 +302,8 @@ def test_an_error_is_one_line_on_standard_error(server: RunningServer, tmp_path:
 @pytest.mark.parametrize("arguments", [[], ["--raw"]])
 def test_without_a_standard_input_nothing_is_read_from_it(server: RunningServer, arguments: list[str]) -> None:
     """Services may be started without one."""
-    command = [sys.executable, "-m", "tricklecast", "publish", f"{server.base}/bad", "-", *arguments]
-    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    started = [sys.executable, "-m", "tricklecast", "publish", f"{server.base}/bad", "-", *arguments]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *started]
     done = subprocess.run(closed, capture_output=True, timeout=WITHIN_S, check=False)
     assert (done.returncode, done.stderr) == (1, b"tricklecast: cannot read standard input: it is closed\n")
 

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import httpx
 import pytest
 
 from tests.subscriber.fake import run
+from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tricklecast.subscriber import Runtime, Subscriber
 from tricklecast.trickle import wire
@@ -257,16 +257,15 @@ def test_a_server_that_restarts_is_found_again() -> None:
                     assert (segment.seq, segment.gap, segment.restarted) == (1, 1, True)
                     assert await segment.read() == b"after"
 
-    with serve() as first:
+    with serve(fork=False) as first:
         run(lambda: main(first))
 
 
 @contextmanager
 def tricklecast(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """The command in a process of its own, which does not outlive the block."""
-    command = [sys.executable, "-m", "tricklecast", *arguments]
     # Unbuffered, since communicate() would not see what was buffered by a read before it.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+    with subprocess.Popen(forked(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
         try:
             yield process
         finally:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.support.forked import forked
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.tools.conformance.target import Address, Target
 
@@ -62,7 +63,11 @@ class RunningServer:
 
 @contextmanager
 def serve(
-    *arguments: str, access_log: Path | None = None, scheme: str = "http", stderr: IO[str] | None = None
+    *arguments: str,
+    access_log: Path | None = None,
+    scheme: str = "http",
+    stderr: IO[str] | None = None,
+    fork: bool = True,
 ) -> Iterator[RunningServer]:
     """Run `tricklecast serve` with these arguments until the block ends.
 
@@ -71,12 +76,14 @@ def serve(
         access_log: where it writes one.
         scheme: `https` if the arguments switch TLS on.
         stderr: a file that gets the server's standard error instead of the test run's.
+        fork: start it fast (`tests/support/forked.py`); not for a test that kills it or needs its process id.
     """
-    command = [sys.executable, "-m", "tricklecast", "serve", "--port", "0", *QUICK_END, *arguments]
+    options = ["serve", "--port", "0", *QUICK_END, *arguments]
     if access_log is not None:
-        command += ["--access-log", str(access_log)]
+        options += ["--access-log", str(access_log)]
+    started = forked(*options) if fork else [sys.executable, "-m", "tricklecast", *options]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
+    process = subprocess.Popen(started, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
     assert process.stdout is not None
     try:
         # The server says when it listens; if it ends instead, the line is empty.

@@ -43,7 +43,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for record in writer.records:
         if record.client is not None:
             record.release = "naive/1.0" if record.client == "naive" else "player/2.0"
-    return write_lines(tmp_path_factory.mktemp("log") / "access.jsonl", writer.lines())
+    return write_lines(tmp_path_factory.mktemp("log") / "a:b [1].jsonl", writer.lines())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,11 @@ def test_a_state_is_reported_on(told: Told) -> None:
     """What is new is taken in, and the report says that it is made from what is kept."""
     assert "reading 1 new log" in told.said
     assert told.document["quality"]["notes"][-1].startswith("From hourly roll-ups: 1 hour, 2025-10-09T08")
-    assert [episode["n"] for episode in told.document["episodes"]] == [180, 60]
+    told_of = [(e["class"], e["n"], e["clients"], e["channels"], e["trigger"]) for e in told.document["episodes"]]
+    assert told_of == [
+        ("ended_loop", 180, ["naive"], ["film"], "channel_end"),
+        ("not_found_loop", 60, ["naive"], ["film"], "channel_end"),
+    ]
 
 
 def test_an_episode_is_explained(log: Path, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

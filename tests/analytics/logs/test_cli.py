@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from tests.analytics.sources.lines import OWN, as_line
 from tests.analytics.support.writer import write_lines
+from tests.support.forked import forked
 from tests.support.waiting import eventually
 from tricklecast.app.cli import cli
 
@@ -40,9 +40,7 @@ def test_tail(tmp_path: Path) -> None:
 def test_tail_of_what_is_not_there(tmp_path: Path) -> None:
     """A file that cannot be read is one line, and exit code 3."""
     for name in (tmp_path / "missing.jsonl", tmp_path):
-        result = subprocess.run(
-            [sys.executable, "-m", "tricklecast", "logs", "tail", name], capture_output=True, text=True
-        )
+        result = subprocess.run(forked("logs", "tail", name), capture_output=True, text=True)
         assert result.returncode == 3
         assert result.stderr.startswith("tricklecast: cannot read")
         assert result.stderr.count("\n") == 1
@@ -52,9 +50,8 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
     """New lines are shown as they come; Ctrl-C ends it without a word."""
     path = write_lines(tmp_path / "a.jsonl", LINES[:1])
     output = tmp_path / "output"
-    command = [sys.executable, "-m", "tricklecast", "logs", "tail", "-f", str(path)]
     with output.open("wb") as stdout:
-        tail = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE)
+        tail = subprocess.Popen(forked("logs", "tail", "-f", path), stdout=stdout, stderr=subprocess.PIPE)
     try:
         eventually(lambda: "film-0" in output.read_text())
         with path.open("ab") as file:
@@ -87,7 +84,7 @@ def test_compact(spark: object, tmp_path: Path) -> None:
 def test_compact_into_what_is_no_folder(spark: object, tmp_path: Path) -> None:
     """Where nothing can be written, that is said before any work is done."""
     path = str(write_lines(tmp_path / "a.jsonl", LINES))
-    command = [sys.executable, "-m", "tricklecast", "logs", "compact", path, "--out", path]
-    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"JAVA_HOME": "/nowhere"})
+    started = forked("logs", "compact", path, "--out", path)
+    result = subprocess.run(started, capture_output=True, text=True, env=os.environ | {"JAVA_HOME": "/nowhere"})
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("tricklecast: cannot write to")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.parametrize("kind", [pytest.param(Set.STANDARD, marks=pytest.mark.long), Set.GREY])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [Set.STANDARD, Set.GREY])
 def test_the_report_is_good_enough(kind: Set, spark: SparkSession, request: pytest.FixtureRequest) -> None:
     """Recall, precision, classes and triggers reach what was promised."""
     log = request.getfixturevalue(kind.value)

@@ -29,6 +29,15 @@ LINES = {
 }
 
 
+GONE = {
+    "nginx, left": as_line(NGINX | {"status": 499, "body_bytes_sent": 0}),
+    "combined, left": LINES["combined"].replace(b" 404 17 ", b" 499 0 "),
+    "envoy, left": as_line(ENVOY | {"response_code": 0, "response_flags": "DC", "bytes_sent": 0}),
+    "envoy, left, flags": as_line(ENVOY | {"response_code": 0, "response_flags": "UPE,DC", "bytes_sent": 0}),
+    "caddy, left": as_line(CADDY | {"status": 0, "size": 0}),
+}
+
+
 @pytest.fixture
 def read(spark: SparkSession, tmp_path: Path) -> Read:
     """Reads lines as a file of their own, in their order."""
@@ -44,9 +53,9 @@ def read(spark: SparkSession, tmp_path: Path) -> Read:
 
 @pytest.fixture(scope="module")
 def mixed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    """The same request in files of all formats, read at once."""
+    """The same request in files of all formats, answered and not, read at once."""
     folder = tmp_path_factory.mktemp("mixed")
-    for name, line in LINES.items():
+    for name, line in (LINES | GONE).items():
         write_lines(folder / f"{name}.log", [line.replace(b"(Linux)", f"({name})".encode())])
     rows = read_logs(spark, find_logs([str(folder)])).withColumn("answer", answer_kind()).collect()
     return {row["ua"].partition("(")[2].rstrip(")"): row for row in rows}
@@ -90,29 +99,17 @@ def test_what_headers_say(read: Read) -> None:
         "sent_http_retry_after": "2.5",
         "hostname": "edge-1",
     }
-    (row,) = read(as_line(said))
+    row, other = read(as_line(said), as_line(said | {"sent_http_lp_trickle_closed": "", "http_trickle_client": "-"}))
     assert (row["client"], row["attempt"], row["rseq"], row["next_seq"], row["eos"]) == ("studio", 3, 12, 14, True)
     assert (row["retry_after_ms"], row["node"], row["wait_us"], row["answer"]) == (2500, "edge-1", 250_000, "ended")
-    (row,) = read(as_line(said | {"sent_http_lp_trickle_closed": "", "http_trickle_client": "-"}))
-    assert (row["eos"], row["answer"], row["client"][:10]) == (False, "zero_byte", "192.0.2.7#")
+    assert (other["eos"], other["answer"], other["client"][:10]) == (False, "zero_byte", "192.0.2.7#")
 
 
-GONE = {
-    "nginx": as_line(NGINX | {"status": 499, "body_bytes_sent": 0}),
-    "combined": COMBINED.replace(b" 404 17 ", b" 499 0 "),
-    "envoy": as_line(ENVOY | {"response_code": 0, "response_flags": "DC", "bytes_sent": 0}),
-    "envoy, flags": as_line(ENVOY | {"response_code": 0, "response_flags": "UPE,DC", "bytes_sent": 0}),
-    "caddy": as_line(CADDY | {"status": 0, "size": 0}),
-}
-
-
-def test_clients_that_left_first(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", GONE)
+def test_clients_that_left_first(name: str, mixed: dict[str, Row]) -> None:
     """A client that left before it was answered is told as such, and has no status."""
-    for name, line in GONE.items():
-        write_lines(tmp_path / f"{name}.log", [line])
-    rows = read_logs(spark, find_logs([str(tmp_path)])).withColumn("answer", answer_kind()).collect()
-    assert len(rows) == len(GONE)
-    assert {(row["reason"], row["status"], row["answer"]) for row in rows} == {("client_gone", None, "abandoned")}
+    row = mixed[name]
+    assert (row["reason"], row["status"], row["answer"]) == ("client_gone", None, "abandoned")
 
 
 TIMES: dict[str, tuple[dict[str, Any], int | None]] = {
@@ -218,9 +215,11 @@ def test_words(read: Read) -> None:
 
 def test_prefix_of_the_paths(read: Read) -> None:
     """The prefix that was asked for takes the place of the map's."""
-    line = as_line(NGINX | {"request_uri": "/live/film/12"})
-    assert [row["op"] for row in read(line)] == ["api"]
-    assert [row["channel"] for row in read(line, path_prefix="/live")] == ["film"]
+    lines = [as_line(NGINX | {"request_uri": uri}) for uri in ("/live/film/12", "/trickle/film/12")]
+    assert [(row["op"], row["channel"]) for row in read(*lines, path_prefix="/live")] == [
+        ("read", "film"),
+        ("api", None),
+    ]
 
 
 def test_a_map_of_ones_own(read: Read, tmp_path: Path) -> None:

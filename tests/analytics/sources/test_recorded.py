@@ -120,8 +120,6 @@ def test_whole_seconds_stay_whole(rows_of: Callable[[str], list[Row]]) -> None:
 
 
 def test_clients_by_another_key(spark: SparkSession) -> None:
-    """The client key is what was asked for: a field of the log, or the first that a line has."""
-    by_ip = lines_of(spark, "nginx.log", Reading(client_key="ip"))
-    assert {row["client"] for row in by_ip.select("client").distinct().collect()} == {"127.0.0.1"}
+    """The client key is what was asked for: fields of the log, the first that a line has."""
     by_host = lines_of(spark, "nginx.log", Reading(client_key="http_x_none,hostname+ip"))
-    assert {row["client"] for row in by_host.select("client").distinct().collect()} == {"vm+127.0.0.1"}
+    assert {row["client"] for row in by_host.select("client").collect()} == {"vm+127.0.0.1"}

@@ -16,5 +16,10 @@ if TYPE_CHECKING:
 
 
 def rolled_up(spark: SparkSession, lines: Iterable[str], folder: Path) -> DataFrame:
-    """The roll-up of these lines."""
+    """The roll-up of these lines, computed."""
+    return planned(spark, lines, folder).localCheckpoint()
+
+
+def planned(spark: SparkSession, lines: Iterable[str], folder: Path) -> DataFrame:
+    """The roll-up of these lines, with the plan that leads to it."""
     return roll_up(normalise(read_lines(spark, [str(write_lines(folder / "access.jsonl", lines))])))

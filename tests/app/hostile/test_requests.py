@@ -1,6 +1,6 @@
 """A hundred thousand requests, good, strange and damaged, and 24 million random bytes: the server is as it was.
 
-All of it follows from a seed, which is in a failure's message.
+All of it follows from a seed, which is in a failure's message. Of four seeds, three are long.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.waiting import WITHIN_S
 
 CONNECTIONS = 800
 PER_CONNECTION = 125
-"""Requests in one connection's first packets: 100,000 in all."""
+"""Requests in one connection's first packets: 100,000 over all seeds."""
 
-SEEDS = range(4)
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 4))]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def send(server: LocalServer, packets: list[bytes], end: str) -> bytes:
     return b""
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     good=st.integers(0, 5),

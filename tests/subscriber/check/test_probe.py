@@ -6,7 +6,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ from rich.console import Console
 
 from tests.publisher.media.clips import make_clip
 from tests.subscriber.check.segments import cut, judged, numbered, seen_of
+from tests.support.forked import forked
 from tests.support.local import local_server
 from tests.support.waiting import until
 from tricklecast.app.cli import main
@@ -279,19 +279,8 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 @contextmanager
 def checking(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process of its own, which ends with the block."""
-    command = [
-        sys.executable,
-        "-m",
-        "tricklecast",
-        "check",
-        url,
-        "--start",
-        "0",
-        "--for",
-        f"{WITHIN_S:.0f}s",
-        *arguments,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    started = forked("check", url, "--start", "0", "--for", f"{WITHIN_S:.0f}s", *arguments)
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -85,7 +85,7 @@ def reports(draw: st.DrawFn) -> Report:
     )
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(reports())
 def test_there_is_always_a_report(report: Report) -> None:
     """No figure is too large, no time too far away, and no text too strange to be shown."""

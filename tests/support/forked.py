@@ -1,0 +1,202 @@
+"""``python -m tricklecast`` as a fork of a process that has imported it already.
+
+To import the server takes a second of processor time, a fork takes a hundredth, and the tests start some two hundred
+processes. What a test starts is still a process with its own arguments, environment, standard streams, signals and exit
+code. There are three::
+
+    test --Popen--> relay (this file's other half) --Unix socket--> nursery --fork--> the command
+
+The relay hands its standard streams over, passes SIGINT, SIGTERM and SIGHUP on, and ends as the command ends. If the
+relay is killed, the nursery kills the command soon after; a test that kills, or that looks at the process by its id,
+starts ``python -m tricklecast`` itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+HEADER = struct.Struct("I")
+CODE = struct.Struct("i")
+
+
+def forked(*arguments: object) -> list[str]:
+    """What to start instead of ``[sys.executable, "-m", "tricklecast", *arguments]``."""
+    return [sys.executable, "-I", "-S", __file__, "relay", _nursery(), *map(str, arguments)]
+
+
+@cache
+def _nursery() -> str:
+    """The socket of this test run's nursery, which ends with the test run."""
+    folder = tempfile.TemporaryDirectory(prefix="tricklecast-forks-")
+    path = os.path.join(folder.name, "socket")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.forked", "nursery", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+
+    def end() -> None:
+        process.communicate()
+        folder.cleanup()
+
+    atexit.register(end)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return path
+
+
+def relay(path: str, arguments: list[str]) -> None:
+    """Has a command run, and ends as it ends."""
+    with socket.socket(socket.AF_UNIX) as nursery:
+        nursery.connect(path)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: nursery.send(bytes([number])))
+        order = json.dumps({"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}).encode()
+        socket.send_fds(nursery, [HEADER.pack(len(order))], [0, 1, 2])
+        nursery.sendall(order)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(nothing, descriptor)
+        (code,) = CODE.unpack(nursery.recv(CODE.size))
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def nursery(path: str) -> None:
+    """Forks for each order; returns in the child."""
+    awake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    relays: dict[socket.socket, int] = {}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        print("ready", flush=True)
+        while True:
+            waited_for: list[Any] = [0, awake, listener, *relays]
+            ready = select.select(waited_for, [], [])[0]
+            if 0 in ready:
+                for pid in relays.values():
+                    os.kill(pid, signal.SIGKILL)
+                os._exit(0)
+            for connection in [one for one in ready if one in relays]:
+                passed_on = connection.recv(1)
+                os.kill(relays[connection], passed_on[0] if passed_on else signal.SIGKILL)
+                if not passed_on:
+                    del relays[connection]
+                    connection.close()
+            if awake in ready:
+                os.read(awake, 4096)
+                _reap(relays)
+            if listener in ready:
+                connection, _ = listener.accept()
+                header, streams, _, _ = socket.recv_fds(connection, HEADER.size, 3)
+                (size,) = HEADER.unpack(header)
+                order = json.loads(connection.recv(size, socket.MSG_WAITALL))
+                if pid := os.fork():
+                    relays[connection] = pid
+                    for descriptor in streams:
+                        os.close(descriptor)
+                    continue
+                for one in [*relays, connection]:
+                    one.close()
+                break
+    os.close(awake)
+    os.close(waker)
+    _become(order, streams)
+
+
+def _reap(relays: dict[socket.socket, int]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        for connection in [one for one, child in relays.items() if child == pid]:
+            del relays[connection]
+            with suppress(OSError):  # the relay may have been killed at the same moment
+                connection.sendall(CODE.pack(os.waitstatus_to_exitcode(status)))
+            connection.close()
+
+
+def _become(order: dict[str, Any], streams: list[int]) -> None:
+    """Makes this process what was ordered."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for descriptor, stream in enumerate(streams):
+        os.dup2(stream, descriptor)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    sys.argv = [str(ROOT / "tricklecast" / "__main__.py"), *order["arguments"]]
+    globals()["__package__"] = "tricklecast"
+
+
+def _run() -> None:
+    """Runs the command line, and ends as Python does, but without taking all modules apart."""
+    from tricklecast.__main__ import main
+
+    code: object = 1
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    try:
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def import_all() -> None:
+    """Imports what commands would."""
+    import tricklecast.app.server
+    import tricklecast.publisher.cli
+    import tricklecast.subscriber.command.cli  # noqa: F401
+    from tricklecast.app.cli import load
+
+    for name in ("serve", "publish", "subscribe", "channels", "check", "conformance", "stress"):
+        load(name)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "relay":
+        relay(sys.argv[2], sys.argv[3:])
+    import_all()
+    gc.freeze()
+    nursery(sys.argv[2])
+    _run()
