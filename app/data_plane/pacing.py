@@ -52,7 +52,7 @@ IDLE_S: Final = 1.0
 """When nothing was published for so long, the server forgets how far the readers had come."""
 
 _UNSEEN: Final = (-1, -math.inf, -STILL_LOOKS)
-"""Of a reader that was not there in the last look: position, when and in which look it moved."""
+"""Of a reader that was not there in the last look: as :data:`Moved`."""
 
 
 class Reading(Peer, Protocol):
@@ -70,6 +70,13 @@ class Cursor(Protocol):
 
     connection: Reading
     sent: int
+
+
+Positions = dict[Reading, tuple[int, int]]
+"""Of each reader: how many of the channel's bytes it was sent or does not want, and how many more it could be sent."""
+
+Moved = tuple[int, float, int]
+"""Of a reader: its position, when it has moved last, and in which look."""
 
 
 class Pace:
@@ -100,7 +107,7 @@ class Pace:
         self.finished: dict[Reading, int] = {}
         self.held: dict[Peer, None] = {}
         self.since = 0.0
-        self._reached: dict[Reading, tuple[int, float, int]] = {}
+        self._reached: dict[Reading, Moved] = {}
         self._looks = 0
         self._heads: list[tuple[float, int]] = []
         self._late = False
@@ -112,25 +119,36 @@ class Pace:
         if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
             return self._late
         limit = max(head - LATE_BYTES, min(self._head_before(now, head), head - NEAR_BYTES))
+        attached, between = self._positions()
+        self._looks += 1
+        before, self._reached = self._reached, {}
+        late, in_time = self._count(attached, before, head - limit, now, wait_s)
+        # A client may wait for the next segment on a second connection, and leave the first one idle meanwhile.
+        late_between, in_time_between = self._count(between, before, head - limit, now, wait_s)
+        late += max(0, late_between - len(attached))
+        self.tidy(now)
+        self._late = late > in_time + in_time_between
+        self._next_look = now + COST_FACTOR * (perf_counter() - now)
+        return self._late
+
+    def _count(
+        self, readers: Positions, before: dict[Reading, Moved], limit: int, now: float, wait_s: float
+    ) -> tuple[int, int]:
+        """How many of these readers that have moved lately lack more than the limit, and how many do not."""
         late = in_time = 0
-        self._looks = looks = self._looks + 1
-        reached: dict[Reading, tuple[int, float, int]] = {}
-        for reader, (position, lacks) in self._positions().items():
-            before, moved_at, moved_in = self._reached.get(reader, _UNSEEN)
-            is_late = head - lacks < limit
-            if is_late and before < 0:
+        looks = self._looks
+        for reader, (position, lacks) in readers.items():
+            last, moved_at, moved_in = before.get(reader, _UNSEEN)
+            is_late = lacks > limit
+            if is_late and last < 0:
                 continue  # it has never been in time
-            if position > before or not lacks:
+            if position > last or not lacks:
                 moved_at, moved_in = now, looks
-            reached[reader] = position, moved_at, moved_in
+            self._reached[reader] = position, moved_at, moved_in
             if moved_at > now - wait_s or moved_in > looks - STILL_LOOKS:
                 late += is_late
                 in_time += not is_late
-        self._reached = reached
-        self.tidy(now)
-        self._late = late > in_time
-        self._next_look = now + COST_FACTOR * (perf_counter() - now)
-        return self._late
+        return late, in_time
 
     def tidy(self, now: float) -> None:
         """Forget readers that have requested something else or are gone; and all, if nothing is published."""
@@ -148,19 +166,19 @@ class Pace:
             del heads[0]
         return heads[0][1] if heads[0][0] <= now - LATE_S else 0
 
-    def _positions(self) -> dict[Reading, tuple[int, int]]:
-        """Of each reader: how many of the channel's bytes it was sent or does not want, and how many it could be sent.
+    def _positions(self) -> tuple[Positions, Positions]:
+        """The readers that are attached to a segment, and those that are between two requests.
 
         A reader of an open segment can be sent no other one, however much of later ones there is.
         """
         segments = self.channel.segments
         head = after = self.channel.bytes_in
-        found: dict[Reading, tuple[int, int]] = {}
+        attached: Positions = {}
         ends: dict[int, int] = {}
-        attached = self.channel.reading.used
+        reading = self.channel.reading.used
         oldest = min(self.finished.values(), default=self.channel.next_seq)
         for seq in sorted(segments, reverse=True):
-            if head - after > FAR_BYTES or (len(found) == attached and seq < oldest):
+            if head - after > FAR_BYTES or (len(attached) == reading and seq < oldest):
                 break
             segment = segments[seq]
             ends[seq] = after
@@ -168,11 +186,13 @@ class Pace:
             for cursor in segment.cursors:
                 reader = cast(Cursor, cursor)
                 position = after + reader.sent
-                found[reader.connection] = position, (head if segment.closed else after + segment.size) - position
-        for connection, seq in self.finished.items():
-            if connection not in found and not connection.deaf and seq in ends:
-                found[connection] = ends[seq], head - ends[seq]
-        return found
+                attached[reader.connection] = position, (head if segment.closed else after + segment.size) - position
+        between = {
+            connection: (ends[seq], head - ends[seq])
+            for connection, seq in self.finished.items()
+            if seq in ends and connection not in attached and not connection.deaf
+        }
+        return attached, between
 
 
 class Pacing:

@@ -236,6 +236,23 @@ def test_a_reader_of_the_open_segment_is_in_time_whatever_comes_after_it(loop: L
     assert not bench.waits
 
 
+def test_a_client_that_reads_on_two_connections_is_in_time(loop: Loop) -> None:
+    """While one connection reads a segment the other one is idle, or waits for the next segment."""
+    bench = Bench(loop)
+    clients = [(Reader(bench, 0), Reader(bench, 1)) for _ in range(3)]
+    slow = Reader(bench, 0)
+    bench.publish(1)
+    for first, _ in clients:
+        first.take()
+    writer = bench.write(1)
+    for _ in range(4 * LATE_BYTES // SIZE):
+        bench.append(writer)
+        assert not bench.waits
+        slow.take(1)
+        for _, second in clients:
+            second.take()
+
+
 def test_all_publishers_of_the_channel_wait(loop: Loop) -> None:
     """Each one when it publishes next; all are read again together."""
     bench = Bench(loop)
@@ -380,11 +397,11 @@ def test_looks_do_not_take_the_loop(loop: Loop, monkeypatch: pytest.MonkeyPatch)
     bench = Bench(loop)
     looks = 0
 
-    def positions() -> dict[Any, Any]:
+    def positions() -> tuple[dict[Any, Any], dict[Any, Any]]:
         nonlocal looks
         looks += 1
         loop.now += 0.001
-        return {}
+        return {}, {}
 
     monkeypatch.setattr(type(bench.pace), "_positions", lambda _: positions())
     assert bench.publish(100) == 100
