@@ -341,7 +341,9 @@ class ServerMetrics(Collector):
         yield build
         draining = plane.registry.shutting_down
         yield _gauge("draining", "Whether the server is going away: 1 from SIGTERM on.", draining)
-        yield _histograms_s("loop_lag_seconds", "How late a timer was, four times a second.", [], {"": plane.loop_lag})
+        yield _histograms_s(
+            "loop_lag_seconds", "How late a timer was, about 20 times a second.", [], {"": plane.loop_lag}
+        )
         yield _counter("journal_facts", "Lifecycle facts so far.", plane.registry.journal.index)
         if (log := self._log) is not None:
             yield _gauge("log_queue_records", "Access records that wait to be written.", log.queued)

@@ -225,6 +225,14 @@ class Settings(AccessSettings):
         return self
 
     @model_validator(mode="after")
+    def _wait_below_grace(self) -> Settings:
+        if self.publisher_wait_s >= self.overtaking_grace_s > 0:
+            raise ValueError(
+                "publisher_wait_s must be below overtaking_grace_s: a request that waits would be overtaken"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _whole_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")

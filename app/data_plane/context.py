@@ -61,7 +61,7 @@ class Options:
     interim_interval_s: float = 10.0
     reader_lag_bytes: int = 16 << 20
     reader_lag_s: float = 10.0
-    publisher_wait_s: float = 0.5
+    publisher_wait_s: float = 0.15
     keep_alive_s: float = 75.0
     linger_s: float = 1.0
     head_timeout_s: float = 10.0
@@ -271,6 +271,7 @@ class DataPlane:
         parts: tuple[tuple[str, Callable[[], object]], ...] = (
             ("core", lambda: self.registry.expire(now)),
             ("latencies", self.latencies.settle),
+            ("loop lag", self.loop_lag.settle),
             ("timeouts", lambda: self.timeouts.expire(now)),
             ("slow peers", lambda: self.slow_peers.expire(now, self.turns)),
             ("pacing", self.pacing.expire),

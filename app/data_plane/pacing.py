@@ -1,14 +1,14 @@
-"""Publishers wait for the readers of their channel, where most of these are behind and do read.
+"""Publishers wait for the readers of their channel, where nearly all of these are a little behind and do read.
 
 A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. Neither a
 queue of the server nor a full socket shows that: the kernel may have taken whole segments for a reader, so that it is
 between two requests. So the server notes how far each reader of a channel has come. Whenever something was published it
-asks: of the readers that have moved in the last ``wait_s``, are most late? Then the channel's publishers are not read
-until most are in time, for ``wait_s`` at a stretch at most.
+asks: of the readers that have moved in the last :data:`MOVED_S`, are more than nine in ten late? Then the channel's
+publishers are not read until one in ten is in time, for ``wait_s`` at a stretch at most.
 
-So these readers slow nobody: one that stands still for ``wait_s``; one that is slower than most; one that came late, to
-catch up with the window, until it has caught up once. Example: 20 readers take 100 MB/s each, and 50 take 160 kB/s. The
-50 move once in 1.6 s, when their socket takes the next 256 KiB: the publisher goes at the pace of the 20.
+So these readers slow nobody: one that stands still; one that is slower than others; one that came late, or went back,
+until it has caught up; one that is far behind. Where every reader is slower than the publisher, they are its pace.
+Example: 500 readers share a core and take 1 MB/s each. A publisher that sends as fast as it can is read at 1 MB/s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LATE_BYTES: Final = 256 << 10
 NEAR_BYTES: Final = 64 << 10
 """A reader that lacks less than this is in time, however old it is: a small segment, for example."""
 
-FAR_BYTES: Final = 16 << 20
+FAR_BYTES: Final = 4 << 20
 """A reader that is farther behind is not looked at: waiting for it would take too long."""
 
 STEP_BYTES: Final = 64 << 10
@@ -41,17 +41,21 @@ LOOK_S: Final = 0.005
 HELD_COST_FACTOR: Final = 5
 """Time between two looks while publishers wait: so long, or this multiple of what a look takes."""
 
+LATE_FACTOR: Final = 9
+"""Publishers wait while for each reader that is in time there are more than so many that are late."""
+
+MOVED_S: Final = 0.5
 STILL_LOOKS: Final = 4
 """A reader counts as moving for so many looks, even if they take longer than ``wait_s``: a server that is so busy may
 not have come to the reader's next request."""
 
-TRICKLE_BYTES: Final = 64 << 10
+TRICKLE_BYTES: Final = 16 << 10
 """What is read from a publisher that has waited for ``wait_s``, before it waits again."""
 
 IDLE_S: Final = 1.0
 """When nothing was published for so long, the server forgets how far the readers had come."""
 
-_UNSEEN: Final = (-1, -math.inf, -STILL_LOOKS)
+_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS)
 """Of a reader that was not there in the last look: as :data:`Moved`."""
 
 
@@ -72,11 +76,12 @@ class Cursor(Protocol):
     sent: int
 
 
-Positions = dict[Reading, tuple[int, int]]
-"""Of each reader: how many of the channel's bytes it was sent or does not want, and how many more it could be sent."""
+Positions = dict[Reading, tuple[int, int, int]]
+"""Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how many more it could be sent
+of the channel."""
 
-Moved = tuple[int, float, int]
-"""Of a reader: its position, when it has moved last, and in which look."""
+Moved = tuple[int, int, float, int]
+"""Of a reader: its seq and its bytes in the last look, when it has moved last, and in which look."""
 
 
 class Pace:
@@ -84,7 +89,7 @@ class Pace:
 
     Attributes:
         look_at: when the channel has got so many bytes, its readers are looked at.
-        finished: connections that were served a segment, and its seq, until they request something else.
+        finished: connections that were served a segment, its seq and when that was, until they request something else.
         held: publishers' connections that are not read from.
     """
 
@@ -104,7 +109,7 @@ class Pace:
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.look_at = channel.bytes_in + STEP_BYTES
-        self.finished: dict[Reading, int] = {}
+        self.finished: dict[Reading, tuple[int, float]] = {}
         self.held: dict[Peer, None] = {}
         self.since = 0.0
         self._reached: dict[Reading, Moved] = {}
@@ -113,7 +118,7 @@ class Pace:
         self._late = False
         self._next_look = 0.0
 
-    def is_late(self, now: float, wait_s: float) -> bool:
+    def is_late(self, now: float) -> bool:
         """Whether most of the readers that have moved lately are late."""
         head = self.channel.bytes_in
         if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
@@ -122,30 +127,28 @@ class Pace:
         attached, between = self._positions()
         self._looks += 1
         before, self._reached = self._reached, {}
-        late, in_time = self._count(attached, before, head - limit, now, wait_s)
+        late, in_time = self._count(attached, before, head - limit, now)
         # A client may wait for the next segment on a second connection, and leave the first one idle meanwhile.
-        late_between, in_time_between = self._count(between, before, head - limit, now, wait_s)
+        late_between, in_time_between = self._count(between, before, head - limit, now)
         late += max(0, late_between - len(attached))
         self.tidy(now)
-        self._late = late > in_time + in_time_between
-        self._next_look = now + COST_FACTOR * (perf_counter() - now)
+        self._late = late > LATE_FACTOR * (in_time + in_time_between)
+        self._next_look = now + (HELD_COST_FACTOR if self.held else COST_FACTOR) * (perf_counter() - now)
         return self._late
 
-    def _count(
-        self, readers: Positions, before: dict[Reading, Moved], limit: int, now: float, wait_s: float
-    ) -> tuple[int, int]:
+    def _count(self, readers: Positions, before: dict[Reading, Moved], limit: int, now: float) -> tuple[int, int]:
         """How many of these readers that have moved lately lack more than the limit, and how many do not."""
         late = in_time = 0
         looks = self._looks
-        for reader, (position, lacks) in readers.items():
-            last, moved_at, moved_in = before.get(reader, _UNSEEN)
+        for reader, (seq, sent, lacks) in readers.items():
+            last_seq, last_sent, moved_at, moved_in = before.get(reader, _UNSEEN)
             is_late = lacks > limit
-            if is_late and last < 0:
-                continue  # it has never been in time
-            if position > last or not lacks:
+            if is_late and (last_seq < 0 or seq < last_seq):
+                continue  # it has never been in time, or went back: it catches up
+            if (seq, sent) > (last_seq, last_sent) or not lacks:
                 moved_at, moved_in = now, looks
-            self._reached[reader] = position, moved_at, moved_in
-            if moved_at > now - wait_s or moved_in > looks - STILL_LOOKS:
+            self._reached[reader] = seq, sent, moved_at, moved_in
+            if moved_at > now - MOVED_S or moved_in > looks - STILL_LOOKS:
                 late += is_late
                 in_time += not is_late
         return late, in_time
@@ -155,8 +158,9 @@ class Pace:
         if not self._heads or now - self._heads[-1][0] > IDLE_S:
             self.finished.clear()
             self._reached.clear()
-        for reader in [reader for reader in self.finished if reader.deaf or reader.exchange is not None]:
-            del self.finished[reader]
+        for reader, (_, at) in list(self.finished.items()):
+            if reader.deaf or reader.exchange is not None or now - at > MOVED_S:
+                del self.finished[reader]
 
     def _head_before(self, now: float, head: int) -> int:
         """How many bytes had been published :data:`LATE_S` ago."""
@@ -176,7 +180,7 @@ class Pace:
         attached: Positions = {}
         ends: dict[int, int] = {}
         reading = self.channel.reading.used
-        oldest = min(self.finished.values(), default=self.channel.next_seq)
+        oldest = min([seq for seq, _ in self.finished.values()], default=self.channel.next_seq)
         for seq in sorted(segments, reverse=True):
             if head - after > FAR_BYTES or (len(attached) == reading and seq < oldest):
                 break
@@ -185,11 +189,11 @@ class Pace:
             after -= segment.size
             for cursor in segment.cursors:
                 reader = cast(Cursor, cursor)
-                position = after + reader.sent
-                attached[reader.connection] = position, (head if segment.closed else after + segment.size) - position
+                lacks = (head if segment.closed else after + segment.size) - after - reader.sent
+                attached[reader.connection] = seq, reader.sent, lacks
         between = {
-            connection: (ends[seq], head - ends[seq])
-            for connection, seq in self.finished.items()
+            connection: (seq + 1, 0, head - ends[seq])
+            for connection, (seq, _) in self.finished.items()
             if seq in ends and connection not in attached and not connection.deaf
         }
         return attached, between
@@ -223,14 +227,14 @@ class Pacing:
         """A reader was served a whole segment: it will request the next one."""
         pace = self._paces.get(channel)
         if pace is not None:
-            pace.finished[connection] = seq
+            pace.finished[connection] = seq, perf_counter()
 
     def published(self, pace: Pace, peer: Peer) -> None:
         """So much has been published that readers have to be looked at: let the publisher wait if most are late."""
         pace.look_at = pace.channel.bytes_in + STEP_BYTES
         if not pace.held:
             now = perf_counter()
-            if not self._wait_s or not pace.is_late(now, self._wait_s):
+            if not self._wait_s or not pace.is_late(now):
                 return
             self.waits += 1
             pace.since = now
@@ -257,7 +261,7 @@ class Pacing:
             now = perf_counter()
             waited = now - pace.since >= self._wait_s
             try:
-                waits = not (waited or pace.channel.ended) and pace.is_late(now, self._wait_s)
+                waits = not (waited or pace.channel.ended) and pace.is_late(now)
             except Exception as error:
                 self._on_fault("while a publisher waited", error)
                 waits = False
@@ -272,6 +276,9 @@ class Pacing:
         del self._holding[pace]
         held, pace.held = pace.held, {}
         for peer in held:
-            if size is not None:
-                peer.read_less(size)
-            peer.resume(READERS)
+            try:
+                if size is not None:
+                    peer.read_less(size)
+                peer.resume(READERS)
+            except Exception as error:
+                self._on_fault("while a publisher was read again", error)
