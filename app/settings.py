@@ -140,7 +140,7 @@ class Settings(AccessSettings):
         _OPTIONS.publisher_wait_s,
         ge=0,
         le=10,
-        description="Longest time that a publisher waits for readers that are behind, at a stretch; 0 for none.",
+        description="How long a publisher waits for readers at a stretch; 0 for not at all; below overtaking_grace_s.",
     )
     peer_timeout_s: int = Field(60, ge=6, description="Break a connection whose peer acknowledges nothing so long.")
     interim_interval_s: float = Field(
@@ -225,14 +225,6 @@ class Settings(AccessSettings):
         return self
 
     @model_validator(mode="after")
-    def _wait_below_grace(self) -> Settings:
-        if self.publisher_wait_s >= self.overtaking_grace_s > 0:
-            raise ValueError(
-                "publisher_wait_s must be below overtaking_grace_s: a request that waits would be overtaken"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _whole_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key go together")
@@ -280,7 +272,8 @@ class Settings(AccessSettings):
             interim_interval_s=self.interim_interval_s,
             reader_lag_bytes=self.reader_lag_bytes,
             reader_lag_s=self.reader_lag_s,
-            publisher_wait_s=self.publisher_wait_s,
+            # A POST that lies unread on a connection that waits must not be overtaken meanwhile.
+            publisher_wait_s=min(self.publisher_wait_s, 0.75 * self.overtaking_grace_s or self.publisher_wait_s),
             metrics_channels=self.metrics_channels,
             head_timeout_s=self.head_timeout_s,
             keep_alive_s=self.keep_alive_s,

@@ -271,3 +271,15 @@ def test_it_is_one_line_however_many_there_are(count: int, more: str) -> None:
     assert "\n" not in line
     assert line.endswith(more or "x")
     assert len(line) < 100 + MAX_NAMED * (MAX_NAME_LENGTH + 50)
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "grace_s", "used_s"), [(0.15, 0.2, 0.15), (1.0, 0.2, 0.15), (0.15, 0.0, 0.15), (0.0, 0.2, 0.0)]
+)
+def test_a_publisher_waits_for_less_than_the_grace_of_an_overtaken_request(
+    wait_s: float, grace_s: float, used_s: float
+) -> None:
+    """A POST that lies unread on a connection that waits is not overtaken meanwhile; without a grace none waits."""
+    values: dict[str, Any] = {"publisher_wait_s": wait_s, "overtaking_grace_s": grace_s}
+    options = Settings(**values).options()
+    assert options.publisher_wait_s == pytest.approx(used_s)
