@@ -121,8 +121,11 @@ def test_a_backlog_may_be_read_slowly_but_not_stood_upon(server: LocalServer) ->
         with slow_peer(server, get(channel)) as reader:
             for _ in range(4):
                 taken = sent_to(server)
-                reader.take(8 * CHUNK)
-                eventually(partial(lambda taken: sent_to(server) > taken + 4 * CHUNK, taken))
+                reader.take(4 * CHUNK)
+                while (
+                    sent_to(server) <= taken
+                ):  # how much the kernel lets be taken before it takes more is its own affair
+                    reader.take(CHUNK)
                 later(server, LAG_S / 2)
             assert server.plane.registry.readers == 1
             reader.take(PACE_BYTES // 4)
