@@ -163,7 +163,7 @@ class DataPlane:
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)
         self.cors = Cors(options.cors_read_origins, options.cors_write_origins)
-        self.turns = Turns()
+        self.turns = Turns(self.fault)
         self.timeouts = Timeouts(
             rest_s=options.keep_alive_s, owed_s=options.head_timeout_s, interim_s=options.interim_interval_s
         )

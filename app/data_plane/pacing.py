@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from time import perf_counter
 from typing import Final, Protocol, cast
 
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.data_plane.scheduling import READERS, Peer
+from tricklecast.app.data_plane.scheduling import READERS, Hold, OnFault, Peer
 
 LATE_S: Final = 0.25
 LATE_BYTES: Final = 256 << 10
@@ -84,34 +83,21 @@ Moved = tuple[int, int, float, int]
 """Of a reader: its seq and its bytes in the last look, when it has moved last, and in which look."""
 
 
-class Pace:
+class Pace(Hold):
     """How far the readers of one channel have come, and which publishers wait for them.
 
     Attributes:
         look_at: when the channel has got so many bytes, its readers are looked at.
         finished: connections that were served a segment, its seq and when that was, until they request something else.
-        held: publishers' connections that are not read from.
     """
 
-    __slots__ = (
-        "_heads",
-        "_late",
-        "_looks",
-        "_next_look",
-        "_reached",
-        "channel",
-        "finished",
-        "held",
-        "look_at",
-        "since",
-    )
+    __slots__ = ("_heads", "_late", "_looks", "_next_look", "_reached", "channel", "finished", "look_at")
 
     def __init__(self, channel: Channel) -> None:
+        super().__init__(READERS)
         self.channel = channel
         self.look_at = channel.bytes_in + STEP_BYTES
         self.finished: dict[Reading, tuple[int, float]] = {}
-        self.held: dict[Peer, None] = {}
-        self.since = 0.0
         self._reached: dict[Reading, Moved] = {}
         self._looks = 0
         self._heads: list[tuple[float, int]] = []
@@ -210,7 +196,7 @@ class Pacing:
         waits: how often the publishers of a channel had to wait.
     """
 
-    def __init__(self, wait_s: float, on_fault: Callable[[str, Exception], None]) -> None:
+    def __init__(self, wait_s: float, on_fault: OnFault) -> None:
         self.waits = 0
         self._wait_s, self._on_fault = wait_s, on_fault
         self._paces: dict[Channel, Pace] = {}
@@ -237,14 +223,11 @@ class Pacing:
             if not self._wait_s or not pace.is_late(now):
                 return
             self.waits += 1
-            pace.since = now
             if not self._holding:
                 asyncio.get_running_loop().call_later(LOOK_S, self._look)
             self._holding[pace] = None
         pace.look_at = 0
-        if peer not in pace.held:
-            pace.held[peer] = None
-            peer.pause(READERS)
+        pace.hold(peer)
 
     def expire(self) -> None:
         """Forget what is over. The sweeper calls this."""
@@ -266,19 +249,8 @@ class Pacing:
                 self._on_fault("while a publisher waited", error)
                 waits = False
             if not waits:
-                self._release(pace, TRICKLE_BYTES if waited else None)
+                del self._holding[pace]
+                pace.release(self._on_fault, TRICKLE_BYTES if waited else None)
         if self._holding:
             pause_s = max(LOOK_S, HELD_COST_FACTOR * (perf_counter() - begun))
             asyncio.get_running_loop().call_later(pause_s, self._look)
-
-    def _release(self, pace: Pace, size: int | None) -> None:
-        """Read from a channel's publishers again; no more than ``size`` the first time."""
-        del self._holding[pace]
-        held, pace.held = pace.held, {}
-        for peer in held:
-            try:
-                if size is not None:
-                    peer.read_less(size)
-                peer.resume(READERS)
-            except Exception as error:
-                self._on_fault("while a publisher was read again", error)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.segment import Segment
@@ -65,7 +65,8 @@ itself."""
 _HALF_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 """Where the system has no such event (only Linux has), a reset is still seen: poll always reports one."""
 
-T = TypeVar("T")
+OnFault = Callable[[str, Exception], None]
+"""Told of a fault of the server: what it was doing, and the exception."""
 
 
 class Peer(Protocol):
@@ -119,38 +120,77 @@ class SlowReader(Protocol):
         """A fault of the server met this reader."""
 
 
-class Flow:
+class Hold:
+    """Publishers' connections that are not read from, for one reason, until they are all read again.
+
+    Args:
+        reason: why: one of the reasons above.
+
+    Attributes:
+        held: the connections. since: when the first of them was held.
+    """
+
+    __slots__ = ("_reason", "held", "since")
+
+    def __init__(self, reason: int) -> None:
+        self._reason = reason
+        self.held: dict[Peer, None] = {}
+        self.since = 0.0
+
+    def hold(self, peer: Peer) -> None:
+        """A publisher has published something while readers come first: do not read from it for now."""
+        held = self.held
+        if not held:
+            self.since = perf_counter()
+        if peer not in held:
+            held[peer] = None
+            peer.pause(self._reason)
+
+    def release(self, on_fault: OnFault, size: int | None = None) -> None:
+        """Read from the publishers again.
+
+        Args:
+            on_fault: told of a connection that raises; the others are read from all the same.
+            size: how many bytes may be read from each the first time, at most.
+        """
+        held, self.held = self.held, {}
+        for peer in held:
+            try:
+                if size is not None:
+                    peer.read_less(size)
+                peer.resume(self._reason)
+            except Exception as error:
+                on_fault("while a publisher was read again", error)
+
+
+class Flow(Hold):
     """What holds the publishers of one channel back.
 
     Attributes:
         queued: readers that wait for their turn to be written to.
         expected: turns of the loop for which the next request of a reader that is behind is still waited for.
-        held: connections that are not read from meanwhile. since: when the first of them was held.
     """
 
-    __slots__ = ("expected", "held", "queued", "since")
+    __slots__ = ("expected", "queued")
 
     def __init__(self) -> None:
+        super().__init__(CHANNEL)
         self.queued = self.expected = 0
-        self.held: dict[Peer, None] = {}
-        self.since = 0.0
-
-    def release(self) -> None:
-        """Read from the publishers again."""
-        held, self.held = self.held, {}
-        for peer in held:
-            peer.resume(CHANNEL)
 
 
 class Turns:
     """Serves connections by turns.
+
+    Args:
+        on_fault: told of a fault that met a connection while it was read again.
 
     Attributes:
         flows: the channels whose publishers are to be held back, as long as there is a reason.
         number: turns so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_fault: OnFault) -> None:
+        self._on_fault = on_fault
         self.flows: dict[object, Flow] = {}
         self.number = 0
         self._readers: deque[SlowReader] = deque()
@@ -209,14 +249,6 @@ class Turns:
         if flow is not None:
             flow.expected = 0
 
-    def hold(self, peer: Peer, flow: Flow) -> None:
-        """A publisher has published something while readers of its channel wait: do not read from it for now."""
-        if not flow.held:
-            flow.since = perf_counter()
-        if peer not in flow.held:
-            flow.held[peer] = None
-            peer.pause(CHANNEL)
-
     # Mechanics.
 
     def _flow(self, channel: object) -> Flow:
@@ -268,9 +300,9 @@ class Turns:
                 flow.expected -= 1
             if not (flow.queued or flow.expected):
                 del self.flows[channel]
-                flow.release()
+                flow.release(self._on_fault)
             elif flow.held and now - flow.since >= HOLD_S:
-                flow.release()
+                flow.release(self._on_fault)
 
 
 class Interval(Protocol):

@@ -111,7 +111,7 @@ class Upload(Exchange):
         plane = self.plane
         flows = plane.turns.flows
         if flows and (flow := flows.get(channel)) is not None:
-            plane.turns.hold(self.connection, flow)
+            flow.hold(self.connection)
         pace = self.pace
         if pace.channel.bytes_in >= pace.look_at:
             plane.pacing.published(pace, self.connection)

@@ -13,7 +13,7 @@ from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.segment import Segment, Writer
-from tricklecast.app.data_plane import pacing
+from tricklecast.app.data_plane import pacing, scheduling
 from tricklecast.app.data_plane.pacing import (
     FAR_BYTES,
     IDLE_S,
@@ -173,10 +173,11 @@ class Bench:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Loop:
-    """The loop and the clock of the module; looks take no time."""
+    """The loop and the clock of the modules; looks take no time."""
     loop = Loop()
     monkeypatch.setattr(pacing, "asyncio", SimpleNamespace(get_running_loop=lambda: loop))
-    monkeypatch.setattr(pacing, "perf_counter", lambda: loop.now)
+    for module in (pacing, scheduling):
+        monkeypatch.setattr(module, "perf_counter", lambda: loop.now)
     return loop
 
 

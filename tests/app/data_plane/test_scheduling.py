@@ -120,6 +120,11 @@ def readers(turns: Turns, loop: Loop, count: int, **fields: Any) -> tuple[list[R
     return made, log
 
 
+def unexpected(what: str, error: Exception) -> None:
+    """A fault that no test means."""
+    raise AssertionError(what) from error
+
+
 def peer(line: Line) -> Peer:
     return cast(Peer, line)
 
@@ -129,7 +134,7 @@ def peer(line: Line) -> Peer:
 
 def test_a_thousand_readers_that_are_behind_do_not_take_the_loop(loop: Loop) -> None:
     """One turn of the loop serves readers for WRITE_S; each has its turn before any has its second."""
-    turns = Turns()
+    turns = Turns(unexpected)
     made, log = readers(turns, loop, 1000, lacks=3)
     while loop.soon:
         before = len(log)
@@ -141,7 +146,7 @@ def test_a_thousand_readers_that_are_behind_do_not_take_the_loop(loop: Loop) -> 
 
 def test_a_reader_waits_for_one_turn_at_a_time(loop: Loop) -> None:
     """A reader that queues twice has one place in the queue."""
-    turns = Turns()
+    turns = Turns(unexpected)
     (reader,), log = readers(turns, loop, 1)
     turns.add_reader(cast(SlowReader, reader))
     assert [cast(object, queued) for queued in turns] == [reader]
@@ -152,7 +157,7 @@ def test_a_reader_waits_for_one_turn_at_a_time(loop: Loop) -> None:
 
 def test_the_queue_begins_anew_after_it_was_empty(loop: Loop) -> None:
     """A reader that falls behind later is served, too."""
-    turns = Turns()
+    turns = Turns(unexpected)
     (reader,), log = readers(turns, loop, 1)
     loop.turn()
     turns.add_reader(cast(SlowReader, reader))
@@ -162,7 +167,7 @@ def test_the_queue_begins_anew_after_it_was_empty(loop: Loop) -> None:
 
 def test_the_end_of_a_segment_waits_for_bytes(loop: Loop) -> None:
     """A reader that lacks only the end is served after those that lack bytes, and holds no publisher."""
-    turns = Turns()
+    turns = Turns(unexpected)
     log: list[Reader] = []
     end, behind = (Reader(turns, loop, log, channel=name) for name in "ab")
     for _ in range(2):
@@ -175,10 +180,10 @@ def test_the_end_of_a_segment_waits_for_bytes(loop: Loop) -> None:
 
 def test_a_reader_whose_turn_raises_costs_only_itself(loop: Loop) -> None:
     """The reader is told of its fault; the others have their turns, and the channel's publishers are released."""
-    turns, line = Turns(), Line()
+    turns, line = Turns(unexpected), Line()
     (first, faulty, last), log = readers(turns, loop, 3)
     faulty.error = ZeroDivisionError()
-    turns.hold(peer(line), turns.flows["c"])
+    turns.flows["c"].hold(peer(line))
     loop.turn()
     assert log == [first, faulty, last]
     assert faulty.faults == [faulty.error]
@@ -191,7 +196,7 @@ def test_a_reader_whose_turn_raises_costs_only_itself(loop: Loop) -> None:
 
 def test_a_connection_that_had_its_turn_is_read_in_the_next_one(loop: Loop) -> None:
     """It is paused until the readers that are behind have been served once."""
-    turns, line = Turns(), Line()
+    turns, line = Turns(unexpected), Line()
     (reader,), _ = readers(turns, loop, 1)
     turns.had_turn(peer(line))
     assert line.pauses == TURN
@@ -204,7 +209,7 @@ def test_a_connection_that_had_its_turn_is_read_in_the_next_one(loop: Loop) -> N
 )
 def test_a_dear_connection_rests_for_a_multiple_of_its_cost(loop: Loop, cost_s: float, rest_s: float) -> None:
     """The rest has a limit, and ends only the pause for this reason."""
-    turns, line = Turns(), Line()
+    turns, line = Turns(unexpected), Line()
     turns.had_turn(peer(line))
     turns.was_dear(peer(line), cost_s)
     ((delay_s, callback, arguments),) = loop.later
@@ -218,10 +223,10 @@ def test_a_dear_connection_rests_for_a_multiple_of_its_cost(loop: Loop, cost_s: 
 
 def test_a_publisher_is_held_while_its_readers_wait(loop: Loop) -> None:
     """It is released when all of them are served, and another channel's publisher is not held at all."""
-    turns, line = Turns(), Line()
+    turns, line = Turns(unexpected), Line()
     readers(turns, loop, PER_TURN + 1)
-    turns.hold(peer(line), turns.flows["c"])
-    turns.hold(peer(line), turns.flows["c"])
+    turns.flows["c"].hold(peer(line))
+    turns.flows["c"].hold(peer(line))
     assert "other" not in turns.flows
     loop.turn()
     assert line.pauses == CHANNEL, "the last reader waits for the next turn"
@@ -231,12 +236,12 @@ def test_a_publisher_is_held_while_its_readers_wait(loop: Loop) -> None:
 
 def test_a_publisher_is_held_for_a_limited_time(loop: Loop) -> None:
     """A reader that is never done delays its publishers by HOLD_S at a stretch; then they are read once."""
-    turns, line, other = Turns(), Line(), Line()
+    turns, line, other = Turns(unexpected), Line(), Line()
     (reader,), _ = readers(turns, loop, 1, lacks=10**6)
     for _ in range(3):
         since = loop.now
         for held in (line, other):
-            turns.hold(peer(held), turns.flows["c"])
+            turns.flows["c"].hold(peer(held))
         while line.pauses:
             assert loop.now - since < HOLD_S
             loop.turn()
@@ -246,9 +251,9 @@ def test_a_publisher_is_held_for_a_limited_time(loop: Loop) -> None:
 
 def test_the_next_request_of_a_reader_is_waited_for(loop: Loop) -> None:
     """The publishers of its channel are held for EXPECTED_TURNS, though nothing else goes on."""
-    turns, line = Turns(), Line()
+    turns, line = Turns(unexpected), Line()
     turns.expect_request("c")
-    turns.hold(peer(line), turns.flows["c"])
+    turns.flows["c"].hold(peer(line))
     loop.turn(EXPECTED_TURNS - 1)
     assert line.pauses == CHANNEL
     loop.turn()
@@ -257,10 +262,10 @@ def test_the_next_request_of_a_reader_is_waited_for(loop: Loop) -> None:
 
 def test_a_request_that_came_is_not_waited_for(loop: Loop) -> None:
     """The publishers are released in the next turn; where nothing is expected, a request changes nothing."""
-    turns, line = Turns(), Line()
+    turns, line = Turns(unexpected), Line()
     turns.request_came("c")
     turns.expect_request("c")
-    turns.hold(peer(line), turns.flows["c"])
+    turns.flows["c"].hold(peer(line))
     turns.request_came("c")
     loop.turn()
     assert (line.pauses, turns.flows) == (0, {})
