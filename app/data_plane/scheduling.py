@@ -182,7 +182,7 @@ class Turns:
     """Serves connections by turns.
 
     Args:
-        on_fault: told of a fault that met a connection while it was read again.
+        on_fault: told of a fault that met a connection, or that a reader could not be told of.
 
     Attributes:
         flows: the channels whose publishers are to be held back, as long as there is a reason.
@@ -273,7 +273,10 @@ class Turns:
             self._settle_flows()
         inputs, self._inputs = self._inputs, []
         for peer in inputs:
-            peer.resume(TURN)
+            try:
+                peer.resume(TURN)
+            except Exception as error:
+                self._on_fault("while a connection was read again", error)
         if self._readers or self._ends or self._inputs or self.flows:
             self._schedule()
 
@@ -286,7 +289,10 @@ class Turns:
             try:
                 reader.take_turn()
             except Exception as error:
-                reader.failed(error)
+                try:
+                    reader.failed(error)
+                except Exception as again:
+                    self._on_fault("while a reader was told of a fault", again)
             if counted:
                 self.flows[channel].queued -= 1
             if perf_counter() >= until:

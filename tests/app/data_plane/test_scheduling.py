@@ -191,7 +191,49 @@ def test_a_reader_whose_turn_raises_costs_only_itself(loop: Loop) -> None:
     assert (line.pauses, turns.flows, list(loop.soon)) == (0, {}, [])
 
 
+@pytest.mark.parametrize("queue", [Turns.add_reader, Turns.add_end])
+def test_a_reader_that_cannot_be_told_of_its_fault_costs_only_itself(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, queue: Callable[[Turns, SlowReader], None]
+) -> None:
+    """Both faults are kept from the other readers, and the publishers are released."""
+    faults: list[tuple[str, Exception]] = []
+    turns, line, log = Turns(lambda *fault: faults.append(fault)), Line(), list[Reader]()
+    faulty, last = Reader(turns, loop, log), Reader(turns, loop, log, lacks=2)
+    faulty.error, again = ZeroDivisionError(), RuntimeError()
+
+    def failed(error: Exception) -> None:
+        raise again
+
+    monkeypatch.setattr(faulty, "failed", failed)
+    for reader in (faulty, last):
+        queue(turns, cast(SlowReader, reader))
+    turns.had_turn(peer(line))
+    turns.expect_request("c")
+    turns.flows["c"].hold(peer(line))
+    loop.turn(EXPECTED_TURNS)
+    assert log == [faulty, last, last]
+    assert faults == [("while a reader was told of a fault", again)]
+    assert (line.pauses, turns.flows, list(loop.soon)) == (0, {}, [])
+
+
 # Reading.
+
+
+def test_a_connection_that_cannot_be_read_again_costs_only_itself(loop: Loop) -> None:
+    """Those that had their turn with it are read again."""
+    faults: list[tuple[str, Exception]] = []
+    turns, line, broken = Turns(lambda *fault: faults.append(fault)), Line(), Line()
+    error = RuntimeError()
+
+    def resume(reason: int) -> None:
+        raise error
+
+    broken.resume = resume  # type: ignore[method-assign]
+    for each in (broken, line):
+        turns.had_turn(peer(each))
+    loop.turn()
+    assert (line.pauses, list(loop.soon)) == (0, [])
+    assert faults == [("while a connection was read again", error)]
 
 
 def test_a_connection_that_had_its_turn_is_read_in_the_next_one(loop: Loop) -> None:
