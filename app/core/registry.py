@@ -136,6 +136,7 @@ class Registry:
         """
         if self.channels.get(channel.name) is not channel:
             return
+        channel.ended = True
         del self.channels[channel.name]
         if not is_reserved(channel.name):
             self.capacities.channels.give_back()

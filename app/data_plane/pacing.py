@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from itertools import islice
 from time import perf_counter
 from typing import Final, Protocol, cast
 
@@ -45,14 +46,17 @@ LATE_FACTOR: Final = 9
 
 MOVED_S: Final = 0.5
 STILL_LOOKS: Final = 4
-"""A reader counts as moving for so many looks, even if they take longer than ``wait_s``: a server that is so busy may
-not have come to the reader's next request."""
+"""A reader counts as moving for so many looks, even if they take longer than :data:`MOVED_S`: a server that
+is so busy may not have come to the reader's next request."""
 
 TRICKLE_BYTES: Final = 16 << 10
 """What is read from a publisher that has waited for ``wait_s``, before it waits again."""
 
 IDLE_S: Final = 1.0
 """When nothing was published for so long, the server forgets how far the readers had come."""
+
+TIDY_SHARE: Final = 8
+"""The sweeper tidies up one in so many channels at a time: each of them every two seconds."""
 
 _UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS)
 """Of a reader that was not there in the last look: as :data:`Moved`."""
@@ -105,7 +109,7 @@ class Pace(Hold):
         self._next_look = 0.0
 
     def is_late(self, now: float) -> bool:
-        """Whether most of the readers that have moved lately are late."""
+        """Whether more than nine in ten of the readers that have moved lately are late."""
         head = self.channel.bytes_in
         if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
             return self._late
@@ -202,8 +206,10 @@ class Pacing:
         self._paces: dict[Channel, Pace] = {}
         self._holding: dict[Pace, None] = {}
 
-    def of(self, channel: Channel) -> Pace:
-        """The pace of a channel to which something is being published."""
+    def of(self, channel: Channel) -> Pace | None:
+        """The pace of a channel to which something is being published; ``None`` where no publisher waits."""
+        if not self._wait_s:
+            return None
         pace = self._paces.get(channel)
         if pace is None:
             pace = self._paces[channel] = Pace(channel)
@@ -216,11 +222,11 @@ class Pacing:
             pace.finished[connection] = seq, perf_counter()
 
     def published(self, pace: Pace, peer: Peer) -> None:
-        """So much has been published that readers have to be looked at: let the publisher wait if most are late."""
+        """So much has been published that the readers are looked at: let the publisher wait if they are late."""
         pace.look_at = pace.channel.bytes_in + STEP_BYTES
         if not pace.held:
             now = perf_counter()
-            if not self._wait_s or not pace.is_late(now):
+            if not pace.is_late(now):
                 return
             self.waits += 1
             if not self._holding:
@@ -230,12 +236,13 @@ class Pacing:
         pace.hold(peer)
 
     def expire(self) -> None:
-        """Forget what is over. The sweeper calls this."""
+        """Forget what is over in a share of the channels. The sweeper calls this."""
         now = perf_counter()
-        for channel in [channel for channel in self._paces if channel.ended]:
+        for channel, pace in list(islice(self._paces.items(), 1 + len(self._paces) // TIDY_SHARE)):
             del self._paces[channel]
-        for pace in self._paces.values():
-            pace.tidy(now)
+            if not channel.ended:
+                self._paces[channel] = pace  # behind all others
+                pace.tidy(now)
 
     def _look(self) -> None:
         """Read again from publishers whose readers are in time, or that have waited for long enough."""

@@ -19,13 +19,13 @@ class Upload(Exchange):
     Until the first byte of its body arrives it is a preconnect, which is sent ``100 Continue`` now and then.
 
     Attributes:
-        received: body bytes that have arrived. pace: of its channel, from the token on.
+        received: body bytes that have arrived. pace: of its channel, from the token on, if publishers wait for readers.
         writer: the token; ``None`` before and after its part.
     """
 
     __slots__ = ("pace", "received", "writer")
 
-    pace: Pace
+    pace: Pace | None
 
     takes_body = True
 
@@ -113,7 +113,7 @@ class Upload(Exchange):
         if flows and (flow := flows.get(channel)) is not None:
             flow.hold(self.connection)
         pace = self.pace
-        if pace.channel.bytes_in >= pace.look_at:
+        if pace is not None and pace.channel.bytes_in >= pace.look_at:
             plane.pacing.published(pace, self.connection)
 
     def _count(self, chunks: list[bytes]) -> None:

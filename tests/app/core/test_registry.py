@@ -840,6 +840,21 @@ def test_a_channel_that_is_dropped_is_gone(name: str) -> None:
     assert facts[1:] == [ChannelEnded(2, name, 1, 0, EndReason.FAULT)]
 
 
+def test_a_channel_that_is_dropped_does_not_end_again() -> None:
+    """A writer of it writes on, and neither its idle time nor its drain touches the next life of its name."""
+    registry, facts = make_registry(idle_timeout_s=10.0, channel_drain_s=5.0)
+    writer = grant(registry, "c", 0)
+    channel = registry.channels["c"]
+    registry.drop(channel)
+    assert channel.ended
+    assert channel.finish(writer, (b"x",), 1.0).verdict is Verdict.COMPLETE
+    registry.expire(11.0)
+    publish(registry, "c", 0, now=11.0)
+    registry.expire(16.0)
+    assert registry.live("c") is not None
+    assert [fact.reason for fact in facts if isinstance(fact, ChannelEnded)] == [EndReason.FAULT]
+
+
 def test_the_receiver_of_faults_can_be_set_later() -> None:
     """The data plane, which receives them, is made after the registry."""
     told: list[object] = []

@@ -24,7 +24,9 @@ from tricklecast.app.data_plane.pacing import (
     MOVED_S,
     STEP_BYTES,
     STILL_LOOKS,
+    TIDY_SHARE,
     TRICKLE_BYTES,
+    Pace,
     Pacing,
 )
 from tricklecast.app.data_plane.scheduling import READERS
@@ -140,7 +142,9 @@ class Bench:
         self.registry = Registry(Limits(), autocreate=True)
         self.registry.create("c", "", loop.now)
         self.channel: Channel = self.registry.channels["c"]
-        self.pace = self.pacing.of(self.channel)
+        pace = self.pacing.of(self.channel)
+        assert pace is not None
+        self.pace = pace
         self.publisher = Line()
         self._serial = 0
 
@@ -401,11 +405,38 @@ def test_an_ended_channel_holds_nobody(loop: Loop) -> None:
     assert bench.pacing.of(bench.channel) is not bench.pace
 
 
-def test_a_publisher_never_waits_where_the_setting_is_0(loop: Loop) -> None:
-    """Publishers are read as fast as they send."""
-    bench = Bench(loop, wait_s=0.0)
-    Reader(bench, 0)
-    assert bench.publish(100) == 100
+def test_a_dropped_channel_is_forgotten(loop: Loop) -> None:
+    """A fault of the server has left its state unsound, and no publisher finds it any more."""
+    bench = Bench(loop)
+    bench.registry.drop(bench.channel)
+    bench.pacing.expire()
+    assert bench.pacing.of(bench.channel) is not bench.pace
+
+
+def test_no_channel_has_a_pace_where_the_setting_is_0(loop: Loop) -> None:
+    """Nothing is noted, and nothing is looked at."""
+    channel = Bench(loop).channel
+    pacing = Pacing(0.0, lambda what, error: pytest.fail(what))
+    assert pacing.of(channel) is None
+    pacing.finished(channel, cast(Any, Line()), 0)
+    pacing.expire()
+
+
+def test_every_channel_is_tidied_in_the_end(loop: Loop) -> None:
+    """The sweeper looks at a share of the channels at a time, each of them once before any is looked at again."""
+    bench = Bench(loop)
+    for number in range(3 * TIDY_SHARE - 1):
+        channel = bench.registry.create(str(number), "", loop.now)
+        assert isinstance(channel, Channel)
+        bench.pacing.of(channel)
+    tidied: list[Pace] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pace, "tidy", lambda pace, _now: tidied.append(pace))
+        for _ in range(TIDY_SHARE):
+            before = len(tidied)
+            bench.pacing.expire()
+            assert len(tidied) - before <= 4
+    assert len(set(tidied)) == 3 * TIDY_SHARE
 
 
 def test_gone_readers_are_not_waited_for(loop: Loop) -> None:
