@@ -171,23 +171,6 @@ class ChannelStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryStatistics:
-    """All channels at one moment.
-
-    Attributes:
-        bytes_held: memory that all segments take, as the budget counts it.
-        evicted: segments that have left their windows since the server started, by the reason.
-    """
-
-    channels: tuple[ChannelStatistics, ...]
-    readers: int
-    bytes_held: int
-    evicted: Mapping[Eviction, int]
-    journal_index: int
-    shutting_down: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Totals:
     """Sums over all channels at one moment: what a scrape of the metrics needs.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 
 from tricklecast.app.core.channel import Agenda, Channel, Serve, Wait
-from tricklecast.app.core.events import EndReason, Journal, RegistryStatistics, Totals
+from tricklecast.app.core.events import EndReason, Journal, Totals
 from tricklecast.app.core.limits import Capacities, Limit, Limits
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
 from tricklecast.app.core.segment import WAITING, Cursor, Faults, OnFault, Segment, Writer, WriterOwner
@@ -277,17 +277,6 @@ class Registry:
                 break
             del self._tombstones[name]
         self._deliver_faults()
-
-    def statistics(self) -> RegistryStatistics:
-        """A frozen picture of everything, for the control plane, metrics and tests."""
-        return RegistryStatistics(
-            channels=tuple(channel.statistics() for channel in self.channels.values()),
-            readers=self.readers,
-            bytes_held=self.budget.used,
-            evicted=self.evictions(),
-            journal_index=self.journal.index,
-            shutting_down=self.shutting_down,
-        )
 
     def totals(self) -> Totals:
         """Sums over all channels, for metrics: cheaper than a picture of each."""

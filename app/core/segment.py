@@ -249,10 +249,6 @@ class Segment:
         """Whether its publisher ended it, with at least one byte."""
         return self.state is COMPLETE
 
-    def payload(self, start: int, stop: int) -> int:
-        """Body bytes of the frames from index ``start`` to ``stop`` (excluded)."""
-        return self.offsets[stop] - self.offsets[start]
-
     def is_finished_by(self, key: str | None) -> bool:
         """Whether a body with this key has come to its end here, so that a retry of it has nothing left to do."""
         return key is not None and key == self.key and self.state in (COMPLETE, EMPTY)

@@ -71,9 +71,6 @@ class Timelines:
         self._limit_s = limit_s
         self._marks: dict[Segment, deque[tuple[float, int]]] = {}
 
-    def __len__(self) -> int:
-        return len(self._marks)
-
     def look(self, segments: Iterable[Segment], now: float) -> None:
         """Note the present size of these segments; the others are followed no longer."""
         before, self._marks = self._marks, {}

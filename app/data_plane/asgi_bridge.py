@@ -208,7 +208,8 @@ def has_path(target: bytes) -> bool:
 
 def _as_bytes(request: Request) -> bytes:
     """The request as it is replayed: its body whole, with one length."""
-    body = b"".join(request.take())
+    body = b"".join(request.chunks)
+    request.chunks = []
     lines = [b"%b %b HTTP/%b" % (request.method, request.target, b"1.0" if request.http10 else b"1.1")]
     lines += [b"%b: %b" % field for field in request.fields if field[0] not in _REPLACED]
     if body:

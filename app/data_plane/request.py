@@ -146,11 +146,6 @@ class Request:
         value = self.headers.get(name)
         return value.decode("latin-1").strip() if value else ""
 
-    def take(self) -> list[bytes]:
-        """The body that has arrived and was not taken yet."""
-        chunks, self.chunks = self.chunks, []
-        return chunks
-
     def attempt(self) -> int:
         """Which attempt at the same request this is, as the client counts: 1 for the first."""
         value = self.headers.get(_ATTEMPT)

@@ -73,7 +73,6 @@ class Peer(Protocol):
     """A connection, to the schedulers."""
 
     write_paused: bool
-    pauses: int
 
     def pause(self, reason: int) -> None:
         """Do not read from it, for this reason."""
@@ -186,23 +185,18 @@ class Turns:
 
     Attributes:
         flows: the channels whose publishers are to be held back, as long as there is a reason.
-        number: turns so far.
     """
 
     def __init__(self, on_fault: OnFault) -> None:
         self._on_fault = on_fault
         self.flows: dict[object, Flow] = {}
-        self.number = 0
         self._readers: deque[SlowReader] = deque()
         self._ends: deque[SlowReader] = deque()
         self._inputs: list[Peer] = []
         self._scheduled = False
 
-    def __len__(self) -> int:
-        """Readers that wait for their turn."""
-        return len(self._readers)
-
     def __iter__(self) -> Iterator[SlowReader]:
+        """The readers that wait for their turn."""
         return iter(self._readers)
 
     # Writing.
@@ -265,7 +259,6 @@ class Turns:
     def _run(self) -> None:
         """One turn: write to readers that are behind, then read from those that had their turn."""
         self._scheduled = False
-        self.number += 1
         until = perf_counter() + WRITE_S
         self._serve(self._readers, until, counted=True)
         self._serve(self._ends, until + WRITE_S, counted=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 
+from tests.app.core.support import picture
 from tests.properties.room import Room
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.events import (
@@ -735,7 +736,7 @@ class World:
 
     def _picture(self) -> object:
         """All that a refused request must leave as it was."""
-        return self.registry.statistics(), [
+        return picture(self.registry), [
             (
                 channel.floor,
                 [(_segment_picture(segment), channel.deadline(segment)) for segment in channel.segments.values()],

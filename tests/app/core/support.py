@@ -203,3 +203,9 @@ def content(segment: Segment) -> bytes:
 def cost(*frames: bytes) -> int:
     """The memory that a segment of these frames, of one chunk each, is counted for."""
     return SEGMENT_COST + sum(len(encode_frame([frame])) + FRAME_COST for frame in frames)
+
+
+def picture(registry: Registry) -> object:
+    """All that a request which changes nothing leaves as it was."""
+    channels = [channel.statistics() for channel in registry.channels.values()]
+    return channels, registry.readers, registry.budget.used, registry.evictions(), registry.journal.index

@@ -318,15 +318,6 @@ def test_a_finished_body_is_known_by_its_key(state: State) -> None:
     assert not segment.is_finished_by(None)
 
 
-def test_payload_counts_the_bytes_between_two_frames() -> None:
-    """Body bytes without their chunk headers, of frames of one chunk or several."""
-    segment = Segment(0)
-    for chunks in ([b"a"], [b"bcd", b"e"], [b"x" * 5000]):
-        segment.store(encode_frame(chunks), sum(map(len, chunks)))
-    assert [segment.payload(0, stop) for stop in range(4)] == [0, 1, 5, 5005]
-    assert (segment.payload(1, 3), segment.payload(2, 2)) == (5004, 0)
-
-
 def test_faults_are_handed_over_in_their_order() -> None:
     """Each once; what the callee raises leaves the rest for the next time."""
     told: list[object] = []

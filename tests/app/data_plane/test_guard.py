@@ -15,6 +15,7 @@ import pytest
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.storm_guard import FORGOTTEN_S, FREE, FREE_FOR_MANY, Answer, StormGuard
+from tricklecast.app.data_plane import connection as connection_module
 from tricklecast.app.data_plane import exchange as exchange_module
 from tricklecast.app.data_plane import handler
 from tricklecast.app.data_plane.context import ParkedFor
@@ -376,6 +377,12 @@ def test_a_long_head_is_not_kept_while_it_is_held() -> None:
 BODY = b"".join(b"%08d" % number for number in range(1 << 17))
 
 
+def _is_paused(parked: Parked) -> bool:
+    """Whether the server does not read from its connection."""
+    assert isinstance(parked.connection, connection_module.Connection)
+    return bool(parked.connection.pauses & PARKED)
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_held_publisher_is_not_read_from(begun: bool) -> None:
     """Its body waits in the network; when the hold is over it is refused, or taken whole if it may be by then."""
@@ -386,14 +393,14 @@ def test_a_held_publisher_is_not_read_from(begun: bool) -> None:
         connection.expects("POST")
         connection.send(connection.render("POST", channel.at(0), {"Content-Length": str(len(BODY))}) + BODY[:5000])
         (exchange,) = held(server)
-        assert exchange.connection.pauses & PARKED
+        assert _is_paused(exchange)
         if begun:
             assert (
                 target.ask("POST", "/api/v1/channels", {"Content-Type": "application/json"}, _named(channel)).status
                 < 300
             )
         release(server, exchange)
-        eventually(lambda: not exchange.connection.pauses & PARKED)
+        eventually(lambda: not _is_paused(exchange))
         if begun:
             connection.send(BODY[5000:])
             assert connection.response().get("Lp-Trickle-Size") == str(len(BODY))

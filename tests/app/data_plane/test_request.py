@@ -136,13 +136,6 @@ def test_a_request_begins_empty() -> None:
     assert (request.chunks, request.complete, request.wanted, request.held) == ([], False, False, False)
 
 
-def test_a_body_is_taken_once() -> None:
-    """The chunks that have arrived are handed over, and then there are none."""
-    request = make()
-    request.chunks = [b"a", b"b"]
-    assert (request.take(), request.take()) == ([b"a", b"b"], [])
-
-
 def test_text_of_a_header() -> None:
     """A header's value without white space around it; a missing one is an empty text."""
     request = make({b"content-type": b" video/mp2t\t"})

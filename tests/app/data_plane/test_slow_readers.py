@@ -87,7 +87,7 @@ def test_a_reader_that_does_not_read_holds_no_publisher(server: LocalServer) -> 
         channel = target.channel()
         upload = channel.upload(0, b"begun---")
         with slow_reader(server, channel, upload.chunk, 20):
-            assert server.inside(lambda: (len(server.plane.turns), server.plane.turns.flows)) == (0, {})
+            assert server.inside(lambda: (list(server.plane.turns), server.plane.turns.flows)) == ([], {})
             (publisher,) = [found for found in connections(server) if isinstance(found.exchange, Upload)]
             upload.chunk(b"more").end()
             assert upload.answer().get("Lp-Trickle-Size") == str(20 * CHUNK + 12)

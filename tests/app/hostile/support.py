@@ -151,7 +151,7 @@ def left_over(plane: DataPlane) -> dict[str, int]:
         "resting": len(timeouts.resting),
         "owing": len(timeouts.owing),
         "pipelined": len(plane.pipelined),
-        "turns": len(turns),
+        "turns": len(list(turns)),
         "flows": len(turns.flows),
         "readers": plane.registry.readers,
         "publishers": plane.registry.capacities.publishers.used,
