@@ -1,4 +1,4 @@
-"""What must always be true of the core, stated in code.
+"""What must always be true of a channel, stated in code.
 
 Tests call this after every step, and the server after a fault: if it raises, the channel's state cannot be trusted.
 """
@@ -8,43 +8,11 @@ from __future__ import annotations
 from itertools import accumulate
 
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, State, decode_frame
-from tricklecast.trickle.paths import is_reserved
-
-
-def check_registry(registry: Registry) -> None:
-    """Check every channel and the sums over them.
-
-    Raises:
-        AssertionError: an invariant does not hold.
-    """
-    held = readers = writers = 0
-    for name, channel in registry.channels.items():
-        assert channel.name == name, "a channel is filed under its own name"
-        check_channel(channel)
-        _check_agenda(registry, channel)
-        held += sum(segment.cost for segment in channel.segments.values() if segment.state is not State.WAITING)
-        readers += channel.reading.used
-        writers += sum(segment.writer is not None and segment.writer.counted for segment in channel.segments.values())
-    for segment in registry.budget.lingering:
-        assert segment.closed, "only a closed segment leaves its window"
-        assert segment.cursors, "what lingers is being read"
-        held += segment.cost
-    assert registry.budget.used == held, "the budget counts just what is held"
-    # A segment that closes without a byte cannot be refused; the next one makes room for it.
-    assert held <= registry.limits.total_bytes + SEGMENT_COST, "the budget holds"
-    clients = [name for name in registry.channels if not is_reserved(name)]
-    assert len(clients) == registry.capacities.channels.used, "channels are counted"
-    assert writers == registry.capacities.publishers.used, "publishers are counted"
-    assert readers <= registry.readers, "readers are counted, those of ended lives, too"
-    for capacity in registry.capacities:
-        assert 0 <= capacity.used <= capacity.limit, f"the limit holds: {capacity}"
-    assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
 
 
 def check_channel(channel: Channel) -> None:
-    """Check one channel.
+    """Check a channel and its segments.
 
     Raises:
         AssertionError: an invariant does not hold.
@@ -71,14 +39,6 @@ def check_channel(channel: Channel) -> None:
     assert 0 <= channel.floor <= channel.next_seq, "only seqs below the head are settled"
     if channel.ended:
         assert len(closed) == len(segments), "nothing waits or is written in an ended channel"
-
-
-def _check_agenda(registry: Registry, channel: Channel) -> None:
-    due = [when for when in (channel.next_deadline(), registry._idle_at(channel)) if when is not None]
-    if due:
-        looked_at = registry._agenda.times.get(channel)
-        assert looked_at is not None, "a channel with a deadline is looked at again"
-        assert looked_at <= min(due), "and that is in time"
 
 
 def _check_segment(channel: Channel, seq: int) -> None:

@@ -411,13 +411,8 @@ class Writer:
             self.repeated = max(0, self.repeated - len(chunk))
         return new
 
-    @property
-    def counted(self) -> bool:
-        """Whether it counts as a publisher; the server's own writers do not."""
-        return self._counted is not None
-
     def count(self, publishers: Capacity) -> None:
-        """Count it as a publisher until its part has ended."""
+        """Count it as a publisher until its part has ended; the server's own writers are not counted."""
         publishers.take()
         self._counted = publishers
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 
-from tests.app.core.support import picture
+from tests.app.core.support import check_registry, picture
 from tests.properties.room import Room
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.events import (
@@ -23,7 +23,6 @@ from tricklecast.app.core.events import (
     SegmentClosed,
     SegmentOpened,
 )
-from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.core.limits import Limit, Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why

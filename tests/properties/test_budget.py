@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.app.core.support import Told, cost
+from tests.app.core.support import Told, check_registry, cost
 from tests.properties.room import Room
-from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Verdict

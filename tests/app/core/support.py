@@ -7,6 +7,7 @@ from typing import Any
 
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
+from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Outcome, Refusal, Verdict
@@ -16,11 +17,13 @@ from tricklecast.app.core.segment import (
     Faults,
     OnFault,
     Segment,
+    State,
     Writer,
     decode_frame,
     encode_frame,
 )
 from tricklecast.app.core.window import Budget
+from tricklecast.trickle.paths import is_reserved
 
 KINDS = (ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
 """All kinds of facts."""
@@ -209,3 +212,43 @@ def picture(registry: Registry) -> object:
     """All that a request which changes nothing leaves as it was."""
     channels = [channel.statistics() for channel in registry.channels.values()]
     return channels, registry.readers, registry.budget.used, registry.evictions(), registry.journal.index
+
+
+def check_registry(registry: Registry) -> None:
+    """Check every channel and the sums over them.
+
+    Raises:
+        AssertionError: an invariant does not hold.
+    """
+    held = readers = writers = 0
+    for name, channel in registry.channels.items():
+        assert channel.name == name, "a channel is filed under its own name"
+        check_channel(channel)
+        _check_agenda(registry, channel)
+        held += sum(segment.cost for segment in channel.segments.values() if segment.state is not State.WAITING)
+        readers += channel.reading.used
+        writers += sum(
+            segment.writer is not None and segment.writer._counted is not None for segment in channel.segments.values()
+        )
+    for segment in registry.budget.lingering:
+        assert segment.closed, "only a closed segment leaves its window"
+        assert segment.cursors, "what lingers is being read"
+        held += segment.cost
+    assert registry.budget.used == held, "the budget counts just what is held"
+    # A segment that closes without a byte cannot be refused; the next one makes room for it.
+    assert held <= registry.limits.total_bytes + SEGMENT_COST, "the budget holds"
+    clients = [name for name in registry.channels if not is_reserved(name)]
+    assert len(clients) == registry.capacities.channels.used, "channels are counted"
+    assert writers == registry.capacities.publishers.used, "publishers are counted"
+    assert readers <= registry.readers, "readers are counted, those of ended lives, too"
+    for capacity in registry.capacities:
+        assert 0 <= capacity.used <= capacity.limit, f"the limit holds: {capacity}"
+    assert len(registry._tombstones) <= registry.limits.tombstones, "the limit of tombstones holds"
+
+
+def _check_agenda(registry: Registry, channel: Channel) -> None:
+    due = [when for when in (channel.next_deadline(), registry._idle_at(channel)) if when is not None]
+    if due:
+        looked_at = registry._agenda.times.get(channel)
+        assert looked_at is not None, "a channel with a deadline is looked at again"
+        assert looked_at <= min(due), "and that is in time"

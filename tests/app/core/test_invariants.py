@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from tests.app.core.support import Watcher, grant, make_registry, publish
+from tests.app.core.support import Watcher, check_registry, grant, make_registry, publish
 from tricklecast.app.core.channel import Channel
-from tricklecast.app.core.invariants import check_channel, check_registry
+from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.registry import Registry, Tombstone
 from tricklecast.app.core.results import Verdict
 from tricklecast.app.core.segment import Segment, State

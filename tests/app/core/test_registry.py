@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.app.core.support import Leaver, Told, Watcher, content, cost, grant, make_registry, picture, publish, refusal
+from tests.app.core.support import (
+    Leaver,
+    Told,
+    Watcher,
+    check_registry,
+    content,
+    cost,
+    grant,
+    make_registry,
+    picture,
+    publish,
+    refusal,
+)
 from tricklecast.app.core.channel import STALE_TIMES, Channel, Serve, Wait
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, EndReason, Fact, Totals
-from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.core.limits import Limit
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tests.app.core.support import check_registry
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.app.core.invariants import check_registry
 from tricklecast.app.data_plane.connection import Connection
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.tools.conformance.target import Channel
