@@ -1,7 +1,7 @@
 """A request on a segment route, from its head to its response: admit → authorize → resolve → respond.
 
-:func:`begin` takes a request through the stages; a stage returns ``None`` to go on, a :class:`Reply` to answer the
-request, or a :class:`Parked` exchange, with which the request waits and later goes on at a stage that it names.
+:func:`begin` takes a request through the stages; each hands the request to the next one, or returns a :class:`Reply`
+to answer it, or a :class:`Parked` exchange, with which it waits and later goes on at a stage that is named there.
 
 - **admit**: the limits of connections and of each client.
 - **authorize**: the origin of a web page, the token, the webhook.
@@ -13,7 +13,7 @@ request, or a :class:`Parked` exchange, with which the request waits and later g
 from __future__ import annotations
 
 import re
-from enum import IntEnum
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, assert_never
 
@@ -82,17 +82,6 @@ _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 _READ, _CHANGES, _PUBLISH = Op.READ, Op.CHANGES, Op.PUBLISH
 
 
-class Stage(IntEnum):
-    """Where a request goes on."""
-
-    ADMIT = 1
-    AUTHORIZE = 2
-    RESOLVE = 3
-
-
-_ADMIT, _AUTHORIZE, _RESOLVE = Stage
-
-
 class Caller(Line, Connected, Protocol):
     """A connection, to the stages.
 
@@ -132,32 +121,17 @@ def begin(connection: Caller, request: Request) -> None:
         request.record = Tally(route.op)
     else:
         request.record = request.begin_record(ts_us=plane.wall_us(), node=plane.node, ip=ip, conn=connection.number)
-    _proceed(connection, request, route, _ADMIT)
+    _proceed(connection, request, route, _admit)
+
+
+Stage = Callable[[Caller, Request, Route], Reply | Exchange]
+"""Answers a request, parks it, or hands it to the next stage."""
 
 
 def _proceed(connection: Caller, request: Request, route: Route, stage: Stage) -> None:
     """Take a request through the stages, from this one on, until one answers or parks it."""
-    plane = connection.plane
     try:
-        if stage is _ADMIT and (connection.surplus is not None or plane.admission.clients is not None):
-            outcome = _admit(connection, request, route)
-            if outcome is not None:
-                _respond(connection, request, outcome)
-                return
-        if stage is not _RESOLVE and (plane.authorizer is not None or not request.cors.allowed):
-            outcome = _authorize(connection, request, route)
-            if outcome is not None:
-                _respond(connection, request, outcome)
-                return
-        op = route.op
-        if route.error:
-            _respond(connection, request, _manage(connection, request, route))
-        elif op is _READ or op is _CHANGES:
-            _respond(connection, request, _read(connection, request, route))
-        elif op is _PUBLISH:
-            _respond(connection, request, _publish(connection, request, route))
-        else:
-            _respond(connection, request, _manage(connection, request, route))
+        _respond(connection, request, stage(connection, request, route))
     except Exception as error:
         exchange = connection.exchange
         if exchange is None or exchange.record is not request.record:
@@ -194,13 +168,15 @@ def _park(connection: Caller, request: Request, route: Route, why: ParkedFor, st
 # Admit.
 
 
-def _admit(connection: Caller, request: Request, route: Route) -> Reply | Parked | None:
+def _admit(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Refuse a request that exceeds a limit of its connection or its client."""
     plane = connection.plane
+    if connection.surplus is None and plane.admission.clients is None:
+        return _authorize(connection, request, route)
     limit = connection.admit(request.ip)
     if limit is None:
-        return None
-    if limit not in ENDS_CONNECTION and (parked := _delay(connection, request, route, Answer.REFUSED, 0, _ADMIT)):
+        return _authorize(connection, request, route)
+    if limit not in ENDS_CONNECTION and (parked := _delay(connection, request, route, Answer.REFUSED, 0, _admit)):
         return parked
     wait_s = plane.admission.wait_s(limit)
     return limit_reply(limit, plane.jitter, close=route.op is Op.PUBLISH, wait_s=wait_s)
@@ -209,23 +185,21 @@ def _admit(connection: Caller, request: Request, route: Route) -> Reply | Parked
 # Authorize.
 
 
-def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Parked | None:
+def _authorize(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Refuse a request that its origin, its token or the webhook does not allow."""
-    plane = connection.plane
+    authorizer = connection.plane.authorizer
     if not request.cors.allowed:
-        return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or ORIGIN_REFUSED
-    if route.op is None or route.error or request.method == b"OPTIONS":
-        return None  # resolving it says what is wrong with it; a preflight carries no token
-    if plane.authorizer is None:
-        return None
-    decision = plane.authorizer.authorize(request)
+        return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or ORIGIN_REFUSED
+    if authorizer is None or route.op is None or route.error or request.method == b"OPTIONS":
+        return _resolve(connection, request, route)  # that says what is wrong with it; a preflight carries no token
+    decision = authorizer.authorize(request)
     if isinstance(decision, Granted):
         _grant(connection, request, decision)
-        return None
+        return _resolve(connection, request, route)
     if isinstance(decision, Refused):
         _name(request, decision.subject)
-        return _delay(connection, request, route, Answer.REFUSED, 0, _AUTHORIZE) or decision.reply
-    parked = _park(connection, request, route, ParkedFor.AUTHORIZATION, _RESOLVE)
+        return _delay(connection, request, route, Answer.REFUSED, 0, _authorize) or decision.reply
+    parked = _park(connection, request, route, ParkedFor.AUTHORIZATION, _resolve)
 
     def decided(decision: Granted | Refused) -> None:
         if isinstance(decision, Refused):
@@ -251,7 +225,21 @@ def _name(request: Request, subject: str | None) -> None:
         request.record.client = subject
 
 
-# Resolve: reading.
+# Resolve.
+
+
+def _resolve(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
+    """Ask the core for what the request wants."""
+    op = route.op
+    if not route.error:
+        if op is _READ or op is _CHANGES:
+            return _read(connection, request, route)
+        if op is _PUBLISH:
+            return _publish(connection, request, route)
+    return _manage(connection, request, route)
+
+
+# Reading.
 
 
 def _read(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
@@ -316,7 +304,7 @@ def _head(connection: Caller, request: Request, route: Route, found: Serve | Wai
     return _placed(request, connection.plane.registry, route, head_reply(channel, segment, head))
 
 
-# Resolve: publishing.
+# Publishing.
 
 
 def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
@@ -342,7 +330,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
     )
     if isinstance(reserved, Refusal):
         if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
-            parked = _park(connection, request, route, ParkedFor.OVERTAKEN, _RESOLVE)
+            parked = _park(connection, request, route, ParkedFor.OVERTAKEN, _resolve)
             parked.wait(registry.limits.overtaking_grace_s / (2**LOOKS - 1) * 2**request.looks)
             request.looks += 1
             return parked
@@ -378,7 +366,7 @@ def _is_plain(value: bytes) -> bool:
     return len(value) <= MAX_TEXT and _PRINTABLE.fullmatch(value) is not None
 
 
-# Resolve: everything that is done at once and takes no body.
+# Everything that is done at once and takes no body.
 
 
 def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parked:
@@ -423,7 +411,7 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parke
 
 
 def _delay(
-    connection: Caller, request: Request, route: Route, answer: Answer, about: int | None, stage: Stage = _RESOLVE
+    connection: Caller, request: Request, route: Route, answer: Answer, about: int, stage: Stage = _resolve
 ) -> Parked | None:
     """Tell the storm guard of an answer that may bring its client nothing new; park the request if it says so.
 
@@ -438,7 +426,7 @@ def _delay(
     connection.watched = True
     client = guarded_client(route.op, request.headers, request.ip)
     many = route.op in _MANY and not has_name(request.headers)
-    delay_s = guard.hold(client, route.channel, answer, about or 0, plane.clock(), many=many)
+    delay_s = guard.hold(client, route.channel, answer, about, plane.clock(), many=many)
     if not delay_s:
         return None
     if len(plane.parked[ParkedFor.GUARD]) >= MAX_GUARDED:
