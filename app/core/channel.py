@@ -165,7 +165,7 @@ class Channel:
         self._unreserved = 0
         self._freed: Agenda[int] = Agenda()
         self._woken: list[Segment] = []
-        self._preempted: list[Writer] = []
+        self._preempted: list[Writer[Channel]] = []
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r}.{self.epoch} head {self.next_seq}{' ended' if self.ended else ''}>"
@@ -240,7 +240,7 @@ class Channel:
         reset: bool = False,
         key: str | None = None,
         attempt: int = 1,
-    ) -> Writer | AlreadyStored | Refusal:
+    ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment (section 3).
 
         Args:
@@ -284,7 +284,7 @@ class Channel:
         self._notify()
         return writer
 
-    def append(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome | None:
+    def append(self, writer: Writer[Channel], chunks: Sequence[bytes], now: float) -> Outcome | None:
         """Store chunks and wake the readers.
 
         Returns:
@@ -299,7 +299,7 @@ class Channel:
             self._tell()
         return None
 
-    def finish(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome:
+    def finish(self, writer: Writer[Channel], chunks: Sequence[bytes], now: float) -> Outcome:
         """The publisher's body ended, after these last chunks. A stale token changes nothing."""
         if writer.outcome is not None:
             return writer.outcome
@@ -316,7 +316,7 @@ class Channel:
             self._faults.deliver()
         return outcome
 
-    def abort(self, writer: Writer, now: float) -> None:
+    def abort(self, writer: Writer[Channel], now: float) -> None:
         """The publisher's connection broke before its body ended. A stale token changes nothing."""
         if writer.outcome is None:
             self._break_off(writer, Verdict.ABORTED, now)
@@ -418,7 +418,7 @@ class Channel:
         del self._waiting[segment.seq]
         self._deadlines.clear(segment)
 
-    def _store(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Verdict | None:
+    def _store(self, writer: Writer[Channel], chunks: Sequence[bytes], now: float) -> Verdict | None:
         """Store chunks without waking anybody.
 
         Returns:
@@ -443,7 +443,7 @@ class Channel:
         self.active_at = now
         return refused
 
-    def _cut(self, writer: Writer, refused: Verdict, now: float) -> Outcome:
+    def _cut(self, writer: Writer[Channel], refused: Verdict, now: float) -> Outcome:
         """A limit ends the writer's part: stored bytes are truncated; where there are none, nothing changes."""
         segment = writer.segment
         outcome = self._withdraw(writer, refused, now)
@@ -452,7 +452,7 @@ class Channel:
         self._tell()
         return outcome
 
-    def _break_off(self, writer: Writer, verdict: Verdict, now: float) -> Outcome:
+    def _break_off(self, writer: Writer[Channel], verdict: Verdict, now: float) -> Outcome:
         """The writer's part ends before its body does: bytes stay for ``publisher_grace_s``, for a retry to come."""
         segment = writer.segment
         outcome = self._withdraw(writer, verdict, now)
@@ -464,7 +464,7 @@ class Channel:
         self._tell()
         return outcome
 
-    def _withdraw(self, writer: Writer, verdict: Verdict, now: float) -> Outcome:
+    def _withdraw(self, writer: Writer[Channel], verdict: Verdict, now: float) -> Outcome:
         """The writer's part ends: a segment with bytes stays, one without is closed or forgotten."""
         segment = writer.segment
         segment.writer = None

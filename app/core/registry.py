@@ -210,7 +210,7 @@ class Registry:
         reset: bool = False,
         key: str | None = None,
         attempt: int = 1,
-    ) -> Writer | AlreadyStored | Refusal:
+    ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
         A publisher of a live channel goes on, as does one that resumes its numbering (seq > 0) on a server that does

@@ -9,11 +9,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum, StrEnum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.trickle.errors import LocalProtocolError
+
+C = TypeVar("C")
+"""The channel of a writer, which a segment does not know."""
 
 
 class State(StrEnum):
@@ -229,7 +232,7 @@ class Segment:
         self.size = 0
         self.cost = SEGMENT_COST
         self.cursors: dict[Cursor, None] = {}
-        self.writer: Writer | None = None
+        self.writer: Writer[Any] | None = None
         self.opened_at = 0.0
         self.closed_at: float | None = None
         self.key: str | None = None
@@ -342,27 +345,7 @@ class Segment:
             raise LocalProtocolError(f"segment {self.seq} is {self.state}: no {event.name} now") from None
 
 
-class WriterChannel(Protocol):
-    """The channel that a writer writes to, as its owner uses it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def next_seq(self) -> int: ...
-
-    def append(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome | None:
-        """Store chunks; ``None`` if the segment takes more, otherwise how the writer's part ended."""
-
-    def finish(self, writer: Writer, chunks: Sequence[bytes], now: float) -> Outcome:
-        """The publisher's body ended, after these last chunks."""
-
-    def abort(self, writer: Writer, now: float) -> None:
-        """The publisher's connection broke before its body ended."""
-
-
-class Writer:
+class Writer(Generic[C]):
     """The right to write one segment: a token that a publisher's exchange holds.
 
     The exchange does everything to its segment through the token. Once the segment has closed, or another exchange
@@ -381,7 +364,7 @@ class Writer:
 
     def __init__(
         self,
-        channel: WriterChannel,
+        channel: C,
         segment: Segment,
         serial: int,
         owner: WriterOwner,
@@ -400,7 +383,7 @@ class Writer:
 
     def __repr__(self) -> str:
         state = "valid" if self.outcome is None else self.outcome.verdict.name.lower()
-        return f"<Writer {self.channel.name!r}.{self.channel.epoch}/{self.segment.seq} #{self.serial} {state}>"
+        return f"<Writer #{self.serial} {state} of {self.segment!r} in {self.channel!r}>"
 
     def pass_over(self, chunks: Sequence[bytes]) -> list[bytes]:
         """Leave out the bytes that the segment has already; the rest of a chunk that holds some of them is a chunk."""

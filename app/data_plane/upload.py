@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.segment import Writer
@@ -32,7 +30,7 @@ class Upload(Exchange):
     def __init__(self, connection: Line, request: Request) -> None:
         super().__init__(connection, request)
         self.received = 0
-        self.writer: Writer | None = None
+        self.writer: Writer[Channel] | None = None
 
     @property
     def idle(self) -> bool:
@@ -44,13 +42,13 @@ class Upload(Exchange):
         """The channel that it writes to."""
         return None if self.writer is None else self.writer.channel.name
 
-    def begin(self, writer: Writer) -> None:
+    def begin(self, writer: Writer[Channel]) -> None:
         """The core gave the token."""
         self.writer = writer
         record = self.record
         record.epoch = writer.channel.epoch
         record.rseq = writer.segment.seq
-        self.pace = self.plane.pacing.of(cast(Channel, writer.channel))
+        self.pace = self.plane.pacing.of(writer.channel)
         if not self.http10:
             timeouts = self.plane.timeouts
             timeouts.preconnects[self] = self.arrived + timeouts.interim_s
@@ -121,7 +119,7 @@ class Upload(Exchange):
             self.plane.timeouts.preconnects.pop(self, None)
         self.received += sum(map(len, chunks))
 
-    def _leave(self, writer: Writer) -> None:
+    def _leave(self, writer: Writer[Channel]) -> None:
         # The token knows this exchange, too: without this, the cycle would keep the segment's bytes in memory after
         # its eviction until the garbage collector finds it.
         self.writer = None

@@ -92,7 +92,7 @@ class Post:
     key: str | None = None
     attempt: int = 1
     given: int = 0
-    writer: Writer | None = None
+    writer: Writer[Channel] | None = None
     life: Life | None = None
     answer: Outcome | None = None
     told: Outcome | None = None
@@ -324,7 +324,7 @@ class World:
             if isinstance(answer, Writer):
                 self._granted(post, answer, seq, valid, anywhere=True)
 
-    def _granted(self, post: Post, writer: Writer, seq: int, valid: Sequence[Post], *, anywhere: bool) -> None:
+    def _granted(self, post: Post, writer: Writer[Channel], seq: int, valid: Sequence[Post], *, anywhere: bool) -> None:
         life = self._expect_live(writer.channel.name)
         got = writer.segment.seq
         assert writer.channel.epoch == life.epoch, "only the live epoch is written to"
@@ -435,7 +435,9 @@ class World:
         assert outcome == stale, "a stale token is answered as it was"
         assert self._picture() == before, "a stale token changes nothing"
 
-    def _accepted(self, life: Life, writer: Writer, data: bytes, outcome: Outcome | None, *, fits: bool) -> None:
+    def _accepted(
+        self, life: Life, writer: Writer[Channel], data: bytes, outcome: Outcome | None, *, fits: bool
+    ) -> None:
         """Note what must now be readable."""
         seq = writer.segment.seq
         stored = life.published.get(seq, b"")
@@ -461,7 +463,7 @@ class World:
         lingering = [_cost(segment) for segment in self.registry.budget.lingering]
         return Room(self.limits.total_bytes, windows, being_written, lingering)
 
-    def _price(self, writer: Writer, chunks: Sequence[bytes]) -> int:
+    def _price(self, writer: Writer[Channel], chunks: Sequence[bytes]) -> int:
         """What storing these chunks takes, as far as they are new and their segment may hold them."""
         room = self.limits.segment_bytes - writer.segment.size
         new, passed = [], writer.repeated
@@ -757,7 +759,7 @@ def _segment_picture(segment: Segment) -> object:
     )
 
 
-def _granted_to(post: Post) -> tuple[Writer, Life]:
+def _granted_to(post: Post) -> tuple[Writer[Channel], Life]:
     assert post.writer is not None
     assert post.life is not None
     return post.writer, post.life

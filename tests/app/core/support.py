@@ -90,7 +90,7 @@ class Bench:
         self.limits = Limits(**limits)
         self.facts: list[Fact] = []
         self.appointments: list[float] = []
-        self.told: dict[Writer, Told] = {}
+        self.told: dict[Writer[Channel], Told] = {}
         self.faults = Faults(on_fault)
         self.budget = Budget(self.limits.total_bytes, self.faults)
         journal = Journal()
@@ -117,13 +117,13 @@ class Bench:
             self.told[answer] = told
         return answer
 
-    def reserve(self, seq: int, now: float = 0.0, **options: Any) -> Writer:
+    def reserve(self, seq: int, now: float = 0.0, **options: Any) -> Writer[Channel]:
         """A POST that must be granted."""
         writer = self.ask(seq, now, **options)
         assert isinstance(writer, Writer), writer
         return writer
 
-    def open(self, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Writer:
+    def open(self, seq: int, data: bytes = b"x", now: float = 0.0, **options: Any) -> Writer[Channel]:
         """A POST whose first bytes have come."""
         writer = self.reserve(seq, now, **options)
         assert self.channel.append(writer, [data], now) is None
@@ -135,7 +135,7 @@ class Bench:
         self.channel.finish(writer, [data] if data else [], now)
         return writer.segment
 
-    def orphan(self, seq: int, data: bytes = b"x", now: float = 0.0) -> Writer:
+    def orphan(self, seq: int, data: bytes = b"x", now: float = 0.0) -> Writer[Channel]:
         """A POST whose connection broke in the middle of its body."""
         writer = self.open(seq, data, now)
         self.channel.abort(writer, now)
@@ -158,7 +158,7 @@ class Bench:
         self.channel.attach(watcher, segment)
         return watcher
 
-    def verdicts(self, writer: Writer) -> list[Verdict]:
+    def verdicts(self, writer: Writer[Channel]) -> list[Verdict]:
         """What the writer's owner was told."""
         return self.told[writer].verdicts
 
@@ -178,7 +178,7 @@ def make_registry(
     return Registry(Limits(**limits), autocreate=autocreate, journal=journal, on_fault=on_fault), facts
 
 
-def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer:
+def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer[Channel]:
     """A POST that must be granted."""
     writer = registry.reserve(name, seq, Told(), now, **options)
     assert isinstance(writer, Writer), writer

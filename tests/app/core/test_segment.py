@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.core.support import Bench, Told, Watcher
+from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.app.core.segment import (
@@ -360,7 +361,7 @@ def test_a_fault_that_nobody_takes_is_raised() -> None:
         faults.deliver()
 
 
-def make_writer() -> Writer:
+def make_writer() -> Writer[Channel]:
     segment = Segment(4)
     segment.size = 10
     return Writer(Bench("c").channel, segment, 9, Told())
@@ -396,11 +397,11 @@ def test_a_writer_that_is_counted_counts_until_it_is_settled() -> None:
 
 
 def test_a_token_shows_what_it_is() -> None:
-    """A token's text names channel, epoch, seq, serial and whether it is still good."""
+    """A token's text names its channel, its segment, its serial and whether it is still good."""
     writer = make_writer()
-    assert repr(writer) == "<Writer 'c'.1/4 #9 valid>"
+    assert repr(writer) == "<Writer #9 valid of <Segment 4 waiting 10 B> in <Channel 'c'.1 head 0>>"
     writer.settle(Verdict.CLOSED_BY_OTHER)
-    assert repr(writer) == "<Writer 'c'.1/4 #9 closed_by_other>"
+    assert repr(writer) == "<Writer #9 closed_by_other of <Segment 4 waiting 10 B> in <Channel 'c'.1 head 0>>"
 
 
 @pytest.mark.parametrize(

@@ -148,14 +148,14 @@ class Bench:
         self.publisher = Line()
         self._serial = 0
 
-    def write(self, seq: int) -> Writer:
+    def write(self, seq: int) -> Writer[Channel]:
         """A POST of this segment."""
         self._serial += 1
         writer = self.channel.reserve(seq, Owner(), self._serial, self.loop.now)
         assert isinstance(writer, Writer)
         return writer
 
-    def append(self, writer: Writer, size: int = SIZE, *, end: bool = False, line: Line | None = None) -> None:
+    def append(self, writer: Writer[Channel], size: int = SIZE, *, end: bool = False, line: Line | None = None) -> None:
         """The publisher sends so much, as the data plane hands it on."""
         (self.channel.finish if end else self.channel.append)(writer, [b"x" * size], self.loop.now)
         if self.channel.bytes_in >= self.pace.look_at:
