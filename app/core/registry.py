@@ -10,7 +10,7 @@ from tricklecast.app.core.channel import Agenda, Channel, Serve, Wait
 from tricklecast.app.core.events import EndReason, Journal, Totals
 from tricklecast.app.core.limits import Capacities, Limit, Limits
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
-from tricklecast.app.core.segment import WAITING, Cursor, Faults, OnFault, Segment, Writer, WriterOwner
+from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.paths import is_reserved
 from tricklecast.trickle.wire import SEQ_NEXT
@@ -41,42 +41,31 @@ class Registry:
         limits: what may be held, and for how long.
         autocreate: whether a POST may create a channel.
         journal: hears of every fact; a new one if ``None``.
-        on_fault: called with a cursor, writer's owner or journal listener that raised, and its exception, when the
-            change is done and every other one has been told. The default raises the exception there.
 
     Attributes:
+        faults: what cursors, writers' owners and journal listeners have raised: its ``on_fault`` is told when the
+            change is done and every other one has been told.
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
         capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
             decides which requests are admitted while connections are short.
     """
 
-    def __init__(
-        self, limits: Limits, *, autocreate: bool, journal: Journal | None = None, on_fault: OnFault | None = None
-    ) -> None:
+    def __init__(self, limits: Limits, *, autocreate: bool, journal: Journal | None = None) -> None:
         self.limits = limits
         self.autocreate = autocreate
         self.shutting_down = False
         self.come_back_s = COME_BACK_S
         self.channels: dict[str, Channel] = {}
         self.capacities = Capacities.of(limits)
-        self._faults = Faults(on_fault)
-        self.budget = Budget(limits.total_bytes, self._faults)
+        self.faults = Faults()
+        self.budget = Budget(limits.total_bytes, self.faults)
         self.journal = journal or Journal()
-        self.journal.faults = self._faults
+        self.journal.faults = self.faults
         self._tombstones: OrderedDict[str, Tombstone] = OrderedDict()
         self._evicted = dict.fromkeys(Eviction, 0)
         self._serials = count(1)
         self._agenda: Agenda[Channel] = Agenda()
-
-    @property
-    def on_fault(self) -> OnFault:
-        """Called with a cursor, writer's owner or journal listener that raised, and its exception."""
-        return self._faults.on_fault
-
-    @on_fault.setter
-    def on_fault(self, on_fault: OnFault) -> None:
-        self._faults.on_fault = on_fault
 
     # Channels.
 
@@ -113,7 +102,7 @@ class Registry:
         if join and not self.capacities.connections.joinable:
             return Refusal(Why.LIMIT, limit=Limit.CONNECTIONS)
         channel = self._create(name, content_type, now)
-        self._deliver_faults()
+        self.faults.deliver()
         return channel
 
     def end(
@@ -126,7 +115,7 @@ class Registry:
         if channel is None:
             return self._missing(name)
         self._end(channel, now, reason)
-        self._deliver_faults()
+        self.faults.deliver()
         return None
 
     def drop(self, channel: Channel) -> None:
@@ -142,8 +131,8 @@ class Registry:
             self.capacities.channels.give_back()
         self.journal.channel_ended(channel.name, channel.epoch, channel.next_seq, EndReason.FAULT)
         for segment in list(channel.segments.values()):
-            segment.evict_readers(self._faults)
-        self._deliver_faults()
+            segment.evict_readers(self.faults)
+        self.faults.deliver()
 
     def live(self, name: str) -> Channel | None:
         """The channel of that name, unless it has ended."""
@@ -158,7 +147,7 @@ class Registry:
         if channel is None:
             return self._missing(name)
         refusal = channel.close_segment(seq, now, truncate=truncate)
-        self._deliver_faults()
+        self.faults.deliver()
         return refusal
 
     # Reading.
@@ -234,8 +223,8 @@ class Registry:
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)
             found.content_type = found.content_type or content_type
-        if self._faults.noted:
-            self._faults.deliver()
+        if self.faults.noted:
+            self.faults.deliver()
         return answer
 
     def would_write(self, name: str, seq: int) -> int:
@@ -276,7 +265,7 @@ class Registry:
             if tombstone.until > now and len(self._tombstones) <= self.limits.tombstones:
                 break
             del self._tombstones[name]
-        self._deliver_faults()
+        self.faults.deliver()
 
     def totals(self) -> Totals:
         """Sums over all channels, for metrics: cheaper than a picture of each."""
@@ -332,7 +321,7 @@ class Registry:
             limits=self.limits,
             budget=self.budget,
             journal=self.journal,
-            faults=self._faults,
+            faults=self.faults,
             schedule=self._schedule,
         )
         self.channels[name] = channel
@@ -393,7 +382,3 @@ class Registry:
         present = self._agenda.times.get(channel)
         if present is None or when < present:
             self._agenda.set(channel, when)
-
-    def _deliver_faults(self) -> None:
-        if self._faults.noted:
-            self._faults.deliver()

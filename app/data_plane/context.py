@@ -196,7 +196,7 @@ class DataPlane:
         self._date = 0
         self.common = b""
         self._set_date()
-        registry.on_fault = self.core_fault
+        registry.faults.on_fault = self.core_fault
 
     def jitter(self, low: int, high: int) -> int:
         """A whole number of seconds between two bounds, both included."""

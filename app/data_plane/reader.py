@@ -65,10 +65,8 @@ class Reader(Exchange):
         """Whether it still waits for the first byte."""
         return not self.started and self.ending is None
 
-    @property
-    def answerable(self) -> bool:
-        """Whether the head of the response is not out yet."""
-        return not self.started and self.ending is None
+    answerable = idle
+    """Whether nothing of the response is out yet: its head goes out with the first byte."""
 
     @property
     def channel_name(self) -> str | None:

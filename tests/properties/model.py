@@ -199,7 +199,8 @@ class World:
         self.now = 1000.0
         journal = Journal()
         journal.subscribe(self._hear, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
-        self.registry = Registry(limits, autocreate=autocreate, journal=journal, on_fault=self._note_fault)
+        self.registry = Registry(limits, autocreate=autocreate, journal=journal)
+        self.registry.faults.on_fault = self._note_fault
         self.posts: list[Post] = []
         self.readers: list[Reader] = []
         self.departed: list[Reader] = []

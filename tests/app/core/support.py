@@ -175,7 +175,10 @@ def make_registry(
     facts: list[Fact] = []
     journal = Journal()
     journal.subscribe(facts.append, *KINDS)
-    return Registry(Limits(**limits), autocreate=autocreate, journal=journal, on_fault=on_fault), facts
+    registry = Registry(Limits(**limits), autocreate=autocreate, journal=journal)
+    if on_fault is not None:
+        registry.faults.on_fault = on_fault
+    return registry, facts
 
 
 def grant(registry: Registry, name: str, seq: int, now: float = 0.0, **options: Any) -> Writer[Channel]:

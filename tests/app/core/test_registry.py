@@ -857,14 +857,13 @@ def test_the_receiver_of_faults_can_be_set_later() -> None:
     """The data plane, which receives them, is made after the registry."""
     told: list[object] = []
     registry, _ = make_registry()
-    registry.on_fault = lambda party, error: told.append(party)
+    registry.faults.on_fault = lambda party, error: told.append(party)
     writer = grant(registry, "c", 0)
     watcher = resolve_and_attach(registry, "c", 0)
     watcher.wake = _raise  # type: ignore[method-assign]
     writer.channel.append(writer, (b"x",), 1.0)
     registry.expire(2.0)
     assert told == [watcher]
-    assert registry.on_fault is not None
 
 
 def _raise() -> None:
