@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import typer
@@ -94,6 +95,8 @@ class LazyGroup(TyperGroup):
             args = [" ".join(args[:2]), *args[2:]]
         elif args[0] not in COMMANDS and any(name.startswith(f"{args[0]} ") for name in COMMANDS):
             return args[0], _first_word(args[0]), args[1:]
+        if args[0] not in (names := self.list_commands(ctx)) and (near := get_close_matches(args[0], names, n=1)):
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{near[0]}'?")
         name, command, rest = super().resolve_command(ctx, args)
         return name, (load(self.words + name) if command is not None and name is not None else command), rest
 

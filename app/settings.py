@@ -36,7 +36,15 @@ from tricklecast.trickle.terminal import TOKEN_VARIABLE
 _LIMITS = Limits()
 _OPTIONS = Options()
 
-_MESSAGES: Final = {"extra_forbidden": "there is no such setting", "path_type": "the path of a file is wanted"}
+_MESSAGES: Final = {
+    "extra_forbidden": "there is no such setting",
+    "path_type": "must be the path of a file",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "byte_size": "must be a size such as 500000 or 64MiB",
+    "byte_size_unit": "must be a size such as 500000 or 64MiB",
+}
 """Texts for errors that pydantic describes in its own terms."""
 
 _ORIGIN: Final = re.compile(r"https?://[a-z0-9._~\[\]:-]+")
@@ -53,7 +61,9 @@ class InvalidSettings(InvalidInput):
 class Settings(AccessSettings):
     """Settings of one server, frozen. Sizes take a unit (``64MiB``); times are seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True, allow_inf_nan=False
+    )
 
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all of IPv4, :: for all.")
     port: int = Field(wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
@@ -94,7 +104,6 @@ class Settings(AccessSettings):
     per_ip_requests_per_s: float = Field(
         0.0,
         ge=0,
-        allow_inf_nan=False,
         description="Requests of one client address per second in the long run; 0 for any number.",
     )
     per_ip_burst: int = Field(_LIMITS.client_burst, ge=1, description="How many of them may come at once.")
@@ -159,16 +168,11 @@ class Settings(AccessSettings):
     )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
     # Together below the 10 s after which `docker stop` kills: to be killed costs more than to send away faster.
-    shutdown_drain_s: float = Field(
-        5.0, ge=0, allow_inf_nan=False, description="Send waiting clients away over this time on SIGTERM."
-    )
-    shutdown_deadline_s: float = Field(
-        8.0, ge=0, allow_inf_nan=False, description="Break what is still running so long after SIGTERM."
-    )
+    shutdown_drain_s: float = Field(5.0, ge=0, description="Send waiting clients away over this time on SIGTERM.")
+    shutdown_deadline_s: float = Field(8.0, ge=0, description="Break what is still running so long after SIGTERM.")
     shutdown_restart_s: float = Field(
         2.0,
         ge=0,
-        allow_inf_nan=False,
         description="How long after the end a successor answers: clients come back then; 0: others answer already.",
     )
 
@@ -351,9 +355,22 @@ def _one_line(error: ValidationError, sources: Mapping[str, Source]) -> str:
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"])
         message = _MESSAGES.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
-        source = f" ({sources[name]})" if name in sources else ""
-        problems.append(f"{name}: {message}{source}" if name else message)
+        message = message.replace("Input should be", "must be").replace("String should", "must")
+        if name.endswith("_s"):
+            message = message.replace("a number", "a number of seconds")
+        problems.append(f"{_spelt(name, sources.get(name))}: {message}" if name else message)
     return "; ".join(problems)
+
+
+def _spelt(name: str, source: Source | None) -> str:
+    """A setting's name as its source spells it: an option, a variable, or a key of the file."""
+    match source:
+        case Source.COMMAND_LINE:
+            return "--" + name.replace("_", "-")
+        case Source.ENVIRONMENT:
+            return f"{Settings.model_config['env_prefix']}{name.upper()}"
+        case _:
+            return f"{name} in the file of settings"
 
 
 def unknown_variables(names: Iterable[str]) -> str | None:

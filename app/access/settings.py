@@ -22,12 +22,9 @@ class AccessSettings(BaseSettings):
     jwks_refetch_s: float = Field(
         30.0,
         ge=1,
-        allow_inf_nan=False,
         description="Fetch them again for a token of an unknown key, at most this often.",
     )
-    jwks_max_age_s: float = Field(
-        3600.0, ge=1, allow_inf_nan=False, description="Fetch them again after this time in any case."
-    )
+    jwks_max_age_s: float = Field(3600.0, ge=1, description="Fetch them again after this time in any case.")
     jwt_audience: str | None = Field(None, description="A token's aud must contain this; off: it must have none.")
     jwt_issuer: str | None = Field(None, description="A token's iss must be this; off: it may be anything.")
     jwt_leeway_s: float = Field(

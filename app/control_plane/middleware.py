@@ -1,8 +1,8 @@
 """Middleware around the control plane's routes: access records, limits of a client's address, cross-origin requests.
 
 From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckOrigin`, and, where access is
-controlled, ``GuardControlPlane`` of :mod:`tricklecast.app.access.control`. They leave two things for those further in,
-under the keys :data:`RECORD` and :data:`MAY_MANAGE` of the ASGI scope.
+controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave two things for those
+further in, under the keys :data:`RECORD` and :data:`MAY_MANAGE` of the ASGI scope.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parke
     """Create or end a channel, close a segment, tell the head; or say what is wrong with the path or the method."""
     plane = connection.plane
     registry = plane.registry
-    if request.method == b"OPTIONS":
+    if request.method == b"OPTIONS" and not route.not_found:
         return options_reply(route)
     if (reply := path_reply(route)) is not None:
         answer = Answer.MISSING if reply.status == Status.NOT_FOUND else Answer.REFUSED

@@ -339,12 +339,13 @@ def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
 def path_reply(route: Route) -> Reply | None:
     """The response to a wrong path or method; ``None`` if both are right."""
     if route.not_found:
-        return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=b"Not found", close=True)
+        return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, body=route.error.encode(), close=True)
     if route.error and (route.op or not route.allow):
         return Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=route.error.encode(), close=True)
     if route.op is None:
         headers = (("allow", route.allow),)
-        return Reply(Status.METHOD_NOT_ALLOWED, Reason.BAD_REQUEST, headers, b"Method not allowed", close=True)
+        body = route.error.encode() or b"Method not allowed"
+        return Reply(Status.METHOD_NOT_ALLOWED, Reason.BAD_REQUEST, headers, body, close=True)
     return None
 
 

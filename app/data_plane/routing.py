@@ -56,13 +56,23 @@ class Router:
         self._base = tuple(part.encode("ascii") for part in base_path.split("/") if part)
         self._prefix = b"".join([b"/%b" % part for part in self._base]) + b"/"
         self._skip = len(self._prefix)
+        hint = f"Not found: a channel is at {base_path}/CHANNEL, a segment at {base_path}/CHANNEL/SEQ"
+        self._nowhere = Route(None, error=hint, not_found=True)
 
     def find(self, method: bytes, target: bytes) -> Route | None:
-        """The segment route that a request asks for; ``None`` if it is the control plane's."""
+        """The route that a request asks for; ``None`` if it is the control plane's.
+
+        A path that belongs to neither plane is refused at its head, with the form of a channel's URL: a publisher
+        that has forgotten the base path would otherwise be told after its body that this was too large.
+        """
         if (route := self.find_plain(method, target)) is not None:
             return route
         parts = self.match(target)
-        return None if parts is None else parse_route(method, parts)
+        if parts is not None:
+            route = parse_route(method, parts)
+            return self._nowhere if route.not_found else route
+        first = _path(target).lstrip(b"/").partition(b"/")[0].decode("latin-1")
+        return None if not first or first in CONTROL_PLANE else self._nowhere
 
     def find_plain(self, method: bytes, target: bytes) -> Route | None:
         """The route of a target that is ``/base/channel/digits``, as all but a few are; ``None`` for any other."""
@@ -83,11 +93,7 @@ class Router:
         Runs of slashes count as one: ``//c/0`` is served as ``/c/0``, since a redirect would kill a streaming
         POST. The query is ignored.
         """
-        path = target.partition(b"?")[0]
-        if not path.startswith(b"/"):
-            # The absolute form that proxies send: http://host/path (RFC 9112, section 3.2.2).
-            _, found, rest = path.partition(b"://")
-            path = b"/" + rest.partition(b"/")[2] if found else path
+        path = _path(target)
         parts = tuple(filter(None, path.split(b"/")))
         depth = len(self._base)
         if parts[:depth] != self._base or len(parts) == depth:
@@ -99,6 +105,16 @@ class Router:
         return (*below, b"") if len(below) == 1 and path.endswith(b"/") else below
 
 
+def _path(target: bytes) -> bytes:
+    """The path of a request target, without its query; empty if it has none (``*``, a host alone)."""
+    path = target.partition(b"?")[0]
+    if path.startswith(b"/"):
+        return path
+    # The absolute form that proxies send: http://host/path (RFC 9112, section 3.2.2).
+    _, found, rest = path.partition(b"://")
+    return b"/" + rest.partition(b"/")[2] if found else b""
+
+
 def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     """What a request asks for, given its path segments below the base path."""
     try:
@@ -106,7 +122,9 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     except InvalidChannelName as error:
         return Route(None, error=f"Invalid channel name: {error.why}")
     if len(parts) == 1:
-        return Route(CHANNEL_METHODS.get(method), channel, allow="POST, DELETE, OPTIONS")
+        op = CHANNEL_METHODS.get(method)
+        hint = "" if op else "Method not allowed: this URL names a channel; its segments are at CHANNEL/SEQ"
+        return Route(op, channel, allow="POST, DELETE, OPTIONS", error=hint)
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)
     tail = parts[1]
@@ -116,7 +134,7 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
     try:
         seq = _seq_for(op, tail.decode("latin-1"))
     except InvalidInput:
-        return Route(op, channel, error="Invalid idx", allow=_SEGMENT_ALLOW)
+        return Route(op, channel, error="Invalid idx" if op else "", allow=_SEGMENT_ALLOW)
     if channel == CHANGEFEED and op is Op.READ:
         op = Op.CHANGES
     return Route(op, channel, seq, _SEGMENT_ALLOW)

@@ -105,13 +105,18 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_misspelt_command_is_told_the_nearest_one() -> None:
+    """As a misspelt option is."""
+    assert "Did you mean 'serve'?" in run_cli("serv").stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["serve", "--port", "x"], "tricklecast: port: Input should be a valid integer"),
+        (["serve", "--port", "x"], "tricklecast: --port: must be a whole number"),
         (["serve", "--config", "/no/such/file"], "tricklecast: config: no such file: /no/such/file"),
-        (["serve", "--base-path", "/é"], "tricklecast: base_path: only ASCII"),
-        (["serve", "--workers", "4"], "tricklecast: workers: only 1 is supported"),
+        (["serve", "--base-path", "/é"], "tricklecast: --base-path: only ASCII"),
+        (["serve", "--workers", "4"], "tricklecast: --workers: only 1 is supported"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_1(arguments: list[str], line: str) -> None:

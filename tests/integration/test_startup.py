@@ -162,7 +162,7 @@ def test_a_full_disk() -> None:
 def test_a_bad_environment() -> None:
     """The environment is blamed where it is to blame."""
     line = failing(TRICKLECAST_PORT="x")
-    assert line == "port: Input should be a valid integer, unable to parse string as an integer (environment)"
+    assert line == "TRICKLECAST_PORT: must be a whole number"
 
 
 @pytest.mark.parametrize(("base_path", "printed"), [("/", ""), ("/a/b", "/a/b")])

@@ -212,8 +212,8 @@ def test_unknown_paths_and_methods(target: Target) -> None:
 
 def test_every_request_is_recorded(target: Target, server: LocalServer) -> None:
     """Operation `api`, with status, sizes and times."""
-    target.ask("GET", "/not/there?secret=1")
-    record = server.record(path="/not/there")
+    target.ask("GET", "/api/not/there?secret=1")
+    record = server.record(path="/api/not/there")
     assert (record.op, record.method, record.status, record.reason) == ("api", "GET", 404, "not_found")
     assert (record.ip, record.bytes_out) == ("127.0.0.1", len(b'{"detail":"Not Found"}'))
     assert record.dur_us is not None

@@ -10,6 +10,7 @@ from tricklecast.app.data_plane.routing import CONTROL_PLANE, Route, Router, par
 from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import Op
 
+CHANNEL_ONLY = "Method not allowed: this URL names a channel; its segments are at CHANNEL/SEQ"
 SEGMENT_ALLOW = "GET, HEAD, POST, DELETE, OPTIONS"
 
 
@@ -105,7 +106,7 @@ def test_any_path_segments_can_be_parsed(method: bytes, parts: tuple[bytes, ...]
     [
         (b"POST", (b"c",), Route(Op.CREATE, "c", allow="POST, DELETE, OPTIONS")),
         (b"DELETE", (b"c",), Route(Op.DELETE, "c", allow="POST, DELETE, OPTIONS")),
-        (b"GET", (b"c",), Route(None, "c", allow="POST, DELETE, OPTIONS")),
+        (b"GET", (b"c",), Route(None, "c", allow="POST, DELETE, OPTIONS", error=CHANNEL_ONLY)),
         (b"GET", (b"c", b"next"), Route(Op.NEXT, "c", allow="GET, HEAD, OPTIONS")),
         (b"HEAD", (b"c", b"next"), Route(Op.NEXT, "c", allow="GET, HEAD, OPTIONS")),
         (b"POST", (b"c", b"next"), Route(None, "c", allow="GET, HEAD, OPTIONS")),
@@ -129,7 +130,7 @@ def test_any_path_segments_can_be_parsed(method: bytes, parts: tuple[bytes, ...]
         (b"GET", (b"c", b"%31"), Route(Op.READ, "c", error="Invalid idx", allow=SEGMENT_ALLOW)),
         (b"GET", (b"c", b"1" * 16), Route(Op.READ, "c", error="Invalid idx", allow=SEGMENT_ALLOW)),
         (b"GET", (b"c", "\u0661".encode()), Route(Op.READ, "c", error="Invalid idx", allow=SEGMENT_ALLOW)),
-        (b"PUT", (b"c", b"x"), Route(None, "c", error="Invalid idx", allow=SEGMENT_ALLOW)),
+        (b"PUT", (b"c", b"x"), Route(None, "c", allow=SEGMENT_ALLOW)),
         (b"GET", (b"c", b"0", b"1"), Route(None, "c", error="Not found", not_found=True)),
     ],
 )
@@ -170,4 +171,32 @@ def test_the_common_form_of_a_path_is_read_as_any_other(method: bytes, target: b
         router = Router(base)
         path = base.encode() + b"/" + target
         parts = router.match(path)
-        assert router.find(method, path) == (None if parts is None else parse_route(method, parts))
+        found = router.find(method, path)
+        if parts is None or (route := parse_route(method, parts)).not_found:
+            assert found is None or found.not_found
+        else:
+            assert found == route
+
+
+@pytest.mark.parametrize(
+    ("base", "target", "hint"),
+    [
+        ("/trickle", b"/cam/0", "a segment at /trickle/CHANNEL/SEQ"),
+        ("/trickle", b"/trickle", "a channel is at /trickle/CHANNEL"),
+        ("/trickle", b"/trickle/cam/3/0", "a segment at /trickle/CHANNEL/SEQ"),
+        ("/trickle", b"http://host/cam/0?token=x", "a segment at /trickle/CHANNEL/SEQ"),
+        ("", b"/cam/3/0", "a segment at /CHANNEL/SEQ"),
+    ],
+)
+def test_a_path_of_no_route_is_told_the_form_of_a_channels_url(base: str, target: bytes, hint: str) -> None:
+    """A client that forgot the base path, or named a segment as its channel, learns what a URL looks like."""
+    route = Router(base).find(b"POST", target)
+    assert route is not None
+    assert route.not_found
+    assert hint in route.error
+
+
+@pytest.mark.parametrize("target", [b"/", b"/?x", b"*", b"", b"/api/v1/nothing", b"/healthz", b"//docs"])
+def test_the_control_plane_answers_for_its_own_paths(target: bytes) -> None:
+    """The root and the first segments of the control plane are FastAPI's, found or not."""
+    assert Router("/trickle").find(b"GET", target) is None
