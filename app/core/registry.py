@@ -133,6 +133,7 @@ class Registry:
         for segment in list(channel.segments.values()):
             segment.evict_readers(self.faults)
         self.faults.deliver()
+        channel.window.clear()
 
     def live(self, name: str) -> Channel | None:
         """The channel of that name, unless it has ended."""

@@ -838,6 +838,15 @@ def test_a_channel_that_is_dropped_is_gone(name: str) -> None:
     assert facts[1:] == [ChannelEnded(2, name, 1, 0, EndReason.FAULT)]
 
 
+def test_the_memory_of_a_channel_that_is_dropped_is_free() -> None:
+    """What its window held is given back to the budget."""
+    registry, _ = make_registry()
+    publish(registry, "c", 0)
+    assert registry.budget.used
+    registry.drop(registry.channels["c"])
+    assert registry.budget.used == 0
+
+
 def test_a_channel_that_is_dropped_does_not_end_again() -> None:
     """A writer of it writes on, and neither its idle time nor its drain touches the next life of its name."""
     registry, facts = make_registry(idle_timeout_s=10.0, channel_drain_s=5.0)
