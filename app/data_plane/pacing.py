@@ -30,6 +30,10 @@ NEAR_BYTES: Final = 64 << 10
 FAR_BYTES: Final = 4 << 20
 """A reader that is farther behind is not looked at: waiting for it would take too long."""
 
+SEGMENT_BYTES: Final = 4 << 10
+"""What each closed segment counts for beside its bytes: the request for it takes about as long as to relay so many. 64
+segments make a reader late, however small they are, long before the window (256) drops what it lacks."""
+
 STEP_BYTES: Final = 64 << 10
 """How much is published between two looks at a channel's readers, at least."""
 
@@ -49,6 +53,9 @@ STILL_LOOKS: Final = 4
 """A reader counts as moving for so many looks, even if they take longer than :data:`MOVED_S`: a server that
 is so busy may not have come to the reader's next request."""
 
+STEADY_S: Final = 1.0
+"""A reader that has been in time for so long keeps up. One that has taken nothing for so long has paused."""
+
 TRICKLE_BYTES: Final = 16 << 10
 """What is read from a publisher that has waited for ``wait_s``, before it waits again."""
 
@@ -58,7 +65,7 @@ IDLE_S: Final = 1.0
 TIDY_SHARE: Final = 8
 """The sweeper tidies up one in so many channels at a time: each of them every two seconds."""
 
-_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS)
+_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, math.inf)
 """Of a reader that was not there in the last look: as :data:`Moved`."""
 
 
@@ -80,26 +87,29 @@ class Cursor(Protocol):
 
 
 Positions = dict[Reading, tuple[int, int, int]]
-"""Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how many more it could be sent
-of the channel."""
+"""Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how much more it could be sent of
+the channel."""
 
-Moved = tuple[int, int, float, int]
-"""Of a reader: its seq and its bytes in the last look, when it has moved last, and in which look."""
+Moved = tuple[int, int, float, int, float]
+"""Of a reader: its seq and its bytes in the last look, when it has moved last, in which look, and since when it has been
+in time."""
 
 
 class Pace(Hold):
     """How far the readers of one channel have come, and which publishers wait for them.
 
     Attributes:
-        look_at: when the channel has got so many bytes, its readers are looked at.
+        ended: what the segments count for that were ended so far, :data:`SEGMENT_BYTES` each.
+        look_at: when so much has been published, the readers are looked at.
         finished: connections that were served a segment, its seq and when that was, until they request something else.
     """
 
-    __slots__ = ("_heads", "_late", "_looks", "_next_look", "_reached", "channel", "finished", "look_at")
+    __slots__ = ("_heads", "_late", "_looks", "_next_look", "_reached", "channel", "ended", "finished", "look_at")
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(READERS)
         self.channel = channel
+        self.ended = 0
         self.look_at = channel.bytes_in + STEP_BYTES
         self.finished: dict[Reading, tuple[int, float]] = {}
         self._reached: dict[Reading, Moved] = {}
@@ -108,40 +118,47 @@ class Pace(Hold):
         self._late = False
         self._next_look = 0.0
 
+    @property
+    def published(self) -> int:
+        """How much has been published: bytes, and segments as bytes."""
+        return self.channel.bytes_in + self.ended
+
     def is_late(self, now: float) -> bool:
-        """Whether more than nine in ten of the readers that have moved lately are late."""
-        head = self.channel.bytes_in
+        """Whether no reader keeps up, and more than nine in ten of those that have moved lately are late."""
+        head = self.published
         if now < self._next_look and head < self._heads[-1][1] + LATE_BYTES:
             return self._late
         limit = max(head - LATE_BYTES, min(self._head_before(now, head), head - NEAR_BYTES))
         attached, between = self._positions()
         self._looks += 1
         before, self._reached = self._reached, {}
-        late, in_time = self._count(attached, before, head - limit, now)
+        late, in_time, steady = self._count(attached, before, head - limit, now)
         # A client may wait for the next segment on a second connection, and leave the first one idle meanwhile.
-        late_between, in_time_between = self._count(between, before, head - limit, now)
+        late_between, in_time_between, steady_between = self._count(between, before, head - limit, now)
         late += max(0, late_between - len(attached))
         self.tidy(now)
-        self._late = late > LATE_FACTOR * (in_time + in_time_between)
+        self._late = late > LATE_FACTOR * (in_time + in_time_between) and not steady + steady_between
         self._next_look = now + (HELD_COST_FACTOR if self.held else COST_FACTOR) * (perf_counter() - now)
         return self._late
 
-    def _count(self, readers: Positions, before: dict[Reading, Moved], limit: int, now: float) -> tuple[int, int]:
-        """How many of these readers that have moved lately lack more than the limit, and how many do not."""
-        late = in_time = 0
+    def _count(self, readers: Positions, before: dict[Reading, Moved], limit: int, now: float) -> tuple[int, int, int]:
+        """Of these readers that have moved lately: how many lack more than the limit, do not, and keep up."""
+        late = in_time = steady = 0
         looks = self._looks
         for reader, (seq, sent, lacks) in readers.items():
-            last_seq, last_sent, moved_at, moved_in = before.get(reader, _UNSEEN)
+            last_seq, last_sent, moved_at, moved_in, since = before.get(reader, _UNSEEN)
             is_late = lacks > limit
-            if is_late and (last_seq < 0 or seq < last_seq):
-                continue  # it has never been in time, or went back: it catches up
+            if is_late and (seq < last_seq or last_seq < 0 or moved_at < now - STEADY_S):
+                continue  # it went back, has never been in time, or has paused: it catches up
             if (seq, sent) > (last_seq, last_sent) or not lacks:
                 moved_at, moved_in = now, looks
-            self._reached[reader] = seq, sent, moved_at, moved_in
+            since = math.inf if is_late else min(since, now)
+            self._reached[reader] = seq, sent, moved_at, moved_in, since
             if moved_at > now - MOVED_S or moved_in > looks - STILL_LOOKS:
                 late += is_late
                 in_time += not is_late
-        return late, in_time
+                steady += since < now - STEADY_S
+        return late, in_time, steady
 
     def tidy(self, now: float) -> None:
         """Forget readers that have requested something else or are gone; and all, if nothing is published."""
@@ -153,7 +170,7 @@ class Pace(Hold):
                 del self.finished[reader]
 
     def _head_before(self, now: float, head: int) -> int:
-        """How many bytes had been published :data:`LATE_S` ago."""
+        """How much had been published :data:`LATE_S` ago."""
         heads = self._heads
         heads.append((now, head))
         while len(heads) > 1 and heads[1][0] <= now - LATE_S:
@@ -166,7 +183,7 @@ class Pace(Hold):
         A reader of an open segment can be sent no other one, however much of later ones there is.
         """
         segments = self.channel.segments
-        head = after = self.channel.bytes_in
+        head = after = self.published
         attached: Positions = {}
         ends: dict[int, int] = {}
         reading = self.channel.reading.used
@@ -176,10 +193,10 @@ class Pace(Hold):
                 break
             segment = segments[seq]
             ends[seq] = after
-            after -= segment.size
+            after -= segment.size + SEGMENT_BYTES * segment.closed
             for cursor in segment.cursors:
                 reader = cast(Cursor, cursor)
-                lacks = (head if segment.closed else after + segment.size) - after - reader.sent
+                lacks = (head - after if segment.closed else segment.size) - reader.sent
                 attached[reader.connection] = seq, reader.sent, lacks
         between = {
             connection: (seq + 1, 0, head - ends[seq])
@@ -223,7 +240,7 @@ class Pacing:
 
     def published(self, pace: Pace, peer: Peer) -> None:
         """So much has been published that the readers are looked at: let the publisher wait if they are late."""
-        pace.look_at = pace.channel.bytes_in + STEP_BYTES
+        pace.look_at = pace.published + STEP_BYTES
         if not pace.held:
             now = perf_counter()
             if not pace.is_late(now):

@@ -6,7 +6,7 @@ from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.results import Outcome
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
-from tricklecast.app.data_plane.pacing import Pace
+from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
 from tricklecast.app.data_plane.request import Request
 from tricklecast.app.data_plane.responses import CONTINUE, Reply, writer_reply
 
@@ -73,6 +73,8 @@ class Upload(Exchange):
         self._count(chunks)
         channel = writer.channel
         self.preempted(channel.finish(writer, chunks, self.plane.clock()))
+        if self.pace is not None:
+            self.pace.ended += SEGMENT_BYTES
         self._yield(channel)
 
     def preempted(self, outcome: Outcome) -> None:
@@ -111,7 +113,7 @@ class Upload(Exchange):
         if flows and (flow := flows.get(channel)) is not None:
             flow.hold(self.connection)
         pace = self.pace
-        if pace is not None and pace.channel.bytes_in >= pace.look_at:
+        if pace is not None and pace.channel.bytes_in + pace.ended >= pace.look_at:
             plane.pacing.published(pace, self.connection)
 
     def _count(self, chunks: list[bytes]) -> None:

@@ -22,6 +22,8 @@ from tricklecast.app.data_plane.pacing import (
     LATE_S,
     LOOK_S,
     MOVED_S,
+    SEGMENT_BYTES,
+    STEADY_S,
     STEP_BYTES,
     STILL_LOOKS,
     TIDY_SHARE,
@@ -32,7 +34,7 @@ from tricklecast.app.data_plane.pacing import (
 from tricklecast.app.data_plane.scheduling import READERS
 
 WAIT_S = 0.5
-SIZE = STEP_BYTES
+SIZE = STEP_BYTES - SEGMENT_BYTES
 """Of a segment here: one look for each."""
 
 
@@ -158,15 +160,16 @@ class Bench:
     def append(self, writer: Writer[Channel], size: int = SIZE, *, end: bool = False, line: Line | None = None) -> None:
         """The publisher sends so much, as the data plane hands it on."""
         (self.channel.finish if end else self.channel.append)(writer, [b"x" * size], self.loop.now)
-        if self.channel.bytes_in >= self.pace.look_at:
+        self.pace.ended += SEGMENT_BYTES * end
+        if self.pace.published >= self.pace.look_at:
             self.pacing.published(self.pace, cast(Any, line or self.publisher))
 
-    def publish(self, segments: int) -> int:
+    def publish(self, segments: int, size: int = SIZE) -> int:
         """Publish whole segments until the publisher has to wait; how many it were."""
         for number in range(segments):
             if self.publisher.pauses:
                 return number
-            self.append(self.write(self.channel.next_seq), end=True)
+            self.append(self.write(self.channel.next_seq), size, end=True)
         return segments
 
     @property
@@ -231,6 +234,43 @@ def test_a_small_stream_makes_its_readers_late_by_time(loop: Loop) -> None:
     reader.follow()
     loop.after(LOOK_S)
     assert not bench.waits
+
+
+def test_readers_of_tiny_segments_are_late_by_their_number(loop: Loop) -> None:
+    """A quarter of the window, in segments, is too much, however few bytes that is."""
+    bench = Bench(loop)
+    Reader(bench, 0)
+    assert bench.publish(Limits().window_segments, 1) <= Limits().window_segments // 4 + STEP_BYTES // SEGMENT_BYTES
+    assert bench.waits
+
+
+def test_a_publisher_does_not_wait_while_one_reader_keeps_up(loop: Loop) -> None:
+    """However many others are late: a viewer that has been in time for a while shows that the channel's pace is fine."""
+    bench = Bench(loop)
+    viewer, *slow = readers = [Reader(bench, 0) for _ in range(5 * LATE_FACTOR)]
+    for number in range(60):
+        bench.publish(1)
+        for reader in readers if number < 30 else [viewer]:
+            reader.follow()
+        for reader in slow:
+            reader.take(1)
+        loop.now += STEADY_S / 20
+        assert not bench.waits
+    assert bench.publish(60) < 60, "the viewer is late, too"
+
+
+def test_a_reader_that_has_paused_is_not_waited_for(loop: Loop) -> None:
+    """It catches up, like one that came late."""
+    bench = Bench(loop)
+    reader = Reader(bench, 0)
+    writer = bench.write(0)
+    bench.append(writer, STEP_BYTES)
+    reader.take()
+    loop.now += 2 * STEADY_S
+    for _ in range(2):
+        bench.append(writer, 2 * LATE_BYTES)
+        reader.take(1)
+        assert not bench.waits
 
 
 def test_a_reader_of_the_open_segment_is_in_time_whatever_comes_after_it(loop: Loop) -> None:
@@ -479,7 +519,7 @@ def test_looks_do_not_take_the_loop(loop: Loop, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(type(bench.pace), "_positions", lambda _: positions())
     assert bench.publish(100) == 100
-    assert looks == 100 * SIZE // LATE_BYTES
+    assert looks == 100 * STEP_BYTES // LATE_BYTES
 
 
 def test_a_fault_of_the_server_does_not_leave_a_publisher_waiting(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
