@@ -3,12 +3,14 @@
 A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. Neither a
 queue of the server nor a full socket shows that: the kernel may have taken whole segments for a reader, so that it is
 between two requests. So the server notes how far each reader of a channel has come. Whenever something was published it
-asks: of the readers that have moved in the last :data:`MOVED_S`, are more than nine in ten late? Then the channel's
-publishers are not read until one in ten is in time, for ``wait_s`` at a stretch at most.
+asks: of the readers that have moved in the last :data:`MOVED_S`, are more than nine in ten late, and has none been in
+time for :data:`STEADY_S`? Then the channel's publishers are not read until one in ten is in time, for ``wait_s`` at a
+stretch at most.
 
-So these readers slow nobody: one that stands still; one that is slower than others; one that came late, or went back,
-until it has caught up; one that is far behind. Where every reader is slower than the publisher, they are its pace.
-Example: 500 readers share a core and take 1 MB/s each. A publisher that sends as fast as it can is read at 1 MB/s.
+So these readers slow nobody: those that are late while one other keeps up; one that stands still; one that came late,
+has paused, or went back, until it has caught up; one that is far behind. Where every reader is slower than the
+publisher, they are its pace. Example: 500 readers share a core and take 1 MB/s each. A publisher that sends as fast as
+it can is read at 1 MB/s.
 """
 
 from __future__ import annotations
@@ -87,12 +89,12 @@ class Cursor(Protocol):
 
 
 Positions = dict[Reading, tuple[int, int, int]]
-"""Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how much more it could be sent of
-the channel."""
+"""Of each reader: the seq of its segment, how many bytes of it the reader was sent, and how much more of the channel it
+could be sent."""
 
 Moved = tuple[int, int, float, int, float]
-"""Of a reader: its seq and its bytes in the last look, when it has moved last, in which look, and since when it has been
-in time."""
+"""Of a reader: its seq and its bytes in the last look, when it has moved last, in which look, and since when it has
+been in time."""
 
 
 class Pace(Hold):

@@ -245,7 +245,7 @@ def test_readers_of_tiny_segments_are_late_by_their_number(loop: Loop) -> None:
 
 
 def test_a_publisher_does_not_wait_while_one_reader_keeps_up(loop: Loop) -> None:
-    """However many others are late: a viewer that has been in time for a while shows that the channel's pace is fine."""
+    """However many others are late: a viewer that has been in time for a while shows that the pace is fine."""
     bench = Bench(loop)
     viewer, *slow = readers = [Reader(bench, 0) for _ in range(5 * LATE_FACTOR)]
     for number in range(60):
