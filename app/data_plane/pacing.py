@@ -3,9 +3,8 @@
 A reader is *late* if it lacks bytes that were published :data:`LATE_S` ago, or more than :data:`LATE_BYTES`. Neither a
 queue of the server nor a full socket shows that: the kernel may have taken whole segments for a reader, so that it is
 between two requests. So the server notes how far each reader of a channel has come. Whenever something was published it
-asks: of the readers that have moved in the last :data:`MOVED_S`, are more than nine in ten late, and has none been in
-time for :data:`STEADY_S`? Then the channel's publishers are not read until one in ten is in time, for ``wait_s`` at a
-stretch at most.
+asks: of the readers that have moved in the last :data:`MOVED_S`, are more than nine in ten late, and does none keep up?
+Then the channel's publishers are not read until one in ten is in time, for ``wait_s`` at a stretch at most.
 
 So these readers slow nobody: those that are late while one other keeps up; one that stands still; one that came late,
 has paused, or went back, until it has caught up; one that is far behind. Where every reader is slower than the
@@ -55,8 +54,9 @@ STILL_LOOKS: Final = 4
 """A reader counts as moving for so many looks, even if they take longer than :data:`MOVED_S`: a server that
 is so busy may not have come to the reader's next request."""
 
-STEADY_S: Final = 1.0
-"""A reader that has been in time for so long keeps up. One that has taken nothing for so long has paused."""
+STEADY_S: Final = 0.5
+"""A reader that has been in time since it came, or for so long, keeps up. One that has taken nothing for so long has
+paused."""
 
 TRICKLE_BYTES: Final = 16 << 10
 """What is read from a publisher that has waited for ``wait_s``, before it waits again."""
@@ -67,7 +67,7 @@ IDLE_S: Final = 1.0
 TIDY_SHARE: Final = 8
 """The sweeper tidies up one in so many channels at a time: each of them every two seconds."""
 
-_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, math.inf)
+_UNSEEN: Final = (-1, 0, -math.inf, -STILL_LOOKS, -math.inf)
 """Of a reader that was not there in the last look: as :data:`Moved`."""
 
 
