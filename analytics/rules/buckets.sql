@@ -6,28 +6,35 @@
 CREATE OR REPLACE TEMP TABLE buckets AS
 WITH watched AS (
     SELECT *, CASE WHEN is_failure(answer) OR answer = 'web' THEN '' ELSE node END AS place,
-        CASE WHEN is_failure(answer) THEN 'failure' ELSE answer END AS family
+        CASE WHEN is_failure(answer) THEN 'failure' ELSE answer END AS family,
+        concat_ws(chr(0), client, named, coalesce(channel, chr(1)), place, family) AS name
     FROM candidate
 ),
--- Between two chains is a pause that no storm spans. A chain with fewer lines than any storm is dropped here: most of
--- what fails does so now and then.
+-- Most of what fails does so now and then: whose lines are fewer than any storm's are not looked at. A number for each of
+-- the others, because rows are sorted by it several times.
+keys AS MATERIALIZED (
+    SELECT name, row_number() OVER () AS key FROM watched GROUP BY name HAVING sum(n) >= least(fast_hits(), slow_hits())
+),
+-- Between two chains is a pause that no storm spans.
 chained AS (
-    SELECT *, sum(starts) OVER (who ROWS UNBOUNDED PRECEDING) AS chain
+    SELECT *, CAST(sum(starts) OVER (PARTITION BY key ORDER BY bucket_us, first_us, node, answer ROWS UNBOUNDED PRECEDING)
+        AS BIGINT) AS chain
     FROM (
         SELECT *, CASE
             WHEN first_us - max(last_us) OVER (who ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) <= slow_gap_us()
                 OR bucket_us = lag(bucket_us) OVER who THEN 0 ELSE 1 END AS starts
-        FROM watched
-        WINDOW who AS (PARTITION BY client, named, channel, place, family ORDER BY bucket_us, first_us, node, answer)
+        FROM watched JOIN keys USING (name)
+        WINDOW who AS (PARTITION BY key ORDER BY bucket_us, first_us, node, answer)
     )
-    WINDOW who AS (PARTITION BY client, named, channel, place, family ORDER BY bucket_us, first_us, node, answer)
 ),
 enough AS (
     SELECT * FROM chained
-    QUALIFY sum(n) OVER (PARTITION BY client, named, channel, place, family, chain) >= least(fast_hits(), slow_hits())
+    WHERE (key, chain) IN (SELECT (key, chain) FROM chained GROUP BY key, chain
+        HAVING sum(n) >= least(fast_hits(), slow_hits()))
 ),
 buckets AS (
-    SELECT client, named, channel, place, family, chain, bucket_us,
+    SELECT key, chain, bucket_us, any_value(client) AS client, any_value(named) AS named,
+        any_value(channel) AS channel, any_value(place) AS place, any_value(family) AS family,
         total(n) AS n, total(bytes_in) AS bytes_in, total(bytes_out) AS bytes_out, total(dur_us) AS dur_us,
         total(guard_ms) AS guard_ms, total(closed) AS closed, total(waited) AS waited,
         total(distinct_seqs) AS distinct_seqs,
@@ -44,7 +51,7 @@ buckets AS (
         max(ua) AS ua, min(status_lo) AS status_lo, max(status_hi) AS status_hi, max(reason) AS reason,
         min(request) AS request, max(blind) AS blind
     FROM enough
-    GROUP BY client, named, channel, place, family, chain, bucket_us
+    GROUP BY key, chain, bucket_us
 ),
 -- Of answers that are right once per seq: seqs that the bucket before did not have, and only buckets that repeat.
 -- Bits say no more than modulo 62, so the ranges have to overlap as well.
@@ -59,7 +66,7 @@ neighbours AS (
         least(bit_count(seq_bits & lag(seq_bits) OVER near),
             least(seq_hi, lag(seq_hi) OVER near) - greatest(seq_lo, lag(seq_lo) OVER near) + 1) AS n_shared
     FROM buckets
-    WINDOW near AS (PARTITION BY client, named, channel, place, family, chain ORDER BY bucket_us)
+    WINDOW near AS (PARTITION BY key, chain ORDER BY bucket_us)
 ),
 repeating AS (
     SELECT *, greatest(0, distinct_seqs - CASE WHEN again THEN n_shared ELSE 0 END) AS seqs
@@ -88,7 +95,7 @@ rated AS (
                 END) AS peak_rps,
         CASE WHEN family = 'served' THEN CAST(bit_count(slots) AS DOUBLE) ELSE 1.0 END AS busy_s
     FROM kinds
-    WINDOW near AS (PARTITION BY client, named, channel, place, family, chain ORDER BY bucket_us)
+    WINDOW near AS (PARTITION BY key, chain ORDER BY bucket_us)
 ),
 -- One kind of failure follows another, rather than taking turns with it, if for four buckets neither comes back.
 starting AS (
@@ -100,7 +107,7 @@ numbered AS (
         CAST(sum(CASE WHEN pause <= gap_us() AND NOT another THEN 0 ELSE 1 END) OVER near AS BIGINT) AS part,
         CAST(sum(CASE WHEN pause <= slow_gap_us() AND NOT another THEN 0 ELSE 1 END) OVER near AS BIGINT) AS coarse
     FROM starting
-    WINDOW near AS (PARTITION BY client, named, channel, place, family, chain ORDER BY bucket_us)
+    WINDOW near AS (PARTITION BY key, chain ORDER BY bucket_us)
 )
 SELECT *, [{'from_us': first_us, 'until_us': last_us, 'n': n}] AS pulse
 FROM numbered;

@@ -46,8 +46,8 @@ class Words:
 WORDS: Final[dict[StormClass, Words]] = {
     StormClass.ZERO_BYTE_LOOP: Words(
         "the server serves the same empty segment again: its head does not advance when a segment is closed empty",
-        "fix the server: an empty close must advance the head; let the publisher DELETE the channel before it closes its"
-        " preconnect; let the client ask for the next seq after an empty answer",
+        "fix the server: an empty close must advance the head; let the publisher DELETE the channel before it closes"
+        " its preconnect; let the client ask for the next seq after an empty answer",
         ("eos",),
         StormClass.ENDED_LOOP,
     ),

@@ -11,15 +11,7 @@ WITH marks AS (
     SELECT id, 'class and client', concat_ws(chr(0), class, clients[1]), first_us, last_us, slow
     FROM classed WHERE NOT fleet
     UNION ALL
-    -- An overload of one node is one, however many channels and clients it touches.
-    SELECT id, 'overload', unnest(nodes), first_us, last_us, slow
-    FROM classed WHERE class IN ('overload_client', 'overload_amplification')
-    UNION ALL
     SELECT id, 'fleets of a node', unnest(nodes), first_us, last_us, slow FROM classed WHERE fleet
-    UNION ALL
-    -- A fleet absorbs what its members did.
-    SELECT id, 'members', concat_ws(chr(0), node, unnest(clients)), first_us, last_us, slow
-    FROM (SELECT *, unnest(nodes) AS node FROM classed WHERE fleet OR is_failure(answer))
     UNION ALL
     -- One restart is one cue, on however many nodes.
     SELECT id, 'trigger', CASE WHEN trigger IN ('server_start', 'server_ready', 'drain', 'server_stop') THEN 'restart'
@@ -37,15 +29,57 @@ numbered AS (
     WINDOW near AS (PARTITION BY rule, key ORDER BY first_us, last_us, id)
 ),
 hub AS (
-    SELECT rule, key, island, min(id) AS least_id, list(DISTINCT id) AS ids, bool_or(fleet) AS fleet,
-        count(DISTINCT clients[1]) AS clients
-    FROM numbered JOIN (SELECT id, clients, fleet FROM classed) USING (id)
-    GROUP BY rule, key, island
+    SELECT rule, min(id) AS least_id, list(DISTINCT id) AS ids FROM numbered GROUP BY rule, key, island
+),
+-- An overload of one node is one, however many channels and clients it touches: a time in which many clients are refused
+-- and come again at the same moment.
+refused AS (
+    SELECT id, clients[1] AS client, unnest(nodes) AS node, first_us, last_us FROM classed WHERE class = 'overload_client'
+),
+borders AS (
+    SELECT node, at_us, sum(sum(change)) OVER (PARTITION BY node ORDER BY at_us) AS clients
+    FROM (
+        SELECT node, min(first_us) AS at_us, 1 AS change FROM refused GROUP BY node, client, first_us
+        UNION ALL SELECT node, max(last_us) + 1, -1 FROM refused GROUP BY node, client, first_us
+    )
+    GROUP BY node, at_us
+),
+crowded AS (
+    SELECT node, at_us AS first_us, lead(at_us) OVER (PARTITION BY node ORDER BY at_us) AS last_us, clients FROM borders
+),
+crowds AS (
+    SELECT node, min(first_us) AS first_us, max(last_us) AS last_us
+    FROM (
+        SELECT *, sum(starts) OVER (PARTITION BY node ORDER BY first_us ROWS UNBOUNDED PRECEDING) AS island
+        FROM (
+            SELECT *, CASE WHEN first_us - lag(last_us) OVER (PARTITION BY node ORDER BY first_us) <= gap_us()
+                THEN 0 ELSE 1 END AS starts
+            FROM crowded WHERE clients >= many_clients()
+        )
+    )
+    GROUP BY node, island
+),
+-- What lies for the most part in another's time belongs to it; a client that has looped for an hour does not belong to
+-- a moment's overload.
+within AS (
+    SELECT c.node, c.first_us AS crowd_us, r.id
+    FROM crowds c JOIN refused r ON r.node = c.node
+        AND 2 * (least(r.last_us, c.last_us) - greatest(r.first_us, c.first_us)) >= r.last_us - r.first_us
+),
+absorbed AS (
+    SELECT f.id AS least_id, c.id
+    FROM (SELECT *, unnest(nodes) AS node FROM classed WHERE fleet) f
+        JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE is_failure(answer)) c ON c.node = f.node
+        AND 2 * (least(c.last_us, f.last_us + gap_us()) - greatest(c.first_us, f.first_us - gap_us()))
+            >= greatest(1, c.last_us - c.first_us)
+    WHERE list_contains(f.clients, c.clients[1]) OR (f.class = c.class OR
+        f.class = 'overload_amplification' AND c.class = 'overload_client')
 )
-SELECT least_id, unnest(ids) AS id, rule FROM hub
-WHERE len(ids) > 1
-    AND (rule <> 'members' OR fleet)
-    AND (rule <> 'overload' OR fleet OR clients >= many_clients());
+SELECT least_id, unnest(ids) AS id, rule FROM hub WHERE len(ids) > 1
+UNION ALL
+SELECT min(id) OVER (PARTITION BY node, crowd_us), id, 'overload' FROM within
+UNION ALL
+SELECT least_id, id, 'fleet' FROM absorbed;
 
 -- The connected components of cases and hubs: each takes the smallest id that it can reach.
 CREATE OR REPLACE TEMP TABLE episodes AS

@@ -98,7 +98,10 @@ WITH rows AS (
 ),
 members AS (
     SELECT fleet, node, since_us, client, channel, total(n) AS n, total(early) AS early,
-        min(first_us) AS first_us, own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s
+        min(first_us) AS first_us,
+        -- Who failed before it all began did not come with the others.
+        arg_min(coalesce(first_us - before > slow_gap_us(), true), first_us) AS fresh,
+        own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s
     FROM rows GROUP BY fleet, node, since_us, client, channel
 ),
 judged AS (
@@ -108,7 +111,9 @@ judged AS (
             AS looping,
         total_if(n, n >= herd_insists() AND (n - 1) / greatest(1, own_s) >= herd_insists_rps())
             AS insisted,
-        quantile_disc(first_us, herd_arrival_share()) - min(first_us) AS arrival_us
+        count(DISTINCT client) FILTER (fresh) AS arrivals, total_if(n, fresh) AS n_fresh,
+        quantile_disc(CASE WHEN fresh THEN first_us END, herd_arrival_share())
+            - min(CASE WHEN fresh THEN first_us END) AS arrival_us
     FROM members GROUP BY fleet, node, since_us
 ),
 seconds AS (
@@ -135,8 +140,8 @@ sums AS (
 )
 SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse,
     -- Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
-    len(channels) >= herd_channels() AND arrival_us <= herd_arrival_us()
-        AND 2 * early >= n - amplification() * len(clients) AS at_once,
+    len(channels) >= herd_channels() AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients()
+        AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) AS at_once,
     2 * insisted >= n AS insistent
 FROM sums s JOIN judged j USING (fleet, node, since_us) JOIN pulses p USING (fleet, node, since_us)
 -- A herd comes again, and is not mostly the loops of single clients, which are told each for itself.

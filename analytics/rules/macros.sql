@@ -75,7 +75,9 @@ FROM (
                     (n_server_error, 'server_error'), (n_not_found, 'not_found'), (n_seq_missing, 'seq_missing'),
                     (n_rejected, 'rejected')])[2] END AS answer
             FROM (
-                SELECT client, named, channel, place, family, chain, part, max(coarse) AS coarse,
+                SELECT key, chain, part, any_value(client) AS client, any_value(named) AS named,
+                    any_value(channel) AS channel, any_value(place) AS place, any_value(family) AS family,
+                    max(coarse) AS coarse,
                     total(n) AS n, total(bytes_in) AS bytes_in, total(bytes_out) AS bytes_out,
                     total(dur_us) AS dur_us, total(guard_ms) AS guard_ms, total(closed) AS closed,
                     total(waited) AS waited, total(seqs) AS seqs, sum(busy_s) AS busy_s,
@@ -91,7 +93,7 @@ FROM (
                     min(request) AS request, max(blind) AS blind,
                     flatten(list(pulse ORDER BY first_us)) AS pulse
                 FROM query_table(parts)
-                GROUP BY client, named, channel, place, family, chain, part
+                GROUP BY key, chain, part
             )
         )
     )

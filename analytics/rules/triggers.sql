@@ -73,7 +73,7 @@ WITH ranked AS (
 lives AS (
     SELECT id, max(n.ts_us) FILTER (n.event = 'channel_end' AND n.ts_us <= first_us + clocks_us()) AS ended_us,
         -- The fault of the past: readers loop on an empty segment until the channel ends.
-        max(n.ts_us) FILTER (n.event = 'channel_end' AND n.ts_us > first_us + clocks_us()
+        max(n.ts_us) FILTER (n.event = 'channel_end' AND n.ts_us > least(first_us + clocks_us(), last_us)
             AND n.ts_us <= last_us + gap_us()) AS ends_us,
         count(*) FILTER (n.event = 'channel_create' AND n.ts_us > first_us AND n.ts_us <= last_us) AS births,
         max(n.ts_us) FILTER (n.event = 'channel_create') AS last_birth_us

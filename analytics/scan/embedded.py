@@ -1,4 +1,4 @@
-"""DuckDB reads the lines, adds them up and reduces them: for a file on a laptop and for the live watch, without Java."""
+"""DuckDB reads lines, adds them up and reduces them: for a file on a laptop and for the live watch, without Java."""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ QUERIES: Final[dict[str, str]] = {
         SELECT channel, min(first_us) AS from_us, max(last_us) AS until_us
         FROM rollup
         WHERE channel IS NOT NULL AND (event = 'channel_create'
-            OR answer IN ('served', 'zero_byte', 'ended', 'abandoned', 'post', 'seq_missing', 'ok') AND status_hi <> 404)
+            OR answer IN ('served', 'zero_byte', 'ended', 'abandoned', 'post', 'seq_missing', 'ok')
+            AND coalesce(status_hi, 200) <> 404)
         GROUP BY channel""",
     "quality": """
         SELECT answer, CAST(sum(n) AS BIGINT) AS n, min(first_us) AS first_us, max(last_us) AS last_us

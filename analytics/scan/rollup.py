@@ -1,4 +1,4 @@
-"""The roll-up: one ``GROUP BY`` over all lines, in which a row is what one client got of one kind in one bucket of time.
+"""The roll-up: one ``GROUP BY`` over all lines. A row is what one client got of one kind in one bucket of time.
 
 A bucket is a second; 10 s for posts and a minute for what is served and for all else. The table :data:`MEASURES` is
 the only place that knows what is added up: the ``GROUP BY``, the merge of partial roll-ups and the schema's version

@@ -2,8 +2,9 @@
 
 An incident *belongs* to a planted storm if both were at the same time (with a second's slack), on a server, a channel
 and a client in common. A storm is *found* if the incidents that belong to it tell half of its requests. It is *told
-twice* if two incidents each tell a fifth of it. An incident that belongs to none is a *false alarm*. Its root is right
-if it is the class of the first of its storms.
+twice* if two incidents each tell a fifth of it. An incident that belongs to none is a *false alarm*; one
+that mixes storms that have no client and channel in common, and of which none is a fleet's, is *mixed*. Its root is
+right if it is the class of the first of its storms.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Score:
     missed: list[str] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
+    mixed: list[str] = field(default_factory=list)
     misnamed: list[str] = field(default_factory=list)
     miscounted: list[str] = field(default_factory=list)
     mistriggered: list[str] = field(default_factory=list)
@@ -39,7 +41,7 @@ class Score:
     @property
     def precision(self) -> float:
         """Incidents that are storms, each told once, 0 to 1."""
-        return 1 - (len(self.alarms) + len(self.twice)) / max(1, self.incidents)
+        return 1 - (len(self.alarms) + len(self.twice) + len(self.mixed)) / max(1, self.incidents)
 
     @property
     def root_class(self) -> float:
@@ -48,7 +50,7 @@ class Score:
 
     def __str__(self) -> str:
         lines = [f"{self.storms} storms, {self.incidents} incidents"]
-        for name in ("missed", "alarms", "twice", "misnamed", "miscounted", "mistriggered"):
+        for name in ("missed", "alarms", "twice", "mixed", "misnamed", "miscounted", "mistriggered"):
             lines += [f"  {name}: {text}" for text in getattr(self, name)]
         return "\n".join(lines)
 
@@ -72,6 +74,8 @@ def score(incidents: Sequence[Incident], truth: Truth, into: Score | None = None
             total.misnamed.append(f"{first.name} as {_brief(incident)}")
         if not _same_cue(incident, first):
             total.mistriggered.append(f"{first.name}: {first.trigger} as {incident.trigger}")
+        if not all(_related(first, truth.storms[number]) for number in mine):
+            total.mixed.append(f"{[truth.storms[number].name for number in mine]} as {_brief(incident)}")
         planted = sum(truth.storms[number].n for number in mine)
         if abs(incident.n - planted) > 0.1 * planted + 1:
             total.miscounted.append(f"{[truth.storms[number].name for number in mine]} {planted} as {_brief(incident)}")
@@ -101,11 +105,17 @@ def _common(told: Iterable[str], planted: Sequence[str]) -> bool:
 
 
 def _told(incident: Incident, storm: Storm) -> float:
-    """About which share of a storm's requests an incident tells."""
-    length = max(1, incident.until_us - incident.since_us)
+    """Which share of a storm's time, or of its requests, an incident tells."""
     inside = min(incident.until_us, storm.end_us) - max(incident.since_us, storm.start_us)
-    share = min(1.0, max(0.0, inside / length)) if length > SLACK_US else 1.0
-    return min(1.0, incident.n * share / storm.n)
+    of_time = max(0, inside) / max(1, storm.end_us - storm.start_us)
+    of_lines = incident.n / storm.n if incident.until_us - incident.since_us <= 2 * SLACK_US else 0.0
+    return min(1.0, max(of_time, of_lines))
+
+
+def _related(one: Storm, other: Storm) -> bool:
+    if {one.storm, other.storm} & {"overload_amplification", "thundering_herd"}:
+        return True
+    return _common(one.clients, other.clients) and _common(one.channels, other.channels)
 
 
 def _same_cue(incident: Incident, storm: Storm) -> bool:
