@@ -5,10 +5,10 @@ WITH marks AS (
     SELECT id, 'client and channel' AS rule, concat_ws(chr(0), clients[1], channel) AS key, first_us, last_us, slow
     FROM classed WHERE NOT fleet
     UNION ALL
-    SELECT id, 'class and channel', concat_ws(chr(0), class, channel), first_us, last_us, slow
+    SELECT id, 'class and channel', concat_ws(chr(0), class, channel, unnest(nodes)), first_us, last_us, slow
     FROM classed WHERE NOT fleet AND channel IS NOT NULL
     UNION ALL
-    SELECT id, 'class and client', concat_ws(chr(0), class, clients[1]), first_us, last_us, slow
+    SELECT id, 'class and client', concat_ws(chr(0), class, clients[1], unnest(nodes)), first_us, last_us, slow
     FROM classed WHERE NOT fleet
     UNION ALL
     SELECT id, 'fleets of a node', unnest(nodes), first_us, last_us, slow FROM classed WHERE fleet

@@ -1,7 +1,7 @@
 -- Incidents: what an SRE is told. Counts are without double counting: what a fleet tells is not told by its members.
 CREATE OR REPLACE TEMP TABLE pulses AS
 WITH every AS (
-    SELECT incident, id, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure, unnest(pulse) AS pulse
+    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure, unnest(pulse) AS pulse
     FROM episodes
 ),
 told AS (
@@ -10,13 +10,12 @@ told AS (
         ON f.incident = e.incident AND NOT e.fleet AND e.failure AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
         AND list_has_any(f.nodes, e.nodes) AND list_contains(f.clients, e.client)
 ),
--- Two fleets of one node at one time are made of the same refusals: the larger one tells them.
+-- Two fleets of one node at one time are made of the same refusals: the overload tells them.
 twice AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
-    FROM every e JOIN (SELECT id, incident, nodes, n, first_us, last_us FROM episodes WHERE fleet) f
-        ON f.incident = e.incident AND e.fleet AND f.nodes = e.nodes AND f.id <> e.id
+    FROM every e JOIN (SELECT incident, nodes, first_us, last_us FROM episodes WHERE answer = 'fleet_overload') f
+        ON f.incident = e.incident AND e.answer = 'fleet_herd' AND f.nodes = e.nodes
         AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
-    JOIN (SELECT id, n FROM episodes WHERE fleet) own ON own.id = e.id AND (own.n, -own.id) < (f.n, -f.id)
 )
 SELECT e.incident, e.id, e.pulse.from_us AS from_us, e.pulse.until_us AS until_us, e.pulse.n AS n
 FROM every e ANTI JOIN (FROM told UNION FROM twice) t ON t.id = e.id AND t.from_us = e.pulse.from_us;
@@ -43,7 +42,7 @@ GROUP BY incident;
 CREATE OR REPLACE TEMP TABLE phases AS
 SELECT incident, class, CAST(round(sum(n * part)) AS BIGINT) AS n, min(first_us) AS first_us, max(last_us) AS last_us,
     bool_or(fleet) AS fleet, len(list_distinct(flatten(list(clients)))) AS clients
-FROM parts_of_incidents
+FROM parts_of_incidents WHERE part > 0
 GROUP BY incident, class;
 
 CREATE OR REPLACE TEMP TABLE roots AS
