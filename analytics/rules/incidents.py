@@ -16,6 +16,7 @@ from tricklecast.analytics.scan.normalise import MAX_TS_US
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame
 
 
 class Severity(StrEnum):
@@ -147,6 +148,23 @@ def incidents(
     embedded.reduce(connection)
     engine.run(connection, params)
     return found(connection)
+
+
+def spark_incidents(
+    lines: DataFrame, folder: str, *, params: Params | None = None, latest_us: int = MAX_TS_US
+) -> list[Incident]:
+    """:func:`incidents` of the lines of a Spark session.
+
+    Args:
+        lines: columns as :data:`analytics.scan.normalise.COLUMNS`.
+        folder: where the roll-up is written: a path or URL that all executors share, and that does not exist yet.
+        params, latest_us: as in :func:`incidents`.
+    """
+    from tricklecast.analytics.scan import spark
+
+    with spark.reduce(spark.roll_up(lines, folder, latest_us=latest_us), params) as connection:
+        engine.run(connection, params, engine.TOGETHER)
+        return found(connection)
 
 
 def found(connection: DuckDBPyConnection) -> list[Incident]:
