@@ -8,7 +8,7 @@ stretches and fleets, and never the roll-up, whatever the log's size. The last s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -129,5 +129,3 @@ def _spark_type(kind: str) -> str:
         fields = (part.split(" ") for part in kind[len("STRUCT(") : -1].replace('"', "").split(", "))
         return f"STRUCT<{', '.join(f'{name}: {_spark_type(of)}' for name, of in fields)}>"
     return re.sub(r"^VARCHAR$", "STRING", kind)
-
-
