@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tricklecast.analytics.cli.interrupts import interruptible
 from tricklecast.analytics.command.baseline import Kind
-from tricklecast.analytics.command.interrupts import interruptible
 from tricklecast.analytics.command.request import FailOn, Request, described
 from tricklecast.analytics.errors import AnalyticsError, BadInput, CannotWrite
 from tricklecast.analytics.inputs import ALWAYS, LogFiles, find_logs

@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 import typer
 
-from tricklecast.analytics.command.interrupts import interruptible
+from tricklecast.analytics.cli.interrupts import interruptible
 from tricklecast.analytics.signals import deferred, for_us_alone
 
 
