@@ -34,6 +34,12 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
     "one_slash": ("regexp_replace({0}, '/+', '/', 'g')", "regexp_replace({0}, '/+', '/')"),
     # In a path a plus is a plus; only in forms it is a space. DuckDB leaves it alone.
     "decoded": ("try(url_decode({0}))", "try_url_decode(replace({0}, '+', '%2B'))"),
+    # Infinity, 1_000 and 1d are numbers to one engine and not to the other. Java's regular expressions are slow.
+    "number": (
+        "CASE WHEN regexp_full_match({0}, '-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?') THEN try_cast({0} AS DOUBLE) END",
+        "CASE WHEN right({0}, 1) BETWEEN '0' AND '9' AND left({0}, 1) BETWEEN '-' AND '9' AND instr({0}, 'x') = 0"
+        " THEN try_cast({0} AS DOUBLE) END",
+    ),
     "plain_end": ("rtrim({0}, chr(13) || chr(10))", "rtrim(chr(13), {0})"),
 }
 """Functions whose names or arguments differ."""
@@ -54,20 +60,13 @@ def text(value: str) -> str:
     return " || chr(92) || ".join(f"'{part}'" for part in value.replace("'", "''").split("\\"))
 
 
-def number(value: str) -> str:
-    """A number as DOUBLE, from text; null if it is none.
-
-    Infinity, ``1_000`` and ``1d`` are numbers to one engine and not to the other: they are none.
-    """
-    return f"CASE WHEN right({value}, 1) BETWEEN '0' AND '9' AND instr({value}, '_') = 0 THEN try_cast({value} AS DOUBLE) END"
-
-
-def whole(value: str, factor: float = 1.0) -> str:
-    """A whole number as BIGINT, from text: a multiple of it, rounded.
+def whole(engine: Engine, value: str, factor: float = 1.0) -> str:
+    """A whole number as BIGINT, from text: a multiple of it, rounded; null if it is no number.
 
     Exact up to 2**53, which every column that there is stays below. A fraction without a factor is cut off.
     """
-    scaled = number(value) if factor == 1.0 else f"{number(value)} * {factor!r}e0 + 0.5e0"
+    number = call(engine, "number", value)
+    scaled = number if factor == 1.0 else f"{number} * {factor:.9f}e0 + 0.5e0"
     return f"try_cast(floor({scaled}) AS BIGINT)"
 
 
@@ -103,9 +102,7 @@ def iso_us(engine: Engine, value: str) -> str:
 def clf_us(engine: Engine, value: str) -> str:
     """Microseconds since 1970 of ``09/Oct/2025:08:53:20 +0000``, brackets around it allowed."""
     bare = f"translate({value}, '[]', '')"
-    fits = call(
-        engine, "matches", bare, "'^[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4}$'"
-    )
+    fits = call(engine, "matches", bare, "'^[0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4}$'")
     return call(engine, "clf_us", f"CASE WHEN {fits} THEN {bare} END")
 
 
@@ -114,5 +111,6 @@ def address(engine: Engine, value: str) -> str:
     first = f"trim(split_part({value}, ',', 1))"
     inner = f"replace(split_part({first}, ']', 1), '[', '')"
     bare = f"CASE WHEN left({first}, 1) = '[' THEN {inner} ELSE split_part({first}, ':', 1) END"
-    odd = call(engine, "matches", value, "'[[,]|[.][0-9]+:'")
+    port = call(engine, "matches", value, "'[.][0-9]+:'")
+    odd = f"instr({value}, ',') > 0 OR left({value}, 1) = '[' OR {port}"
     return f"CASE WHEN {odd} THEN {bare} ELSE {value} END"

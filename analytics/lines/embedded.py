@@ -152,14 +152,12 @@ def _insert(con: duckdb.DuckDBPyConnection, select: str, batches: Iterator[pa.Re
         con.unregister("raw_line")
 
 
-def _insert_parquet(
-    con: duckdb.DuckDBPyConnection, form: Format, number: int, name: str, reading: Reading
-) -> None:
+def _insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, name: str, reading: Reading) -> None:
     import duckdb
 
     path = name.replace("'", "''")
     table = f"read_parquet('{path}', file_row_number = true, hive_partitioning = false)"
-    raw, found = parquet_values(form, str(number), "file_row_number + 1", table)
+    raw, found = parquet_values(Engine.EMBEDDED, form, str(number), "file_row_number + 1", table)
     select = parsed(Engine.EMBEDDED, found, raw, (reading.window.from_us, reading.window.to_us))
     try:
         con.execute(f"INSERT INTO parsed_line SELECT {_NAMES} FROM ({select}) good")
@@ -184,7 +182,8 @@ def _counted(con: duckdb.DuckDBPyConnection, recognised: Recognised, doubled: in
         [now_us],
     ).fetchone()
     assert found is not None
-    counts = Counts(*found, doubled=doubled)
+    lines, bad, unrouted, future = found
+    counts = Counts(lines, bad, unrouted, future, doubled)
     if not counts.bad:
         return counts
     rows = con.execute(

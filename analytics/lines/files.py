@@ -1,7 +1,7 @@
 """Arguments to files, and files to lines: paths, folders, globs, compressed files, standard input.
 
-What a URI leads to (``s3a://…``) is left to Spark. Everything else is looked into before any engine starts, so that what
-is wrong is said at once. Copies of a file are read once: its double, a compressed one, and one that was made while the
+What a URI leads to (``s3a://…``) is left to Spark. Everything else is looked into before any engine starts: what is
+wrong is said at once. Copies of a file are read once: its double, a compressed one, and one that was made while the
 log went on (the beginning of another).
 """
 
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.records import MAX_LINE
 from tricklecast.analytics.lines.recognise import SAMPLE_LINES
+from tricklecast.analytics.lines.records import MAX_LINE
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -176,7 +176,7 @@ def looks_like_log(name: str) -> bool:
     return bool(endings & LOG_SUFFIXES) and not endings & _UNFINISHED and os.path.basename(name)[0] != "."
 
 
-# --- copies ------------------------------------------------------------------------------------------------------------
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 
 def _copies(names: list[str]) -> list[str]:
@@ -230,7 +230,7 @@ def _digest(name: str, size: int) -> bytes:
     return digest.digest()
 
 
-# --- lines -------------------------------------------------------------------------------------------------------------
+# --- lines ------------------------------------------------------------------------------------------------------------
 
 
 def open_log(name: str) -> IO[bytes]:
@@ -345,6 +345,13 @@ class LineReader:
         piece, self.damaged = piece_of(self._file)
         return piece
 
+    def blocks(self) -> Iterator[bytes]:
+        """The file's bytes in blocks of whole lines; they are read once."""
+        block: bytes | None = self._first
+        while block:
+            yield block
+            block = next(self._blocks, None)
+
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The lines, with the columns ``file``, ``no`` and ``line``; they are read once.
 
@@ -352,14 +359,12 @@ class LineReader:
             number: the file's, for the column ``file``.
         """
         no = 1
-        block: bytes | None = self._first
         try:
-            while block:
+            for block in self.blocks():
                 batch = line_batch(block, number, no)
                 no += len(batch)
                 self.lines, self.unfinished = no - 1, not block.endswith(b"\n")
                 yield batch
-                block = next(self._blocks, None)
         finally:
             if self.name != STDIN:
                 self._file.close()

@@ -265,7 +265,7 @@ def _texts(values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in (values if isinstance(values, list) else [values]))
 
 
-# --- from a map to SQL -------------------------------------------------------------------------------------------------
+# --- from a map to SQL ------------------------------------------------------------------------------------------------
 
 ClientKey = tuple[tuple[str, ...], ...]
 """Choices of fields."""
@@ -344,11 +344,14 @@ def shape(
     taken["stated"] = texts.get("status", "CAST(NULL AS STRING)")
     taken["broken"] = "broken"
     # Some write several flags between commas.
-    taken["gone"] = " OR ".join(
-        f"coalesce(instr(',' || {value(source)} || ',', {text(f',{one},')}) > 0, false)"
-        for source, values in fields.gone
-        for one in values
-    ) or "false"
+    taken["gone"] = (
+        " OR ".join(
+            f"coalesce(instr(',' || {value(source)} || ',', {text(f',{one},')}) > 0, false)"
+            for source, values in fields.gone
+            for one in values
+        )
+        or "false"
+    )
     own = {name: known(value(source)) for name, source in key_sources(fields, key).items()}
     if "ip" in texts:
         texts["ip"] = taken["ip"]
@@ -385,14 +388,14 @@ def _one(engine: Engine, name: str, source: Source, value: Callable[[Source], st
                 return clf_us(engine, raw)
             case unit:
                 assert unit.micros is not None
-                return whole(raw, unit.micros / (1 if name.endswith("_us") else 1000))
+                return whole(engine, raw, unit.micros / (1 if name.endswith("_us") else 1000))
     match _TYPES.get(name, "VARCHAR"):
         case "VARCHAR":
             return address(engine, known(raw)) if name == "ip" else known(raw)
         case "BOOLEAN":
             return flag(raw)
         case _:
-            return whole(raw)
+            return whole(engine, raw)
 
 
 def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:
@@ -437,7 +440,7 @@ def words(engine: Engine, fields: FieldMap, quoted: frozenset[int], raw: str) ->
         if run % 2:
             return f"run_{run}"
         if run == 0 and place > 1:
-            # A user's name may have spaces in it; it is the client that chooses it. What follows is counted from the end.
+            # A user's name, which the client chooses, may have spaces in it. What follows is counted from the end.
             return call(engine, "item", "run_0", str(place - 1 - first))
         return call(engine, "item", f"run_{run}", str(place))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.dialect import Engine, known
-from tricklecast.analytics.lines.files import ALWAYS, REMOTE, STDIN, LineReader, LogFiles, Window, is_parquet
+from tricklecast.analytics.lines.dialect import Engine, call
+from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LineReader, LogFiles, Window, is_parquet
 from tricklecast.analytics.lines.mapped import (
     DEFAULT_KEY,
     TARGETS,
@@ -32,9 +32,8 @@ from tricklecast.analytics.lines.recognise import (
     UnknownFormat,
     check_format,
     recognise,
-    shown,
 )
-from tricklecast.analytics.lines.records import LINE, Shape, client_key, own_fields, parsed, unreadable
+from tricklecast.analytics.lines.records import Shape, client_key, own_fields, parsed, unreadable
 from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import FIELD_NAMES
 
@@ -207,15 +206,19 @@ def values_of(sources: Sequence[Source]) -> Callable[[Source], str]:
     return lambda source: places[source.path]
 
 
-def spark_struct(sources: Sequence[Source]) -> str:
-    """The type of a line of JSON for Spark, every value a text."""
+def _structure(sources: Sequence[Source], row: str, field: str, several: str, value: str) -> str:
+    """The type of a line of JSON, every value a text, in the words of an engine.
+
+    Args:
+        row, field, several: templates for an object, a key of it, and a list; value: a text's type.
+    """
 
     def of(below: object) -> str:
         if not isinstance(below, dict):
-            return "STRING"  # whatever is there, as text: a status may be 200 or "200"
+            return value  # whatever is there, as text: a status may be 200 or "200"
         if all(key.isdigit() for key in below):
-            return f"ARRAY<{of(next(iter(below.values())))}>"
-        return "STRUCT<" + ", ".join(f"`{key}`: {of(under)}" for key, under in below.items()) + ">"
+            return several.format(of(next(iter(below.values()))))
+        return row.format(", ".join(field.format(key, of(under)) for key, under in below.items()))
 
     try:
         return of(tree(sources))
@@ -233,52 +236,51 @@ def json_values(engine: Engine, sources: Sequence[Source], raw: str) -> str:
     """
     tests = f"(SELECT file, no, line, coalesce({unreadable(engine)}, true) AS odd FROM ({raw}) l) o"
     if engine is Engine.SPARK:
-        # A list of one: what follows the object on its line makes the list invalid, while an object would do without it.
-        schema = f"ARRAY<{spark_struct(sources)}>"
-        read = f"try_element_at(from_json('[' || line || ']', '{schema}', map('allowSingleQuotes', 'false')), 1)"
-        columns = [_spark_value(source) for source in sources]
-        made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
-        broken = "x IS NULL"
+        # A list of one: what follows the object on its line makes the list invalid; it would not harm an object.
+        struct = _structure(sources, "STRUCT<{}>", "`{}`: {}", "ARRAY<{}>", "STRING").replace("'", chr(92) + "'")
+        read = f"from_json('[' || line || ']', 'ARRAY<{struct}>', map('allowSingleQuotes', 'false'))"
+        read = call(engine, "item", read, "1")
     else:
-        paths = ", ".join("'" + _json_path(source).replace("'", "''") + "'" for source in sources)
         # DuckDB passes over a comma too many; outside of texts there must be none.
-        commas = " OR ".join(f"instr(line, '{end}') > 0" for end in (",}", ",]", ", }", ", ]"))
+        suspect = "instr(line, ',}') > 0 OR instr(line, ',]') > 0"
         bare = r"""regexp_replace(line, '"([^"\\]|\\.)*"', '""', 'g')"""
-        lenient = f"CASE WHEN {commas} THEN regexp_matches({bare}, ',[ ]*[]}}]') ELSE false END"
-        valid = f"SELECT *, odd OR NOT json_valid(line) OR {lenient} AS bad_json FROM {tests}"
-        made = f"SELECT *, CASE WHEN NOT bad_json THEN json_extract_string(line, [{paths}]) END AS x FROM ({valid}) v"
-        columns = [f"x[{place + 1}]" for place in range(len(sources))]
-        broken = "bad_json"
-    named = ", ".join(f"{value} AS s{place}" for place, value in enumerate(columns))
-    return f"SELECT file, no, line, {broken} AS broken, {named} FROM ({made}) j"
+        lenient = f"CASE WHEN {suspect} THEN regexp_matches({bare}, ',[]}}]') ELSE false END"
+        tests = f"(SELECT file, no, line, odd OR {lenient} AS odd FROM {tests}) v"
+        struct = _structure(sources, "{{{}}}", '"{}": {}', "[{}]", '"VARCHAR"').replace("'", "''")
+        # To ask json_valid() first would be to read every line twice.
+        read = f"try(json_transform(line, '{struct}'))"
+    made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
+    named = ", ".join(f"{_taken(engine, source)} AS s{place}" for place, source in enumerate(sources))
+    return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
 
 
-def _json_path(source: Source) -> str:
-    return "$" + "".join(
-        f"[{key}]" if place and key.isdigit() else f'."{key}"' for place, key in enumerate(source.path)
-    )
-
-
-def _spark_value(source: Source) -> str:
+def _taken(engine: Engine, source: Source) -> str:
+    """SQL for a value in the object ``x``."""
+    quote = '"' if engine is Engine.EMBEDDED else "`"
     value = "x"
     for place, key in enumerate(source.path):
-        value = f"get({value}, {key})" if place and key.isdigit() else f"{value}.`{key}`"
+        value = (
+            call(engine, "item", value, str(int(key) + 1))
+            if place and key.isdigit()
+            else f"{value}.{quote}{key}{quote}"
+        )
     return value
 
 
-def parquet_values(form: Format, number: str, no: str, table: str) -> tuple[str, Shape]:
+def parquet_values(engine: Engine, form: Format, number: str, no: str, table: str) -> tuple[str, Shape]:
     """SELECT of the values of Parquet rows, and their shape: our record's columns, whatever their types.
 
     Args:
         number: SQL for the file's number; no: for the row's; table: what is selected from.
     """
+    quote = '"' if engine is Engine.EMBEDDED else "`"
     there = [name for name, _ in form.columns if name in FIELD_NAMES]
-    values = ", ".join(f"CAST(`{name}` AS STRING) AS t_{name}".replace("`", '"') for name in there)
+    values = ", ".join(f"CAST({quote}{name}{quote} AS STRING) AS t_{name}" for name in there)
     raw = f"SELECT {number} AS file, {no} AS no, CAST(NULL AS STRING) AS line, false AS broken, {values} FROM {table}"
-    return raw, own_shape({name: f"t_{name}" for name in there}, Reading())
+    return raw, own_shape(engine, {name: f"t_{name}" for name in there}, Reading())
 
 
-def own_shape(texts: dict[str, str], reading: Reading) -> Shape:
+def own_shape(engine: Engine, texts: dict[str, str], reading: Reading) -> Shape:
     """The shape of our own records.
 
     Args:
@@ -287,7 +289,7 @@ def own_shape(texts: dict[str, str], reading: Reading) -> Shape:
     Raises:
         BadFormat: the client key has a field that they do not have.
     """
-    fields = own_fields(texts) | {"broken": "broken"}
+    fields = own_fields(engine, texts) | {"broken": "broken"}
     key = _key(reading)
     if key is not None:
         for name in (part for choice in key for part in choice):
@@ -312,7 +314,7 @@ def selected(engine: Engine, form: Format, reading: Reading, raw: str) -> tuple[
     if form.fields is None:
         sources = sources_of(form, reading)
         value = values_of(sources)
-        found = own_shape({source.path[0]: value(source) for source in sources}, reading)
+        found = own_shape(engine, {source.path[0]: value(source) for source in sources}, reading)
         return parsed(engine, found, json_values(engine, sources, raw), window), found.blind
     if form.fields.layout is Layout.WORDS:
         values, value = words(engine, form.fields, form.quoted, raw)
@@ -329,7 +331,9 @@ def _key(reading: Reading) -> ClientKey | None:
     return None if reading.client_key is None else parse_client_key(reading.client_key)
 
 
-def check_understood(recognised: Recognised, searched: Iterable[str], good: dict[int, int], bad: dict[int, int]) -> None:
+def check_understood(
+    recognised: Recognised, searched: Iterable[str], good: dict[int, int], bad: dict[int, int]
+) -> None:
     """Whether something was understood of each file that somebody gave.
 
     Args:

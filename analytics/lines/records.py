@@ -1,9 +1,8 @@
 """The one record shape: the columns of ``line``, and how the fields of any format become them.
 
 Each format gives SQL for some *fields*, named in :data:`FIELDS`. From there on all formats, and both engines, share one
-chain of SELECTs (:func:`parsed`): ranges are checked, the path is read, and what is wrong with a line is said in
-``bad``. A line is bad if it would say something else without the field that could not be read; any other nonsense counts
-as absent.
+chain of SELECTs (:func:`parsed`): ranges are checked, the path is read, and ``bad`` says what is wrong with a line. A
+line is bad if it would say something else without the field that could not be read; any other nonsense is as absent.
 """
 
 from __future__ import annotations
@@ -63,6 +62,9 @@ MAX_DUR_US: Final = 7 * 86_400_000_000
 MAX_LINE: Final = 1 << 20
 """Bytes; a longer line is not looked at."""
 
+MAX_SAMPLE: Final = 200
+"""Characters that are kept of a bad line."""
+
 _BYTES: Final = 1 << 50
 _RANGES: Final[dict[str, tuple[int, int]]] = {
     "ts_us": (1, MAX_TS_US),
@@ -86,7 +88,6 @@ _MATTERS: Final = ("status", "seq", "rseq", "bytes_out", "dur_us")
 
 _LENGTHS: Final = {"method": 16, "path": 512, "ua": 256, "release": 64, "ip": 64}
 _MAX_TEXT: Final = 256
-_MAX_SAMPLE: Final = 200
 _BACKSLASH: Final = "chr(92)"
 _MAX_NESTED: Final = 500
 """Brackets in a line of JSON. Readers differ in how deep they go; nothing that is logged goes deep."""
@@ -116,7 +117,7 @@ class Shape:
     blind: tuple[str, ...] = ()
 
 
-def own_fields(texts: Mapping[str, str]) -> dict[str, str]:
+def own_fields(engine: Engine, texts: Mapping[str, str]) -> dict[str, str]:
     """The fields of our own record.
 
     Args:
@@ -126,7 +127,7 @@ def own_fields(texts: Mapping[str, str]) -> dict[str, str]:
     made = {name: value for name, value in texts.items() if types.get(name) == "VARCHAR"}
     for name in [*_RANGES, "v"]:
         if name in texts:
-            made[name] = whole(texts[name])
+            made[name] = whole(engine, texts[name])
             made[f"has_{name}"] = f"{texts[name]} IS NOT NULL"
     if "eos" in texts:
         made["eos"] = f"CASE {texts['eos']} WHEN 'true' THEN true WHEN 'false' THEN false END"
@@ -136,17 +137,19 @@ def own_fields(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def unreadable(engine: Engine) -> str:
-    """SQL for whether a JSON line must not be parsed: too long, nested too deep, or half of a surrogate pair in it."""
+    """SQL for whether a JSON line is not to be parsed: no object, too long, too deep, or half of a surrogate pair."""
     size = call(engine, "bytes", "line")
-    nested = f"CASE WHEN {size} > 1000 THEN length(line) - length(translate(line, '{{[', '')) > {_MAX_NESTED} ELSE false END"
+    nested = (
+        f"CASE WHEN {size} > 1000 THEN length(line) - length(translate(line, '{{[', '')) > {_MAX_NESTED} ELSE false END"
+    )
     # Half of a surrogate pair is an error to one engine, and "?" to the other. No control character is in valid JSON.
     escapes = f"replace(replace(line, {_BACKSLASH} || {_BACKSLASH}, ''), {_BACKSLASH} || 'u', chr(1))"
     everywhere = ", 'g'" if engine is Engine.EMBEDDED else ""
     halves = f"regexp_replace({escapes}, chr(1) || '[dD][89abAB]..' || chr(1) || '[dD][c-fC-F]..', ''{everywhere})"
-    suspect = f"instr(line, {_BACKSLASH} || 'ud') > 0 OR instr(line, {_BACKSLASH} || 'uD') > 0"
+    suspect = f"instr(line, {_BACKSLASH} || 'u') > 0"
     half = call(engine, "matches", halves, "chr(1) || '[dD][89a-fA-F]'")
     lone = f"CASE WHEN {suspect} THEN {half} ELSE false END"
-    return f"({size} > {MAX_LINE} OR {nested} OR {lone})"
+    return f"(left(ltrim(line), 1) <> '{{' OR {size} > {MAX_LINE} OR {nested} OR {lone})"
 
 
 def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int | None] = (None, None)) -> str:
@@ -160,7 +163,7 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
     checked = f"SELECT *, {_what_is_wrong(shape)} AS bad FROM ({routed(engine, values, shape.prefix)}) routed"
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
-    left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {_MAX_SAMPLE})')} END"
+    left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
     wanted = ["(bad IS NULL OR text IS NULL OR trim(text) <> '')"]
     start, end = window
@@ -172,7 +175,13 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
 
 
 def _fields(shape: Shape) -> list[str]:
-    types = dict(LINE) | {"broken": "BOOLEAN", "gone": "BOOLEAN", "coarse": "BOOLEAN", "end_us": "BIGINT", "v": "BIGINT"}
+    types = dict(LINE) | {
+        "broken": "BOOLEAN",
+        "gone": "BOOLEAN",
+        "coarse": "BOOLEAN",
+        "end_us": "BIGINT",
+        "v": "BIGINT",
+    }
     found = []
     for name in sorted(FIELDS - {"path"}):
         value = shape.fields.get(name)
@@ -272,8 +281,8 @@ def client_key(key: tuple[tuple[str, ...], ...], texts: Mapping[str, str]) -> st
     return f"coalesce({', '.join(map(choice, key))}, CAST(NULL AS STRING))"
 
 
-def view(blind: Mapping[int, tuple[str, ...]]) -> str:
-    """SELECT of the columns :data:`LINE` from ``parsed_line``, which has the good and the bad lines.
+def view(blind: Mapping[int, tuple[str, ...]], table: str = "parsed_line") -> str:
+    """SELECT of the columns :data:`LINE` from a table of the good and the bad lines.
 
     Args:
         blind: for each number of a file the columns that its format cannot know.
@@ -288,4 +297,4 @@ def view(blind: Mapping[int, tuple[str, ...]]) -> str:
     )
     names = ", ".join(name for name, _ in LINE[:-1])
     told = f"CASE {whens} ELSE '' END" if whens else "''"
-    return f"SELECT {names}, {told} AS blind FROM parsed_line WHERE bad IS NULL"
+    return f"SELECT {names}, {told} AS blind FROM {table} WHERE bad IS NULL"
