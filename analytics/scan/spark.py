@@ -21,7 +21,7 @@ from tricklecast.analytics.scan.reduce import FAILURES, QUERIES, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, roll_up_sql
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
@@ -111,7 +111,8 @@ def run_steps(batches: Iterable[pa.RecordBatch], steps: tuple[str, ...], result:
         connection.register("arrived", pa.Table.from_batches(kept))
         connection.execute("CREATE TEMP TABLE candidate AS SELECT * FROM arrived")
         engine.run(connection, params, steps)
-        yield from connection.execute(f"SELECT * FROM {result}").to_arrow_table().to_batches()
+        found: pa.Table = connection.sql(f"SELECT * FROM {result}").to_arrow_table()
+        yield from found.to_batches()
 
 
 def _shape(steps: Sequence[str], result: str) -> list[tuple[str, str]]:
