@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ from tricklecast.analytics.scan.reduce import FAILURES, QUERIES, quoted
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, roll_up_sql
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
     from pyspark.sql import DataFrame, SparkSession
 
@@ -80,9 +81,12 @@ def reduce(rollup: DataFrame, params: Params | None = None) -> DuckDBPyConnectio
         "stretches": _stepped(candidate.repartition("client", "channel"), engine.BY_CHANNEL, "stretches", params),
         "fleets": _stepped(failed.repartition("node"), engine.BY_NODE, "fleets", params),
     } | {name: query(name) for name in _SMALL}
+    # At the same time: most of each is the latency of small jobs.
+    with ThreadPoolExecutor(len(found)) as pool:
+        arrived = dict(zip(found, pool.map(lambda rows: rows.toArrow(), found.values()), strict=True))
     connection = embedded.connect()
-    for name, rows in found.items():
-        connection.register("arrived", rows.toArrow())
+    for name, rows in arrived.items():
+        connection.register("arrived", rows)
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM arrived")
         connection.unregister("arrived")
     return connection
@@ -107,7 +111,8 @@ def run_steps(batches: Iterable[pa.RecordBatch], steps: tuple[str, ...], result:
         connection.register("arrived", pa.Table.from_batches(kept))
         connection.execute("CREATE TEMP TABLE candidate AS SELECT * FROM arrived")
         engine.run(connection, params, steps)
-        yield from connection.execute(f"SELECT * FROM {result}").to_arrow_table().to_batches()
+        found: pa.Table = connection.sql(f"SELECT * FROM {result}").to_arrow_table()
+        yield from found.to_batches()
 
 
 def _shape(steps: Sequence[str], result: str) -> list[tuple[str, str]]:
