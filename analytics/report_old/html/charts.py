@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.analytics.report.formats import clock, counted, duration, rate
 from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.report.scale import TimeAxis, round_top, thinned
 from tricklecast.analytics.report_old.evidence import span_of
 from tricklecast.analytics.report_old.html.markup import Markup, element, joined
-from tricklecast.analytics.report_old.html.scale import TimeAxis, round_top, thinned
 from tricklecast.analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.analytics.support.sample_report import at, sample_episode, sample_report
 from tricklecast.analytics.params import StormParams
+from tricklecast.analytics.report.scale import MAX_TICKS, TimeAxis, round_top, thinned
 from tricklecast.analytics.report_old.figures import Marker, RateRatio, Sparkline, Timeline
 from tricklecast.analytics.report_old.html.bars import bar, interval, reach
 from tricklecast.analytics.report_old.html.charts import (
@@ -22,7 +23,6 @@ from tricklecast.analytics.report_old.html.charts import (
     sparkline,
     timeline,
 )
-from tricklecast.analytics.report_old.html.scale import MAX_TICKS, TimeAxis, round_top, thinned
 
 AXIS = TimeAxis(at(0), at(100))
 

@@ -1,0 +1,295 @@
+"""The report as values: frozen, plain, the same for every form. The JSON Schema is generated from these classes.
+
+Numbers are for programs, and texts for people: a text has been made of the numbers beside it once, in
+:mod:`analytics.report.words`, so that terminal, page and JSON say the same. Names in texts are safe to show; names in
+fields of their own are as the log has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Impact, Phase, Severity
+from tricklecast.analytics.rules.params import Params
+
+VERSION: Final = 3
+"""Of the document: raised when a field changes its meaning or goes away; new fields do not raise it."""
+
+MAX_NAMES: Final = 100
+"""Clients and channels that are listed of one incident."""
+
+SEVERITIES: Final = (Severity.CRITICAL, Severity.WARN, Severity.MINOR)
+"""The worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What is said about one incident.
+
+    Attributes:
+        who: the clients. fault: the side that should change.
+        happened: one sentence: who, what, how many, how fast.
+        when: since when, for how long, where, after what. phases: kinds of answers in the order of time.
+        root: what it began with. impact: what it cost. confidence: how sure the class is, and why not more.
+        cause, fix: why, and what to do.
+    """
+
+    who: str
+    fault: str
+    happened: str
+    when: str
+    phases: str
+    root: str
+    impact: str
+    confidence: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of an incident.
+
+    Attributes:
+        text: as it stands in the file; of a file that cannot be read twice, the record that was understood.
+        file, no: where; the line's number from 1; ``None`` where it is not known.
+    """
+
+    text: str
+    file: str | None = None
+    no: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Requests over time: how many in each step.
+
+    Attributes:
+        start_us: of the first step; microseconds since the epoch. step_us: a step's length.
+    """
+
+    start_us: int
+    step_us: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One incident.
+
+    Attributes:
+        number: its place in this report. id: the same for the same lines in every report and in the live watch.
+        storm: the class of its root. instead: another class that it may be, where the log's format cannot tell.
+        clients, channels: the busiest first, at most 100; n_clients, n_channels: how many there are.
+        named: whether the clients are keys of clients, not networks.
+        seq_lo, seq_hi: range of the segments that were asked for.
+        n: requests. peak_rps, mean_rps: requests per second of all clients together.
+        since_us, until_us: first and last arrival, microseconds since the epoch. ongoing: whether the log ends with it.
+        trigger, trigger_us: the event that set it off. ended_us: when the channel ended in its course.
+        curve: its requests over time. lines: some of them, as they stand in the log.
+    """
+
+    number: int
+    id: str
+    storm: StormClass
+    instead: StormClass | None
+    severity: Severity
+    confidence: Confidence
+    words: Words
+    clients: tuple[str, ...]
+    n_clients: int
+    named: bool
+    release: str | None
+    ua: str | None
+    channels: tuple[str, ...]
+    n_channels: int
+    seq_lo: int | None
+    seq_hi: int | None
+    nodes: tuple[str, ...]
+    n: int
+    peak_rps: float
+    mean_rps: float
+    since_us: int
+    until_us: int
+    ongoing: bool
+    trigger: str | None
+    trigger_us: int | None
+    ended_us: int | None
+    phases: tuple[Phase, ...]
+    impact: Impact
+    curve: Curve
+    lines: tuple[LogLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the report comes to.
+
+    Attributes:
+        severity: of the worst incident; ``None`` without one.
+        headline: how many incidents there are. sentence: the worst one; without any, what was examined.
+        do_first: what helps against the worst one; ``None`` without one.
+    """
+
+    severity: Severity | None
+    headline: str
+    sentence: str
+    do_first: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure as people read it: its name, its value, and what it is made of."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A lifecycle event of a server or a channel."""
+
+    ts_us: int
+    event: str
+    node: str | None
+    channel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All traffic over time.
+
+    Attributes:
+        start_us: of the first step, microseconds since the epoch. step_us: a step's length, whole minutes.
+        requests, failures, in_incidents: how many in each step. events: what set incidents off, and the servers' own.
+    """
+
+    start_us: int
+    step_us: int
+    requests: tuple[int, ...]
+    failures: tuple[int, ...]
+    in_incidents: tuple[int, ...]
+    events: tuple[Marker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorstMinute:
+    """The minute of a server, with 1,000 requests or more, in which the most requests were sent per wanted one."""
+
+    node: str
+    minute_us: int
+    requests: int
+    amplification: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """Who sent the requests of the incidents.
+
+    Attributes:
+        kind: what the name names. about: for a client its product and version.
+        requests: in incidents; those of a crowd are divided evenly among its clients. share: of all of these, 0 to 1.
+    """
+
+    kind: Literal["client", "release", "network"]
+    name: str
+    about: str | None
+    requests: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What it cost.
+
+    Attributes:
+        requests: all. failures: those that were answered with a no. in_incidents: those that belong to an incident.
+        wasted_requests: of these, all that a client sent after the first one for the same thing; wasted_bytes: their
+            bodies; wasted_handler_s: seconds of handling them.
+        amplification: requests per wanted (not wasted) request. retry_ratio: wasted requests per request, 0 to 1.
+        since_us, until_us: first and last arrival in the log, microseconds since the epoch.
+    """
+
+    requests: int
+    failures: int
+    in_incidents: int
+    wasted_requests: int
+    wasted_bytes: int
+    wasted_handler_s: float
+    amplification: float
+    retry_ratio: float
+    worst_minute: WorstMinute | None
+    offenders: tuple[Offender, ...]
+    nodes: tuple[str, ...]
+    since_us: int | None
+    until_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How far the log can be trusted.
+
+    Attributes:
+        lines: all. unreadable: those that are no record. future: with a clock that is ahead; no rule judges them.
+        unrouted: requests whose path is no channel's. duplicates: left out, since the inputs overlap.
+        events: lifecycle events. formats: that the files have. samples: some unreadable lines.
+        caveats: what the reader should know, one sentence each.
+    """
+
+    lines: int
+    unreadable: int
+    future: int
+    unrouted: int
+    duplicates: int
+    events: int
+    formats: tuple[str, ...]
+    samples: tuple[LogLine, ...]
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One rate, here and in the baseline.
+
+    Attributes:
+        name: what per what. here, before: its values. ratio: the first by the second; ``None`` if that is 0.
+        words: all of it as a sentence.
+    """
+
+    name: str
+    here: float
+    before: float
+    ratio: float | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All of it. ``report`` and ``version`` say what kind of document it is."""
+
+    report: Literal["tricklecast storms"]
+    version: int
+    engine: Literal["embedded", "spark"]
+    inputs: tuple[str, ...]
+    verdict: Verdict
+    tiles: tuple[Tile, ...]
+    incidents: tuple[Entry, ...]
+    timeline: Timeline | None
+    figures: Figures
+    quality: Quality
+    baseline: tuple[Rate, ...]
+    params: Params
+
+    def fails(self, severity: Severity) -> bool:
+        """Whether there is an incident of this severity or a worse one."""
+        return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(severity) for one in self.incidents)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a report."""
+    import msgspec
+
+    return msgspec.json.schema(Report)
