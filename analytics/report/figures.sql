@@ -72,12 +72,14 @@ FROM told
 QUALIFY row_number() OVER (PARTITION BY kind ORDER BY n DESC, name) <= 10
 ORDER BY kind, n DESC, name;
 
--- A busy server without a line for five minutes: its log may have a hole.
+-- A server that was busy before and after, and wrote no line for five minutes: its log may have a hole.
 CREATE OR REPLACE TEMP TABLE figure_gaps AS
 SELECT node, minute_us + 60000000 AS from_us, next_us AS until_us
 FROM (
-    SELECT node, minute_us, n, lead(minute_us) OVER near AS next_us, lead(n) OVER near AS next_n
+    SELECT node, minute_us, lead(minute_us) OVER near AS next_us,
+        min(n) OVER (near ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) AS n_before,
+        min(n) OVER (near ROWS BETWEEN 1 FOLLOWING AND 3 FOLLOWING) AS n_after
     FROM traffic WINDOW near AS (PARTITION BY node ORDER BY minute_us)
 )
-WHERE next_us - minute_us > 300000000 AND n >= 100 AND next_n >= 100
+WHERE next_us - minute_us > 300000000 AND n_before >= 100 AND n_after >= 100
 ORDER BY from_us, node LIMIT 5;

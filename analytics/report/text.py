@@ -26,8 +26,8 @@ MAX_WIDTH: Final = 120
 """Longer lines are hard to read."""
 
 MAX_INCIDENTS: Final = 25
-MAX_LINE: Final = 400
-"""Characters of a line of the log that are shown."""
+MAX_LINE: Final = 240
+"""Characters of a line of the log that are shown; page and JSON have more of it."""
 
 MAX_OFFENDERS: Final = 5
 
@@ -100,7 +100,8 @@ def _incident(entry: Entry) -> Iterator[tuple[Text, int]]:
         ("Fix", words.fix),
     ):
         yield _titled(title, f"{text}."), 2
-    for line in entry.lines:
+    # The first and the last; page and JSON have those between.
+    for line in dict.fromkeys((*entry.lines[:1], *entry.lines[-1:])):
         yield Text(shown(line), style="dim"), 4
 
 

@@ -172,7 +172,7 @@ def fault(incident: Incident) -> str:
 
 
 def target(incident: Incident) -> str:
-    """What was asked for: ``film/17``, ``film/8–39``, ``4 channels``, ``GET /api/token``."""
+    """What was asked for: ``film/17``, ``4 channels``, ``GET /api/token``."""
     if len(incident.channels) > 1:
         return f"{len(incident.channels):,} channels ({plain(incident.channels[0])} the most)"
     if not incident.channels:

@@ -95,6 +95,10 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
         "impacts": f"incident = {int(incident)}",
         "incidents": f"incident = {int(incident)}",
     }
+    # Where Spark ran the first steps, their tables are not here.
+    present = {row[0] for row in connection.execute("SHOW TABLES").fetchall()}
     for table, condition in conditions.items():
+        if table not in present:
+            continue
         found = connection.execute(f"SELECT * FROM {table} WHERE {condition} ORDER BY ALL LIMIT 200")
         yield table, [column[0] for column in found.description or ()], found.fetchall()
