@@ -50,7 +50,7 @@ def figures(connection: DuckDBPyConnection) -> Figures:
         wasted_requests=total["wasted"],
         wasted_bytes=total["wasted_bytes"],
         wasted_handler_s=round(total["wasted_s"], 6),
-        amplification=round(total["requests"] / max(1, total["requests"] - total["wasted"]), 6),
+        amplification=round(max(1, total["requests"]) / max(1, total["requests"] - total["wasted"]), 6),
         retry_ratio=round(total["wasted"] / max(1, total["requests"]), 6),
         worst_minute=WorstMinute(
             worst[0]["node"], worst[0]["minute_us"], worst[0]["n"], round(worst[0]["amplification"], 6)
