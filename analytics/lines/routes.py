@@ -81,4 +81,4 @@ def _op() -> str:
 
 def _allowed() -> str:
     """Which seqs an op may ask for: any for reading, -1 or N for publishing, N for closing."""
-    return f"(method IN ('GET', 'HEAD') OR r_number >= 0 OR (method = 'POST' AND r_number = {SEQ_NEXT}))"
+    return f"(method NOT IN ('POST', 'DELETE') OR r_number >= 0 OR (method = 'POST' AND r_number = {SEQ_NEXT}))"
