@@ -33,7 +33,7 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
     "item": ("({0})[{1}]", "try_element_at({0}, {1})"),
     "one_slash": ("regexp_replace({0}, '/+', '/', 'g')", "regexp_replace({0}, '/+', '/')"),
     # In a path a plus is a plus; only in forms it is a space. DuckDB leaves it alone.
-    "decoded": ("try(url_decode({0}))", "try_url_decode(replace({0}, '+', '%2B'))"),
+    "decoded": ("try(url_decode({0}))", "coalesce(try_url_decode(replace({0}, '+', '%2B')), {0})"),
     # Infinity, 1_000 and 1d are numbers to one engine and not to the other. Java's regular expressions are slow.
     "number": (
         "CASE WHEN regexp_full_match({0}, '-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?') THEN try_cast({0} AS DOUBLE) END",

@@ -124,7 +124,7 @@ class ChunkReader:
         block = b"".join(line[: 1 << 21] + b"\n" for line in lines)
         self._con.register("raw_line", pa.Table.from_batches([line_batch(block, file, no)]))
         try:
-            return self._con.execute(self._sql).to_arrow_table()
+            return self._con.sql(self._sql).to_arrow_table()
         finally:
             self._con.unregister("raw_line")
 
