@@ -170,7 +170,7 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
     left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
-    wanted = ["(bad IS NULL OR text IS NULL OR trim(text) <> '')"]
+    wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window
     if start is not None:
         wanted.append(f"coalesce(ts_us >= {start:d}, true)")
