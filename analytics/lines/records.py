@@ -14,7 +14,7 @@ from typing import Final
 from tricklecast.analytics.lines.dialect import Engine, call, cut, text, whole
 from tricklecast.analytics.lines.routes import routed
 from tricklecast.trickle.records import VERSION, Kind, Op, Reason
-from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ
+from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ, Status
 
 LINE: Final[tuple[tuple[str, str], ...]] = (
     ("ts_us", "BIGINT"),
@@ -246,6 +246,9 @@ def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
             value = "seq" if shape.native else "coalesce(seq, r_seq)"
         elif name == "status" and "gone" in shape.fields:
             value = "CASE WHEN NOT gone THEN status END"
+        elif name == "rseq" and not shape.native:
+            # With 470 the header repeats what was asked for: nothing was resolved.
+            value = f"CASE WHEN status = {Status.SEQ_MISSING:d} THEN NULL ELSE rseq END"
         elif name in _LEFT_OUT and shape.native:
             value = _IF_EXCHANGE.format(f"coalesce({name}, {_LEFT_OUT[name]})")
         low, high = _RANGES[name]
