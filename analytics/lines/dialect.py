@@ -33,13 +33,14 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
     "item": ("({0})[{1}]", "try_element_at({0}, {1})"),
     "one_slash": ("regexp_replace({0}, '/+', '/', 'g')", "regexp_replace({0}, '/+', '/')"),
     # In a path a plus is a plus; only in forms it is a space. DuckDB leaves it alone.
-    "decoded": ("try(url_decode({0}))", "try_url_decode(replace({0}, '+', '%2B'))"),
+    "decoded": ("try(url_decode({0}))", "coalesce(try_url_decode(replace({0}, '+', '%2B')), {0})"),
     # Infinity, 1_000 and 1d are numbers to one engine and not to the other. Java's regular expressions are slow.
     "number": (
         "CASE WHEN regexp_full_match({0}, '-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?') THEN try_cast({0} AS DOUBLE) END",
         "CASE WHEN right({0}, 1) BETWEEN '0' AND '9' AND left({0}, 1) BETWEEN '-' AND '9' AND instr({0}, 'x') = 0"
         " THEN try_cast({0} AS DOUBLE) END",
     ),
+    "whole_part": ("try_cast(trunc({0}) AS BIGINT)", "try_cast({0} AS BIGINT)"),
     "plain_end": ("rtrim({0}, chr(13) || chr(10))", "rtrim(chr(13), {0})"),
 }
 """Functions whose names or arguments differ."""
@@ -67,7 +68,7 @@ def whole(engine: Engine, value: str, factor: float = 1.0) -> str:
     """
     number = call(engine, "number", value)
     scaled = number if factor == 1.0 else f"{number} * {factor:.9f}e0 + 0.5e0"
-    return f"try_cast(floor({scaled}) AS BIGINT)"
+    return call(engine, "whole_part", scaled)
 
 
 def known(value: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.dialect import Engine
-from tricklecast.analytics.lines.files import STDIN, LineReader, LogFiles, line_batch, line_schema
+from tricklecast.analytics.lines.files import STDIN, LineReader, LogFiles, line_batch, line_schema, sample_of
 from tricklecast.analytics.lines.reading import (
     MAX_SAMPLES,
     BadLine,
@@ -62,7 +62,9 @@ def read_lines(
     if files.remote:
         raise BadInput(f"only Spark reads {files.remote[0]!r}: pass --engine spark")
     standard_input = LineReader(STDIN) if STDIN in files.names else None
-    recognised = recognise_files(files, reading, lambda name: _reader(name, standard_input).sample)
+    recognised = recognise_files(
+        files, reading, lambda name: standard_input.sample if name == STDIN and standard_input else sample_of(name)
+    )
     columns = ", ".join(f"{name} {kind}" for name, kind in PARSED)
     con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
     blind: dict[int, tuple[str, ...]] = {}
@@ -122,7 +124,7 @@ class ChunkReader:
         block = b"".join(line[: 1 << 21] + b"\n" for line in lines)
         self._con.register("raw_line", pa.Table.from_batches([line_batch(block, file, no)]))
         try:
-            return self._con.execute(self._sql).to_arrow_table()
+            return self._con.sql(self._sql).to_arrow_table()
         finally:
             self._con.unregister("raw_line")
 

@@ -322,6 +322,11 @@ class LineReader:
         lines = (line.rstrip(b"\r\n")[:_HEAD] for line in io.BytesIO(self._first[:_MAX_SAMPLE]) if line.strip())
         self.sample = [line for line, _ in zip(lines, range(SAMPLE_LINES), strict=False)]
 
+    def close(self) -> None:
+        """Close the file, but never standard input."""
+        if self.name != STDIN:
+            self._file.close()
+
     def _read(self) -> Iterator[bytes]:
         """Blocks that end where a line does."""
         rest = b""
@@ -346,11 +351,14 @@ class LineReader:
         return piece
 
     def blocks(self) -> Iterator[bytes]:
-        """The file's bytes in blocks of whole lines; they are read once."""
-        block: bytes | None = self._first
-        while block:
-            yield block
-            block = next(self._blocks, None)
+        """The file's bytes in blocks of whole lines; they are read once, and then the file is closed."""
+        try:
+            block: bytes | None = self._first
+            while block:
+                yield block
+                block = next(self._blocks, None)
+        finally:
+            self.close()
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """The lines, with the columns ``file``, ``no`` and ``line``; they are read once.
@@ -359,15 +367,22 @@ class LineReader:
             number: the file's, for the column ``file``.
         """
         no = 1
-        try:
-            for block in self.blocks():
-                batch = line_batch(block, number, no)
-                no += len(batch)
-                self.lines, self.unfinished = no - 1, not block.endswith(b"\n")
-                yield batch
-        finally:
-            if self.name != STDIN:
-                self._file.close()
+        for block in self.blocks():
+            batch = line_batch(block, number, no)
+            no += len(batch)
+            self.lines, self.unfinished = no - 1, not block.endswith(b"\n")
+            yield batch
+
+
+def sample_of(name: str) -> list[bytes]:
+    """The first lines of a local file, without blank ones, without their ends.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    reader = LineReader(name)
+    reader.close()
+    return reader.sample
 
 
 def line_schema() -> pa.Schema:

@@ -8,7 +8,7 @@ from typing import Final
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines.dialect import Engine, call
-from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LineReader, LogFiles, Window, is_parquet
+from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LogFiles, Window, is_parquet, sample_of
 from tricklecast.analytics.lines.mapped import (
     DEFAULT_KEY,
     TARGETS,
@@ -148,7 +148,7 @@ def recognise_files(
     unreadable = []
     for name in files.names:
         try:
-            found = _format_of(name, reading, sample or (lambda path: LineReader(path).sample))
+            found = _format_of(name, reading, sample or sample_of)
         except UnknownFormat as error:
             if name not in files.searched:
                 raise

@@ -14,7 +14,7 @@ from typing import Final
 from tricklecast.analytics.lines.dialect import Engine, call, cut, text, whole
 from tricklecast.analytics.lines.routes import routed
 from tricklecast.trickle.records import VERSION, Kind, Op, Reason
-from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ
+from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ, Status
 
 LINE: Final[tuple[tuple[str, str], ...]] = (
     ("ts_us", "BIGINT"),
@@ -82,6 +82,11 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "guard_ms": (0, MAX_DUR_US // 1000),
 }
 """What a number may be; any other is dropped rather than summed."""
+
+_LEFT_OUT: Final = {"bytes_in": 0, "bytes_out": 0, "attempt": 1}
+"""What our own log leaves out of the record of an exchange; other logs write it."""
+
+_IF_EXCHANGE: Final = f"CASE WHEN kind = '{Kind.EXCHANGE}' THEN {{}} END"
 
 _MATTERS: Final = ("status", "seq", "rseq", "bytes_out", "dur_us")
 """Numbers without which a line would say something else: what is there must be one, and in its range."""
@@ -165,7 +170,7 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
     left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
-    wanted = ["(bad IS NULL OR text IS NULL OR trim(text) <> '')"]
+    wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window
     if start is not None:
         wanted.append(f"coalesce(ts_us >= {start:d}, true)")
@@ -203,10 +208,12 @@ def _moment(shape: Shape) -> str:
     """Arrival: a proxy writes down the end, and the difference to it is the whole wait of a long poll."""
     if "end_us" not in shape.fields:
         return "ts_us"
-    spent = "coalesce(dur_us, 0)"
+    # Numbers that are out of range must not be reckoned with: the engines refuse an overflow.
+    spent = f"coalesce(CASE WHEN {_inside('dur_us')} THEN dur_us END, 0)"
+    end = f"CASE WHEN end_us BETWEEN 1 AND {MAX_TS_US + MAX_DUR_US} THEN end_us END"
     # A fraction that comes from the duration alone would look like one of the clock.
     seconds = f"CAST(floor({spent} / 1e6 + 0.5e0) AS BIGINT) * 1000000"
-    return f"(end_us - CASE WHEN coarse THEN {seconds} ELSE {spent} END)"
+    return f"({end} - CASE WHEN coarse THEN {seconds} ELSE {spent} END)"
 
 
 def _what_is_wrong(shape: Shape) -> str:
@@ -239,10 +246,15 @@ def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
             value = "seq" if shape.native else "coalesce(seq, r_seq)"
         elif name == "status" and "gone" in shape.fields:
             value = "CASE WHEN NOT gone THEN status END"
+        elif name == "rseq" and not shape.native:
+            # With 470 the header repeats what was asked for: nothing was resolved.
+            value = f"CASE WHEN status = {Status.SEQ_MISSING:d} THEN NULL ELSE rseq END"
+        elif name in _LEFT_OUT and shape.native:
+            value = _IF_EXCHANGE.format(f"coalesce({name}, {_LEFT_OUT[name]})")
         low, high = _RANGES[name]
         return f"CAST(CASE WHEN {value} BETWEEN {low} AND {high} THEN {value} END AS {kind}) AS {name}"
     if name == "eos":
-        return "eos"
+        return _IF_EXCHANGE.format("coalesce(eos, false)") + " AS eos" if shape.native else "eos"
     value = name
     if name == "op":
         value = f"nullif(op, '{Op.API}')" if shape.native else "coalesce(op, r_op)"

@@ -60,10 +60,10 @@ FROM (SELECT *, {plain} AS path FROM ({rows}) a) b) c) d) e) f"""
 
 
 def _valid() -> str:
-    """Whether a name can be a channel's: not empty, no slash, no ``..`` (:func:`trickle.paths.parse_channel`)."""
+    """Whether a name can be a channel's, as :func:`trickle.paths.parse_channel` says: UTF-8, no slash, no ``..``."""
     return (
         "coalesce(r_decoded <> '' AND r_decoded <> '.' AND instr(r_decoded, '..') = 0 AND instr(r_decoded, '/') = 0"
-        " AND instr(r_decoded, chr(92)) = 0 AND length(r_decoded) <= 255, false)"
+        " AND instr(r_decoded, chr(92)) = 0 AND instr(r_decoded, '\ufffd') = 0 AND length(r_decoded) <= 255, false)"
     )
 
 
@@ -81,4 +81,4 @@ def _op() -> str:
 
 def _allowed() -> str:
     """Which seqs an op may ask for: any for reading, -1 or N for publishing, N for closing."""
-    return f"(method IN ('GET', 'HEAD') OR r_number >= 0 OR (method = 'POST' AND r_number = {SEQ_NEXT}))"
+    return f"(method NOT IN ('POST', 'DELETE') OR r_number >= 0 OR (method = 'POST' AND r_number = {SEQ_NEXT}))"

@@ -21,6 +21,7 @@ from tricklecast.analytics.lines.files import (
     Window,
     in_window,
     looks_like_log,
+    sample_of,
     unfinished_tail,
 )
 from tricklecast.analytics.lines.reading import (
@@ -193,7 +194,7 @@ def _sample(spark: SparkSession, name: str) -> Sequence[bytes]:
     from pyspark.sql import functions as F
 
     if not REMOTE.match(name):
-        return LineReader(name).sample
+        return sample_of(name)
     text = spark.read.option("lineSep", "\n").text(_GLOB.sub(r"\\\1", name))
     rows = text.select(F.substring("value", 1, _TEXT_BYTES).alias("value")).limit(SAMPLE_LINES).collect()
     return [row.value.encode("utf-8", "replace").rstrip(b"\r") for row in rows if row.value.strip()]
@@ -279,7 +280,7 @@ def _overlap(recognised: Recognised) -> bool:
         for name in (recognised.names[number] for number in numbers)
         if not REMOTE.match(name)
     ]
-    firsts = {name: sample[0] for name in alike if (sample := LineReader(name).sample)}
+    firsts = {name: sample[0] for name in alike if (sample := sample_of(name))}
     for name in alike:
         wanted = [line for other, line in firsts.items() if other != name]
         for block in LineReader(name).blocks():
