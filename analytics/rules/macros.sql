@@ -32,10 +32,12 @@ CREATE OR REPLACE TEMP MACRO own_name(client, named) AS
 
 -- How many readers share a stretch's key. Readers behind one NAT get every segment once each, over connections of their
 -- own: up to four connections are exact, beyond that an estimate with a slack of a half. A few segments that are asked
--- for all the time are a loop whatever the connections.
+-- for all the time are a loop whatever the connections. Where the log does not say the connection, any number of readers
+-- may share a key that is not a name of their own.
 CREATE OR REPLACE TEMP MACRO readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits) AS
     CASE WHEN answer = 'post' OR (seqs <= same_seq_few() AND length_us >= same_seq_us()
             AND busy_s * 1e6 >= same_seq_share() * length_us) THEN 1
+        WHEN conn_bits IS NULL THEN n
         WHEN connections(conn_bits, n) <= 4 THEN least(n, connections(conn_bits, n))
         ELSE least(n, CAST(ceil(connections(conn_bits, n) * 1.5) AS BIGINT)) END;
 -- Behind a proxy the connections are the proxy's, and only a name tells one reader from a crowd. One name may stand for
@@ -43,7 +45,7 @@ CREATE OR REPLACE TEMP MACRO readers_by_connection(answer, n, seqs, busy_s, leng
 CREATE OR REPLACE TEMP MACRO readers(answer, n, seqs, busy_s, length_us, conn_bits, client, named, peak_rps, own_s,
         waited) AS
     CASE WHEN own_name(client, named)
-        AND ((seqs <= same_seq_few() AND length_us > crowd_us() * seqs AND 2 * n >= peak_rps * own_s
+        AND (conn_bits IS NULL OR (seqs <= same_seq_few() AND length_us > crowd_us() * seqs AND 2 * n >= peak_rps * own_s
                 AND 2 * busy_s * 1e6 >= length_us)
             OR (connections(conn_bits, n) > 8 AND 2 * waited BETWEEN seqs AND 3 * seqs)) THEN 1
         ELSE readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits) END;

@@ -23,8 +23,9 @@ WHERE (is_fast(hits, len(nodes), greatest(mean_rps, peak_rps)) OR hits >= slow_h
     -- Many clients behind one key: each of many connections asked about once, and then it was over. A network without
     -- clients may be any number of them.
     AND NOT (NOT once_per_seq(answer) AND ((NOT named AND conn_bits IS NULL AND answer <> 'web')
-        OR (n < crowd_per_conn() * connections(conn_bits, n)
-            AND length_us <= CASE WHEN named THEN crowd_us() ELSE anonymous_us() END)))
+        OR (length_us <= CASE WHEN named THEN crowd_us() ELSE anonymous_us() END
+            AND (n < crowd_per_conn() * connections(conn_bits, n)
+                OR (conn_bits IS NULL AND NOT own_name(client, named) AND answer <> 'web')))))
     -- A segment asked for again now and then, as on a bad network: a bucket of a minute has no pause in it that could
     -- end an island, but its mean can be told.
     AND NOT (answer IN ('post', 'served') AND (hits - 1) * gap_us() < length_us)
