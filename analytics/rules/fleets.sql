@@ -70,7 +70,7 @@ FROM crowded WHERE crowd >= greatest(herd_clients(), herd_ratio() * usual);
 
 CREATE OR REPLACE TEMP TABLE fleet_spans AS
 SELECT answer, node, min(bucket_us) - 1000000 AS since_us, max(bucket_us) + 1000000 AS until_us,
-    CAST(max(load) AS DOUBLE) AS peak_rps
+    CAST(max(load) AS DOUBLE) AS peak_rps, max_by(bucket_us, (load, -bucket_us)) AS peak_us
 FROM (
     SELECT *, sum(starts) OVER (near ROWS UNBOUNDED PRECEDING) AS span
     FROM (
@@ -92,7 +92,7 @@ HAVING CASE WHEN answer = 'fleet_overload'
 -- are not full enough to be seen.
 CREATE OR REPLACE TEMP TABLE fleets AS
 WITH rows AS (
-    SELECT s.answer AS fleet, s.since_us, s.until_us, s.peak_rps, f.*
+    SELECT s.answer AS fleet, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
     FROM fleet_spans s JOIN failures f ON f.node = s.node AND f.bucket_us BETWEEN s.since_us AND s.until_us
         AND (s.answer = 'fleet_herd' OR f.answer = 'overload')
 ),
@@ -127,6 +127,7 @@ pulses AS (
 ),
 sums AS (
     SELECT fleet, node, since_us, max(until_us) AS until_us, max(peak_rps) AS peak_rps,
+        max(peak_us) AS peak_us,
         total(n) AS n, total(bytes_in) AS bytes_in, total(bytes_out) AS bytes_out, total(dur_us) AS dur_us,
         total(guard_ms) AS guard_ms,
         total_if(n, answer IN ('overload', 'server_error')) AS n_refused,

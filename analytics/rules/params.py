@@ -82,7 +82,7 @@ class Params:
     end_before_s: float = 120.0
     restart_before_s: float = 60.0
     birth_before_s: float = 20.0
-    clocks_s: float = 2.0
+    clocks_s: float = 0.5
     together_s: float = 60.0
     harm_n: int = 10
     harm_share: float = 0.05

@@ -5,12 +5,14 @@ SELECT
     CASE WHEN answer NOT IN ('unparsable', 'future') THEN coalesce(substr(node, 1, 256), '') ELSE '' END AS node,
     CASE
         WHEN answer IN ('unparsable', 'future') THEN NULL
-        -- No route of ours matched: requests are told apart by method, path (its first three parts, every digit
-        -- written as 0) and status.
+        -- No route of ours matched: requests are told apart by method, path (its first three parts, every number of up
+        -- to 16 digits written as 0) and status.
         WHEN channel IS NULL AND op IS NULL AND answer IN ('web', 'overload', 'server_error')
-            THEN coalesce(method, '?') || ' /' || substr(translate(
-                    split_part(coalesce(path, ''), '/', 2) || '/' || split_part(coalesce(path, ''), '/', 3) || '/'
-                    || split_part(coalesce(path, ''), '/', 4), '123456789', '000000000'), 1, 256)
+            THEN coalesce(method, '?') || ' /' || substr(trim(TRAILING '/' FROM
+                    replace(replace(replace(replace(translate(
+                        split_part(coalesce(path, ''), '/', 2) || '/' || split_part(coalesce(path, ''), '/', 3) || '/'
+                        || split_part(coalesce(path, ''), '/', 4), '123456789', '000000000'),
+                    '00', '0'), '00', '0'), '00', '0'), '00', '0')), 1, 256)
                 || ' ' || CAST(status AS VARCHAR)
         ELSE substr(channel, 1, 256)
     END AS channel,
