@@ -2,8 +2,9 @@
 CREATE OR REPLACE TEMP TABLE classed AS
 WITH told AS (
     SELECT *,
-        -- With the head unknown, a range of seqs is a sweep and one seq is a client left behind.
-        coalesce(seq_lo >= head_lo, seq_hi > seq_lo OR seq_hi = 0, head_hi = 0, true) AS ahead,
+        -- With the head unknown, a range of seqs is a sweep, one seq of a new channel is ahead, and any other is behind.
+        coalesce(seq_lo >= head_lo, seq_hi > seq_lo OR seq_hi = 0 OR coalesce(trigger = 'channel_create', false),
+            head_hi = 0, true) AS ahead,
         coalesce(2 * (seq_hi - seq_lo + 1) >= n, false) AS rises,
         mean_rps < not_found_rps() AND peak_rps < fast_rps() AS unhurried,
         coalesce(early() * retry_after_ms, 1000) AS told_ms
@@ -15,7 +16,9 @@ WITH told AS (
 )
 SELECT * FROM (
 SELECT *, CASE answer
-    WHEN 'zero_byte' THEN 'zero_byte_loop'
+    -- Where the format does not say that the channel has ended, its events may.
+    WHEN 'zero_byte' THEN CASE WHEN blind LIKE '%eos%' AND ended_us IS NOT NULL THEN 'ended_loop'
+        ELSE 'zero_byte_loop' END
     WHEN 'served' THEN 'same_segment_loop'
     WHEN 'ended' THEN 'ended_loop'
     WHEN 'abandoned' THEN 'abandoned_loop'

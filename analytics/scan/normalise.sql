@@ -64,7 +64,8 @@ FROM (
             WHEN ts_us > {latest_us} THEN 'future'
             WHEN ts_us IS NULL OR ts_us < 1 OR kind IS NULL OR kind NOT IN ('exchange', 'event') THEN 'unparsable'
             WHEN kind = 'event' THEN 'event'
-            WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND status = 200 AND bytes_out > 0 THEN 'served'
+            WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND status = 200
+                AND (bytes_out > 0 OR bytes_out IS NULL AND blind LIKE '%bytes_out%') THEN 'served'
             WHEN status IN (429, 503) THEN 'overload'
             WHEN status >= 500 THEN 'server_error'
             WHEN op IS NULL AND channel IS NULL AND status >= 400 THEN 'web'
@@ -74,7 +75,8 @@ FROM (
             WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND coalesce(bytes_out, 0) = 0 THEN
                 CASE
                     -- Who waited for two seconds has waited: long polls are renewed, however often.
-                    WHEN status IS NULL AND reason = 'client_gone' AND coalesce(dur_us, 0) < 2000000
+                    -- nginx writes 499 where our log has no status.
+                    WHEN (status IS NULL AND reason = 'client_gone' OR status = 499) AND coalesce(dur_us, 0) < 2000000
                         THEN 'abandoned'
                     WHEN status = 200 AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN
                         CASE WHEN eos THEN 'ended' ELSE 'zero_byte' END
