@@ -2,7 +2,8 @@
 CREATE OR REPLACE TEMP TABLE classed AS
 WITH told AS (
     SELECT *,
-        -- With the head unknown, a range of seqs is a sweep, one seq of a new channel is ahead, and any other is behind.
+        -- With the head unknown, a range of seqs is a sweep, one seq of a new channel is ahead, and any other is
+        -- behind.
         coalesce(seq_lo >= head_lo, seq_hi > seq_lo OR seq_hi = 0 OR coalesce(trigger = 'channel_create', false),
             head_hi = 0, true) AS ahead,
         coalesce(2 * (seq_hi - seq_lo + 1) >= n, false) AS rises,
@@ -31,8 +32,8 @@ SELECT *, CASE answer
     WHEN 'seq_missing' THEN CASE
         -- Who goes on from the head each time it fell behind leaves seqs out, each time.
         WHEN unhurried AND seq_hi - seq_lo + 1 >= 2 * n AND NOT coalesce(seq_lo >= head_lo, false) THEN NULL
-        -- Asking about once a second whether the next segment is there is waiting for it; falling behind now and then is
-        -- no loop; asking on past a head that stands still is one.
+        -- Asking about once a second whether the next segment is there is waiting for it; falling behind now and
+        -- then is no loop; asking on past a head that stands still is one.
         WHEN ahead AND unhurried AND NOT rises AND coalesce(seq_hi <= head_hi + 1, true) THEN NULL
         WHEN ahead AND slow AND NOT (head_lo IS NOT DISTINCT FROM head_hi AND rises) THEN NULL
         WHEN ahead THEN 'seq_ahead_sweep'
@@ -48,8 +49,8 @@ SELECT *, CASE answer
             THEN NULL
         ELSE 'overload_client' END
     WHEN 'fleet_overload' THEN 'overload_amplification'
-    -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few times,
-    -- unless they insist.
+    -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few
+    -- times, unless they insist.
     WHEN 'fleet_herd' THEN CASE WHEN at_once OR (trigger = 'channel_end' AND insistent)
         OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config') THEN 'thundering_herd' END
     END AS class

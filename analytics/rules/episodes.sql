@@ -1,4 +1,5 @@
--- Which cases belong together. A hub is a reason to belong to one incident: a key, and a time without a longer pause.
+-- Which cases belong together. A hub is a reason to belong to one incident: a key, and a time without a longer
+-- pause.
 CREATE OR REPLACE TEMP TABLE hubs AS
 WITH marks AS (
     -- A cascade: one client on one channel gets an empty segment, then the channel's end, then 404.
@@ -31,10 +32,11 @@ numbered AS (
 hub AS (
     SELECT rule, min(id) AS least_id, list(DISTINCT id) AS ids FROM numbered GROUP BY rule, key, island
 ),
--- An overload of one node is one, however many channels and clients it touches: a time in which many clients are refused
--- and come again at the same moment.
+-- An overload of one node is one, however many channels and clients it touches: a time in which many clients are
+-- refused and come again at the same moment.
 refused AS (
-    SELECT id, clients[1] AS client, unnest(nodes) AS node, first_us, last_us FROM classed WHERE class = 'overload_client'
+    SELECT id, clients[1] AS client, unnest(nodes) AS node, first_us, last_us
+    FROM classed WHERE class = 'overload_client'
 ),
 borders AS (
     SELECT node, at_us, sum(sum(change)) OVER (PARTITION BY node ORDER BY at_us) AS clients
@@ -59,8 +61,8 @@ crowds AS (
     )
     GROUP BY node, island
 ),
--- What lies for the most part in another's time belongs to it; a client that has looped for an hour does not belong to
--- a moment's overload.
+-- What lies for the most part in another's time belongs to it; a client that has looped for an hour does not
+-- belong to a moment's overload.
 within AS (
     SELECT c.node, c.first_us AS crowd_us, r.id
     FROM crowds c JOIN refused r ON r.node = c.node
