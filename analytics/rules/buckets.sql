@@ -22,8 +22,8 @@ chained AS (
             ROWS UNBOUNDED PRECEDING) AS BIGINT) AS chain
     FROM (
         SELECT *, CASE
-            WHEN first_us - max(last_us) OVER (who ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) <= slow_gap_us()
-                OR bucket_us = lag(bucket_us) OVER who THEN 0 ELSE 1 END AS starts
+            WHEN first_us - lag(last_us) OVER who <= slow_gap_us() OR bucket_us = lag(bucket_us) OVER who THEN 0
+            ELSE 1 END AS starts
         FROM watched JOIN keys USING (name)
         WINDOW who AS (PARTITION BY key ORDER BY bucket_us, first_us, node, answer)
     )
@@ -87,8 +87,11 @@ rated AS (
     SELECT *,
         first_us - lag(last_us) OVER near AS pause,
         lag(kinds) OVER near AS kinds_last,
-        bit_or(kinds) OVER (near ROWS BETWEEN 4 PRECEDING AND 1 PRECEDING) AS kinds_before,
-        bit_or(kinds) OVER (near ROWS BETWEEN 1 FOLLOWING AND 4 FOLLOWING) AS kinds_after,
+        -- Null for the first bucket, and for the last.
+        lag(kinds) OVER near | lag(kinds, 2, 0) OVER near | lag(kinds, 3, 0) OVER near | lag(kinds, 4, 0) OVER near
+            AS kinds_before,
+        lead(kinds) OVER near | lead(kinds, 2, 0) OVER near | lead(kinds, 3, 0) OVER near
+            | lead(kinds, 4, 0) OVER near AS kinds_after,
         greatest(row_hits / greatest(1.0, own_us(last_us - first_us, guard_ms, n) / 1e6),
             -- Buckets of posts and segments are long: what two of them hold need not have come at once.
             CASE WHEN family NOT IN ('post', 'served') THEN (row_hits + lag(row_hits) OVER near)

@@ -8,9 +8,10 @@ WITH every AS (
 ),
 told AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
-    FROM every e JOIN (SELECT incident, nodes, clients, first_us, last_us FROM episodes WHERE fleet) f
-        ON f.incident = e.incident AND NOT e.fleet AND e.failure AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
-        AND list_has_any(f.nodes, e.nodes) AND list_contains(f.clients, e.client)
+    FROM every e JOIN (
+            SELECT incident, nodes[1] AS node, unnest(clients) AS client, first_us, last_us FROM episodes WHERE fleet
+        ) f ON f.incident = e.incident AND f.client = e.client AND NOT e.fleet AND e.failure
+        AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
 ),
 -- Two fleets of one node at one time are made of the same refusals: the overload tells them.
 twice AS (
