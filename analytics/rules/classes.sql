@@ -27,7 +27,10 @@ SELECT *, CASE answer
     WHEN 'server_error' THEN 'server_error_loop'
     WHEN 'rejected' THEN 'rejected_loop'
     -- Of other servers' routes little is known: a slow 404 may be a poll that is meant so.
-    WHEN 'web' THEN CASE WHEN status_lo <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
+    -- And beside our own traffic they are scanners' mostly, which come to an end by themselves.
+    WHEN 'web' THEN CASE WHEN generic() = 0 AND (SELECT count(*) FROM quality WHERE answer IN ('served', 'zero_byte',
+            'ended', 'abandoned', 'post', 'not_found', 'seq_missing', 'rejected')) > 0 THEN NULL
+        WHEN status_lo <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
         THEN 'web_loop' END
     WHEN 'seq_missing' THEN CASE
         -- Who goes on from the head each time it fell behind leaves seqs out, each time.
@@ -40,8 +43,9 @@ SELECT *, CASE answer
         WHEN NOT slow THEN 'seq_behind_loop' END
     WHEN 'not_found' THEN CASE
         WHEN NOT slow OR mean_rps >= not_found_rps() THEN 'not_found_loop'
-        -- A refusal that says that the channel has ended needs no event to prove it.
-        WHEN (ended_us IS NOT NULL OR 2 * closed >= n) AND born_us IS NULL THEN 'not_found_drip' END
+        -- It has ended: an event says so, or the refusals do, or it gave other answers before and none since.
+        WHEN (ended_us IS NOT NULL OR 2 * closed >= n OR lived_until_us <= first_us + gap_us()) AND born_us IS NULL
+            THEN 'not_found_drip' END
     WHEN 'overload' THEN CASE
         -- Polite: it waits about as long as it was told; or, told nothing, it is slow.
         WHEN retry_after_ms > 0 AND gap_ms >= told_ms AND peak_rps <= 1 + 1000 / greatest(1, told_ms) THEN NULL

@@ -84,5 +84,7 @@ lives AS (
     FROM near n JOIN cases c USING (id) GROUP BY id
 )
 SELECT c.*, r.event AS trigger, r.ts_us AS trigger_us, l.ended_us, l.ends_us, 1 + coalesce(l.births, 0) AS lives,
-    CASE WHEN l.last_birth_us >= coalesce(l.ended_us, c.first_us) THEN l.last_birth_us END AS born_us
-FROM cases c LEFT JOIN ranked r ON r.id = c.id AND r.place = 1 LEFT JOIN lives l ON l.id = c.id;
+    CASE WHEN l.last_birth_us >= coalesce(l.ended_us, c.first_us) THEN l.last_birth_us END AS born_us,
+    v.until_us AS lived_until_us
+FROM cases c LEFT JOIN ranked r ON r.id = c.id AND r.place = 1 LEFT JOIN lives l ON l.id = c.id
+    LEFT JOIN lived v ON v.channel = c.channel;

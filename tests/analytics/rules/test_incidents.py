@@ -144,6 +144,21 @@ def test_a_loop_on_any_web_server_is_found(find: Find) -> None:
     ]
 
 
+def test_beside_our_own_traffic_other_paths_are_left_alone(find: Find) -> None:
+    """A scanner that asks for one page of another server is no incident, unless it is asked for."""
+    scanner = [line(1 + turn * 0.02, 404, path="/wp-login.php", op=None, channel=None) for turn in range(200)]
+    assert find([*scanner, *viewers(3, 60)]) == []
+    assert len(find([*scanner, *viewers(3, 60)], params=replace(Params(), generic=1))) == 1
+
+
+def test_a_channel_that_was_there_before_has_ended(find: Find) -> None:
+    """Without events: slow 404s for ever are a drip after other answers, and waiting before any."""
+    served = loop(1, 10, 1.0, 200, bytes_out=9, rseq=1, next_seq=2, client="c2")
+    (one,) = find([*served, *loop(20, 60, 1.5)])
+    assert one.storm is StormClass.NOT_FOUND_DRIP
+    assert find(loop(20, 60, 1.5)) == []
+
+
 def test_a_restart_does_not_explain_a_channel_that_never_was(find: Find) -> None:
     """404s for an unknown name have no trigger; those for a channel that was there before the restart have."""
     restart = [event(30, "server_stop"), event(32, "server_ready")]
