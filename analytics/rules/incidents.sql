@@ -1,14 +1,17 @@
--- Incidents: what an SRE is told. Counts are without double counting: what a fleet tells is not told by its members.
+-- Incidents: what an SRE is told. Counts are without double counting: what a fleet tells is not told by its
+-- members.
 CREATE OR REPLACE TEMP TABLE pulses AS
 WITH every AS (
-    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure, unnest(pulse) AS pulse
+    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure,
+        unnest(pulse) AS pulse
     FROM episodes
 ),
 told AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
-    FROM every e JOIN (SELECT incident, nodes, clients, first_us, last_us FROM episodes WHERE fleet) f
-        ON f.incident = e.incident AND NOT e.fleet AND e.failure AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
-        AND list_has_any(f.nodes, e.nodes) AND list_contains(f.clients, e.client)
+    FROM every e JOIN (
+            SELECT incident, nodes[1] AS node, unnest(clients) AS client, first_us, last_us FROM episodes WHERE fleet
+        ) f ON f.incident = e.incident AND f.client = e.client AND NOT e.fleet AND e.failure
+        AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
 ),
 -- Two fleets of one node at one time are made of the same refusals: the overload tells them.
 twice AS (
@@ -47,8 +50,8 @@ GROUP BY incident, class;
 
 CREATE OR REPLACE TEMP TABLE roots AS
 SELECT p.incident,
-    -- A fleet is the root of what its members did; else what came first is. Many clients that each loop on refusals
-    -- amplify together.
+    -- A fleet is the root of what its members did; else what came first is. Many clients that each loop on
+    -- refusals amplify together.
     CASE WHEN p.class = 'overload_client' AND p.clients >= many_clients() THEN 'overload_amplification'
         ELSE p.class END AS class,
     arg_min(e.trigger, (e.first_us, e.id)) FILTER (e.trigger IS NOT NULL) AS trigger,
@@ -93,7 +96,8 @@ SELECT w.incident, w.n, w.first_us, w.last_us, w.nodes, w.bytes, w.dur_us,
     least(1.0, w.n / greatest(1, d.n)) AS request_share,
     least(1.0, w.dur_us / greatest(1, d.dur_us)) AS handler_share,
     least(1.0, w.bytes / greatest(1, d.bytes)) AS byte_share,
-    CAST(greatest(0, d.refused - w.refused - coalesce(e.refused, 0) - coalesce(b.refused, 0)) AS BIGINT) AS others_refused,
+    CAST(greatest(0, d.refused - w.refused - coalesce(e.refused, 0) - coalesce(b.refused, 0)) AS BIGINT)
+        AS others_refused,
     CAST(greatest(0, d.kept_slow - coalesce(b.kept_slow * d.kept / greatest(1, b.kept), 0)) AS BIGINT) AS others_slowed,
     greatest(0, d.n - w.n) AS others
 FROM windows w JOIN traffics d ON d.incident = w.incident AND d.during
@@ -103,21 +107,39 @@ FROM windows w JOIN traffics d ON d.incident = w.incident AND d.during
 CREATE OR REPLACE TEMP TABLE incidents AS
 WITH facts AS (
     SELECT incident,
-        list_distinct(flatten(list(clients ORDER BY n DESC, id))) AS clients, bool_and(named) AS named,
-        list_distinct(list_filter(flatten(list(channels ORDER BY n DESC, id)), lambda one: one IS NOT NULL)) AS channels,
-        min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
+        bool_and(named) AS named, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
         CASE WHEN min(release_lo) = max(release_hi) THEN max(release_hi) END AS release, max(ua) AS ua,
         max(reason) AS reason, max(status_hi) AS status, sum(guard_ms * part) AS guard_ms, max(blind) AS blind,
-        list_distinct(list({'node': nodes[1], 'ts_us': first_us, 'request': request} ORDER BY first_us, id))[:5]
-            AS samples
+        list({'node': nodes[1], 'ts_us': first_us, 'request': request} ORDER BY first_us, id)[:5] AS samples
     FROM parts_of_incidents GROUP BY incident
+),
+-- The busiest first. What a fleet did is taken to be its members' in equal parts.
+who AS (
+    SELECT incident, list(client ORDER BY n DESC, client) AS clients
+    FROM (
+        SELECT incident, client, sum(n) AS n
+        FROM (SELECT incident, unnest(clients) AS client, n * part / len(clients) AS n FROM parts_of_incidents)
+        GROUP BY incident, client
+    )
+    GROUP BY incident
+),
+what AS (
+    SELECT incident, list(channel ORDER BY n DESC, channel) AS channels
+    FROM (
+        SELECT incident, channel, sum(n) AS n
+        FROM (SELECT incident, unnest(channels) AS channel, n * part / len(channels) AS n FROM parts_of_incidents)
+        WHERE channel IS NOT NULL
+        GROUP BY incident, channel
+    )
+    GROUP BY incident
 ),
 steps AS (
     SELECT incident, list({'class': class, 'n': n, 'first_us': first_us, 'last_us': last_us}
         ORDER BY first_us, class) AS phases
     FROM phases GROUP BY incident
 )
-SELECT i.incident, r.class, i.n, k.peak_rps, i.first_us, i.last_us, i.nodes, f.* EXCLUDE (incident), s.phases,
+SELECT i.incident, r.class, i.n, k.peak_rps, i.first_us, i.last_us, i.nodes, f.* EXCLUDE (incident), w.clients,
+    coalesce(c.channels, []) AS channels, s.phases,
     r.trigger, r.trigger_us, r.ends_us, r.passed, r.ignores_retry_after, r.clear,
     i.bytes, i.dur_us, i.request_share, i.handler_share, i.byte_share, i.others_refused, i.others_slowed, i.others,
     i.n / greatest(1.0, (i.last_us - i.first_us) / 1e6) AS mean_rps,
@@ -130,5 +152,5 @@ SELECT i.incident, r.class, i.n, k.peak_rps, i.first_us, i.last_us, i.nodes, f.*
         WHEN cost >= share() OR k.peak_rps >= peak_rps() THEN 'warn'
         ELSE 'minor' END AS severity
 FROM impacts i JOIN roots r USING (incident) JOIN peaks k USING (incident) JOIN facts f USING (incident)
-    JOIN steps s USING (incident)
+    JOIN steps s USING (incident) JOIN who w USING (incident) LEFT JOIN what c USING (incident)
 ORDER BY i.first_us, i.incident;

@@ -47,6 +47,7 @@ class Params:
         share, share_rps: cost is measurable from this share of the nodes' requests, handler time or bytes on (0 to 1),
             if the storm has at least so many requests per second.
         heavy_share: cost is heavy from this share on (0 to 1).
+        generic: 1 to tell loops on paths that no route matches also where other paths match; else only where none does.
         peak_rps: a peak from which the rate alone is worth a warning. Per second.
     """
 
@@ -82,13 +83,14 @@ class Params:
     end_before_s: float = 120.0
     restart_before_s: float = 60.0
     birth_before_s: float = 20.0
-    clocks_s: float = 2.0
+    clocks_s: float = 0.5
     together_s: float = 60.0
     harm_n: int = 10
     harm_share: float = 0.05
     share: float = 0.1
     share_rps: float = 5.0
     heavy_share: float = 0.5
+    generic: int = 0
     peak_rps: float = 50.0
 
     def macros(self) -> Iterator[str]:
