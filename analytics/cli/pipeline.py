@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tricklecast.analytics.errors import BadInput
@@ -41,6 +43,7 @@ MAX_LINES: Final = 5
 """Lines per incident: the first one of each phase and the last one."""
 
 _MAX_TEXT: Final = 4000
+_SPOOLED: Final = "tricklecast-standard-input-"
 _GENERIC: Final = """CREATE OR REPLACE TEMP VIEW line_generic AS
     SELECT * REPLACE (NULL::VARCHAR AS op, NULL::VARCHAR AS channel) FROM line"""
 
@@ -111,6 +114,25 @@ def make(asked: Asked, stage: Stage) -> Made:
         BadInput: a file cannot be read, or nothing of it was understood; there is no such incident.
         SparkUnavailable, SparkFailed: Spark is missing, did not start, or failed.
     """
+    with _interrupted_queries():
+        return _make(asked, stage)
+
+
+@contextmanager
+def _interrupted_queries() -> Iterator[None]:
+    """Turns what DuckDB makes of Ctrl-C back into what it was."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, RuntimeError) as error:
+        # The second where the rows came from Python.
+        if "Query interrupted" in str(error) or "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _make(asked: Asked, stage: Stage) -> Made:
     judged = _embedded if asked.spark is None else _spark
     before: tuple[Figures, int] | None = None
     if asked.baseline is not None:
@@ -153,14 +175,16 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
     from tricklecast.analytics.lines.embedded import read_lines
 
     now_us = _now_us()
-    with embedded.connect() as connection:
+    with embedded.connect() as connection, ExitStack() as held:
         with stage(f"reading {_what(files)}"):
+            files = held.enter_context(_spooled(files))
             if _is_empty(files):
                 columns = ", ".join(f"{name} {kind}" for name, kind in LINE)
                 connection.execute(f"CREATE TEMP TABLE line ({columns})")
-                source = Source("embedded", files.names)
+                names, source = files.names, Source("embedded", files.names)
             else:
                 read = read_lines(connection, files, asked.reading, now_us)
+                names = read.recognised.names
                 source = _source("embedded", files, read.recognised, read.counts, read.damaged)
             relation = "line"
             if asked.generic:
@@ -169,11 +193,28 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
         with stage("looking for incidents"):
             found = incidents.incidents(connection, relation, params=asked.params, latest_us=now_us + AHEAD_US)
             figures.prepare(connection)
-        yield _Judged(connection, found, source, lambda shown: _lines(connection, source.inputs, shown))
+        yield _Judged(connection, found, source, lambda shown: _lines(connection, names, shown))
+
+
+@contextmanager
+def _spooled(files: LogFiles) -> Iterator[LogFiles]:
+    """Standard input as a file that can be read twice, and whose reading Ctrl-C ends."""
+    if STDIN not in files.names:
+        yield files
+        return
+    with tempfile.NamedTemporaryFile(prefix=_SPOOLED) as spool:
+        shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
+        spool.flush()
+        size = files.size + spool.tell()
+        yield replace(files, names=tuple(spool.name if name == STDIN else name for name in files.names), size=size)
+
+
+def _shown_name(name: str) -> str:
+    return "standard input" if Path(name).name.startswith(_SPOOLED) else name
 
 
 def _is_empty(files: LogFiles) -> bool:
-    return files.size == 0 and STDIN not in files.names and not files.remote
+    return files.size == 0 and not files.remote
 
 
 def _lines(
@@ -201,7 +242,7 @@ def _lines(
     made: dict[str, list[LogLine]] = {}
     for row in rows:
         incident, file, no = row.pop("incident"), row.pop("file"), row.pop("no")
-        line = LogLine(texts[file, no], names[file], no) if (file, no) in texts else _understood(row)
+        line = LogLine(texts[file, no], _shown_name(names[file]), no) if (file, no) in texts else _understood(row)
         made.setdefault(ids[incident], []).append(line)
     return {key: tuple(lines) for key, lines in made.items()}
 
@@ -211,7 +252,7 @@ def _texts(names: Sequence[str], wanted: set[tuple[int, int]]) -> dict[tuple[int
     found: dict[tuple[int, int], str] = {}
     for file in {number for number, _ in wanted}:
         numbers = sorted(no for number, no in wanted if number == file)
-        if names[file] == STDIN or ".parquet" in names[file]:
+        if ".parquet" in names[file]:
             continue
         first = 1
         for block in LineReader(names[file]).blocks():
@@ -329,7 +370,7 @@ def _source(name: Any, files: LogFiles, recognised: Recognised, counts: Counts, 
         caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
     return Source(
         engine=name,
-        inputs=recognised.names,
+        inputs=tuple(map(_shown_name, recognised.names)),
         formats=tuple(sorted({form.name for form in recognised.formats})),
         lines=counts.lines,
         unreadable=counts.bad,
@@ -342,7 +383,7 @@ def _source(name: Any, files: LogFiles, recognised: Recognised, counts: Counts, 
 
 
 def _sample(bad: BadLine) -> LogLine:
-    return LogLine(bad.text, bad.file, bad.no)
+    return LogLine(bad.text, _shown_name(bad.file), bad.no)
 
 
 def _what(files: LogFiles) -> str:

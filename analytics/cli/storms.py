@@ -233,7 +233,9 @@ def choose_engine(
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineName.SPARK, ""
     size = files.size + (baseline.size if baseline else 0)
-    amount = f"{size / 1e6:,.1f} MB of local logs" if size or "-" not in files.names else "standard input"
+    if STDOUT in files.names:
+        return EngineName.EMBEDDED, "standard input: embedded engine (Spark reads files: --engine spark FILE)"
+    amount = f"{size / 1e6:,.1f} MB of local logs"
     if size < SMALL:
         return EngineName.EMBEDDED, f"{amount}: embedded engine; --engine spark reads them with Spark"
     return EngineName.SPARK, f"{amount}: Spark; --engine embedded reads them without it"

@@ -169,7 +169,8 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
     # Spark moves a condition to where a line is parsed, and would parse it again for each column that the condition
     # needs. It moves none below a column that is different each time.
     fence = "monotonically_increasing_id()" if engine is Engine.SPARK else "0"
-    checked = f"SELECT *, {fence} AS fence, {_what_is_wrong(shape)} AS bad FROM ({routed(engine, values, shape.prefix)}) routed"
+    known = routed(engine, values, shape.prefix)
+    checked = f"SELECT *, {fence} AS fence, {_what_is_wrong(shape)} AS bad FROM ({known}) routed"
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
     left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text, fence FROM ({checked}) checked"
