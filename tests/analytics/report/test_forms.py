@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rich.cells import cell_len
 from rich.console import Console
 
 from tests.analytics.report.sample import report_on
@@ -57,7 +58,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Report:
     for place, name in enumerate(HOSTILE):
         for step in range(60):
             log.not_found(place * 100 + step * 0.1, name, name, 1, ua=name, release=name)
-    return report_on([write_lines(tmp_path_factory.mktemp("hostile") / "log.jsonl", log.lines)])
+    return report_on([write_lines(tmp_path_factory.mktemp("hostile") / "log.jsonl", log.lines())])
 
 
 def printed(report: Report, width: int = text.WIDTH) -> str:
@@ -128,7 +129,7 @@ def test_the_terminal_s_width_is_kept(report: Report, hostile: Report, width: in
     """80 columns are enough; no line is longer, or ends in blanks."""
     for one in (report, hostile):
         lines = printed(one, width).splitlines()
-        assert max(map(len, lines)) <= width
+        assert max(map(cell_len, lines)) <= width
         assert [line for line in lines if line != line.rstrip()] == []
 
 
