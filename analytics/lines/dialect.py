@@ -41,6 +41,9 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
         " THEN try_cast({0} AS DOUBLE) END",
     ),
     "whole_part": ("try_cast(trunc({0}) AS BIGINT)", "try_cast({0} AS BIGINT)"),
+    # Spark's optimiser copies an expression to wherever its value is used, and runs it as often: a line would be parsed
+    # once for each of its fields. It leaves alone what could have another value each time.
+    "once": ("{0}", "CASE WHEN rand() >= 0 THEN {0} END"),
     "plain_end": ("rtrim({0}, chr(13) || chr(10))", "rtrim(chr(13), {0})"),
 }
 """Functions whose names or arguments differ."""

@@ -252,7 +252,7 @@ def json_values(engine: Engine, sources: Sequence[Source], raw: str) -> str:
         struct = _structure(sources, "{{{}}}", '"{}": {}', "[{}]", '"VARCHAR"').replace("'", "''")
         # To ask json_valid() first would be to read every line twice.
         read = f"try(json_transform(line, '{struct}'))"
-    made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
+    made = f"SELECT *, {call(engine, 'once', f'CASE WHEN NOT odd THEN {read} END')} AS x FROM {tests}"
     named = ", ".join(f"{_taken(engine, source)} AS s{place}" for place, source in enumerate(sources))
     return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
 

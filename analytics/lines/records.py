@@ -168,7 +168,7 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
     # Our own log says what each path means.
     known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(engine, values, shape.prefix)
-    checked = f"SELECT *, {_what_is_wrong(shape)} AS bad FROM ({known}) known"
+    checked = f"SELECT *, {call(engine, 'once', _what_is_wrong(shape))} AS bad FROM ({known}) known"
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
     left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
