@@ -166,15 +166,13 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
         window: first moment, and the first after the last, microseconds; lines of other times are left out.
     """
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
-    # Spark moves a condition to where a line is parsed, and would parse it again for each column that the condition
-    # needs. It moves none below a column that is different each time.
-    fence = "monotonically_increasing_id()" if engine is Engine.SPARK else "0"
-    known = routed(engine, values, shape.prefix)
-    checked = f"SELECT *, {fence} AS fence, {_what_is_wrong(shape)} AS bad FROM ({known}) routed"
+    # Our own log says what each path means.
+    known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(engine, values, shape.prefix)
+    checked = f"SELECT *, {call(engine, 'once', _what_is_wrong(shape))} AS bad FROM ({known}) known"
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
     left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
-    rows = f"SELECT {columns}, file, no, bad, {left} AS text, fence FROM ({checked}) checked"
-    wanted = ["fence >= 0", "(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
+    rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
+    wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window
     if start is not None:
         wanted.append(f"coalesce(ts_us >= {start:d}, true)")
