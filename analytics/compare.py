@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.analytics.report.figures import Comparison, RateRatio
+from tricklecast.analytics.report_old.figures import Comparison, RateRatio
 
 MAX_BLOCKS: Final = 30
 """Blocks per side; see above."""

@@ -18,7 +18,7 @@ from tricklecast.trickle.records import FIELD_NAMES, Kind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
 FIRST: Final = 20
 LAST: Final = 5

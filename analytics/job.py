@@ -26,7 +26,7 @@ from tricklecast.analytics.normalise import normalise
 from tricklecast.analytics.params import StormParams
 from tricklecast.analytics.progress import Stage, silent
 from tricklecast.analytics.query import planned
-from tricklecast.analytics.report.model import Episode, Report, episode_from
+from tricklecast.analytics.report_old.model import Episode, Report, episode_from
 from tricklecast.analytics.rhythm import tempos
 from tricklecast.analytics.rollup import events_of, roll_up
 from tricklecast.analytics.rotating import rotating_candidates

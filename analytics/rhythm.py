@@ -19,7 +19,7 @@ from tricklecast.analytics.durations import SECOND_US
 from tricklecast.analytics.fleet import Fleet
 from tricklecast.analytics.metrics.parts import literal_rows
 from tricklecast.analytics.own_time import at_once, least
-from tricklecast.analytics.report.figures import Rhythm
+from tricklecast.analytics.report_old.figures import Rhythm
 from tricklecast.analytics.rollup import SLOTS
 
 if TYPE_CHECKING:

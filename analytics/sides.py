@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from tricklecast.analytics.compare import MAX_BLOCKS, Block, Side, compare
 from tricklecast.analytics.durations import MINUTE_US
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.report.figures import Comparison
+from tricklecast.analytics.report_old.figures import Comparison
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tricklecast.analytics.report.model import Episode, Report
+    from tricklecast.analytics.report_old.model import Episode, Report
 
 
 MAX_STEPS: Final = 2_000

@@ -55,6 +55,7 @@ COMMANDS: Final = {
     ),
     "storms": Mount("tricklecast.analytics.command.cli", "storms", "Find retry storms in access logs."),
     "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
+    "incidents": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms, told as incidents."),
     "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
     "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
     "logs schema": Mount("tricklecast.analytics.logs.cli", "schema", "Print the schema of the access log."),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tricklecast.analytics.params import StormParams
 
-SCHEMA: Final = Path(__file__).parents[1] / "analytics" / "report" / "report.schema.json"
+SCHEMA: Final = Path(__file__).parents[1] / "analytics" / "report_old" / "report.schema.json"
 
 
 def report_tables() -> str:

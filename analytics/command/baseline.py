@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tricklecast.analytics.command.times import parse_time
+from tricklecast.analytics.cli.times import parse_time
 
 _REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from tricklecast.analytics.cli.times import parse_duration
 from tricklecast.analytics.command.baseline import parse_baseline
 from tricklecast.analytics.command.outputs import Outputs
 from tricklecast.analytics.command.params_file import load_params
 from tricklecast.analytics.command.request import FailOn, Request, checked_format, moment, now_us, spark_conf
-from tricklecast.analytics.command.times import parse_duration
 from tricklecast.analytics.inputs import Window
 from tricklecast.analytics.sources import Reading
 

@@ -10,15 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 from tricklecast.analytics.command.outputs import STDOUT, write_at_once
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.explain import GAP_BOUNDS_MS, Evidence, Line
-from tricklecast.analytics.report.evidence import OUTCOMES, RETRY_AFTER, blast_of, cost_of, evidence, rhythm_of, span_of
 from tricklecast.analytics.report.formats import counted, date_and_time
-from tricklecast.analytics.report.json_report import episode_dict
 from tricklecast.analytics.report.plain import as_text, plain, spelled
+from tricklecast.analytics.report_old.evidence import (
+    OUTCOMES,
+    RETRY_AFTER,
+    blast_of,
+    cost_of,
+    evidence,
+    rhythm_of,
+    span_of,
+)
+from tricklecast.analytics.report_old.json_report import episode_dict
 from tricklecast.analytics.verbatim import verbatim
 
 if TYPE_CHECKING:
     from tricklecast.analytics.params import StormParams
-    from tricklecast.analytics.report.model import Episode, Report
+    from tricklecast.analytics.report_old.model import Episode, Report
 
 VERSION: Final = 1
 """Of the JSON form."""

@@ -17,7 +17,7 @@ from tricklecast.analytics.errors import CannotWrite
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tricklecast.analytics.report.model import Report
+    from tricklecast.analytics.report_old.model import Report
 
 STDOUT: Final = "-"
 
@@ -81,7 +81,7 @@ class Outputs:
         Raises:
             CannotWrite: the folder cannot be written.
         """
-        from tricklecast.analytics.report.parquet import write_parquet
+        from tricklecast.analytics.report_old.parquet import write_parquet
 
         if self.parquet is None:
             return
@@ -162,19 +162,19 @@ def _swap(new: Path, folder: Path) -> None:
 
 
 def _html(report: Report) -> str:
-    from tricklecast.analytics.report.html import as_html
+    from tricklecast.analytics.report_old.html import as_html
 
     return as_html(report)
 
 
 def _json(report: Report) -> str:
-    from tricklecast.analytics.report.json_report import as_json
+    from tricklecast.analytics.report_old.json_report import as_json
 
     return as_json(report)
 
 
 def _prometheus(report: Report) -> str:
-    from tricklecast.analytics.report.prometheus import as_prometheus
+    from tricklecast.analytics.report_old.prometheus import as_prometheus
 
     return as_prometheus(report)
 

@@ -19,7 +19,7 @@ from tricklecast.analytics.inputs import ALWAYS, LogFiles
 from tricklecast.analytics.job import Counted, counted, report_on, rolled_up
 from tricklecast.analytics.normalise import normalise
 from tricklecast.analytics.progress import silent
-from tricklecast.analytics.report.model import Report
+from tricklecast.analytics.report_old.model import Report
 from tricklecast.analytics.rollup import roll_up
 from tricklecast.analytics.sources import Reading, notes_on, read_logs, recognise
 from tricklecast.analytics.spark import interpreted
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tricklecast.analytics.progress import Stage
-    from tricklecast.analytics.report.figures import Comparison
+    from tricklecast.analytics.report_old.figures import Comparison
 
 
 def report_on_logs(

@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from tricklecast.analytics.cli.times import parse_time
 from tricklecast.analytics.command.baseline import Baseline
 from tricklecast.analytics.command.outputs import Outputs
-from tricklecast.analytics.command.times import parse_time
 from tricklecast.analytics.params import StormParams
 from tricklecast.analytics.sources import Reading
 

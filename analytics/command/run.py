@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tricklecast.analytics.cli.interrupts import interruptible
 from tricklecast.analytics.command.baseline import Kind
-from tricklecast.analytics.command.interrupts import interruptible
 from tricklecast.analytics.command.request import FailOn, Request, described
 from tricklecast.analytics.errors import AnalyticsError, BadInput, CannotWrite
 from tricklecast.analytics.inputs import ALWAYS, LogFiles, find_logs
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tricklecast.analytics.incremental.update import State
     from tricklecast.analytics.progress import Stage
-    from tricklecast.analytics.report.model import Report
+    from tricklecast.analytics.report_old.model import Report
 
 
 def run(request: Request) -> None:
@@ -120,7 +120,7 @@ def _shown(report: Report, request: Request) -> Report:
 def _print(report: Report) -> None:
     from rich.console import Console
 
-    from tricklecast.analytics.report.terminal import PLAIN_WIDTH, print_report
+    from tricklecast.analytics.report_old.terminal import PLAIN_WIDTH, print_report
 
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     try:

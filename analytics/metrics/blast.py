@@ -17,14 +17,14 @@ from tricklecast.analytics.answers import among
 from tricklecast.analytics.durations import MINUTE_US, micros
 from tricklecast.analytics.metrics.parts import literal_rows
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import Blast
+from tricklecast.analytics.report_old.figures import Blast
 from tricklecast.analytics.rollup import WAIT_CLASS_BITS, WAIT_CLASSES_US, WAITED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tricklecast.analytics.metrics.parts import Row
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
 MAX_MINUTES: Final = 60
 SKETCH_BITS: Final = 10

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from tricklecast.analytics.answers import GRAINS, Answer
 from tricklecast.analytics.durations import micros
-from tricklecast.analytics.report.figures import ClockStep
+from tricklecast.analytics.report_old.figures import ClockStep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

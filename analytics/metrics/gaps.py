@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from tricklecast.analytics.durations import MINUTE_US, micros
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import LogGap
+from tricklecast.analytics.report_old.figures import LogGap
 from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tricklecast.analytics.metrics.parts import collect_parts, persisted
 from tricklecast.analytics.metrics.shares import offenders, shares
 from tricklecast.analytics.metrics.success import success
 from tricklecast.analytics.metrics.wanted import judged
-from tricklecast.analytics.report.figures import (
+from tricklecast.analytics.report_old.figures import (
     BudgetBreak,
     NodeMinute,
     Offender,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tricklecast.analytics.metrics.parts import Row
     from tricklecast.analytics.metrics.totals import Overview
     from tricklecast.analytics.params import StormParams
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
     Parts = dict[str, list[Row]]
 
@@ -46,7 +46,7 @@ _OF_EPISODES: Final = ("arrivals", "served", "waits", "networks")
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a report says besides what was found; the attributes are those of
-    :class:`analytics.report.model.Report`.
+    :class:`analytics.report_old.model.Report`.
 
     ``episodes`` are those that were given, with ``sparkline``, ``outcome`` and ``blast`` filled in. ``quality`` lacks
     what only the reader of the files knows: damaged files and duplicates.

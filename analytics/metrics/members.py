@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tricklecast.analytics.metrics.parts import Row
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
 MAX_NAMES: Final = 20_000
 """Clients that are looked for, over all episodes; the others' episodes are looked for by their worst client alone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tricklecast.analytics.report.figures import BudgetBreak, NodeMinute
+from tricklecast.analytics.report_old.figures import BudgetBreak, NodeMinute
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

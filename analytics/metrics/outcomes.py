@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tricklecast.analytics.metrics.parts import Row
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
 MOST: Final = 0.5
 """An episode of many clients recovered if this share of those that were found again did."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tricklecast.analytics.report.figures import Offender, Share
+from tricklecast.analytics.report_old.figures import Offender, Share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

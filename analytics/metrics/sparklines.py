@@ -10,14 +10,14 @@ from pyspark.sql import functions as F
 from tricklecast.analytics.answers import GRAINS, REPEATABLE, Answer
 from tricklecast.analytics.durations import SECOND_US
 from tricklecast.analytics.metrics.timeline import whole
-from tricklecast.analytics.report.figures import Sparkline
+from tricklecast.analytics.report_old.figures import Sparkline
 from tricklecast.analytics.rollup import SLOTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tricklecast.analytics.metrics.parts import Row
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
 MAX_STEPS: Final = 600
 QUARTERS: Final = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tricklecast.analytics.report.figures import Success
+from tricklecast.analytics.report_old.figures import Success
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

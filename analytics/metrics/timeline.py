@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from tricklecast.analytics.answers import Answer
 from tricklecast.analytics.durations import DAY_US, SECOND_US
-from tricklecast.analytics.report.figures import Marker, Sparkline, Timeline
+from tricklecast.analytics.report_old.figures import Marker, Sparkline, Timeline
 from tricklecast.analytics.triggers import SERVER_EVENTS
 
 if TYPE_CHECKING:

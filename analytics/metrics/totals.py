@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tricklecast.analytics.answers import FAILURES, Answer, among
 from tricklecast.analytics.duplicates import Traces, traces
 from tricklecast.analytics.durations import DAY_US, SECOND_US
-from tricklecast.analytics.report.figures import Quality, Totals
+from tricklecast.analytics.report_old.figures import Quality, Totals
 from tricklecast.analytics.schema import EXPECTED
 from tricklecast.trickle.records import Event
 
@@ -36,7 +36,7 @@ class Overview:
 
     Attributes:
         by_answer: requests by kind of answer.
-        lines, unparsable, events, dropped, anonymous: as of :class:`analytics.report.figures.Quality`.
+        lines, unparsable, events, dropped, anonymous: as of :class:`analytics.report_old.figures.Quality`.
         bytes_in, bytes_out, handler_us: sums over all requests.
         first_us, last_us: the first and the last arrival or event; ``None`` in an empty log.
         from_us, to_us: the same without lines that are a month away from all others; far: how many those are.

@@ -1,1 +1,1 @@
-"""What was found, for people (``terminal``) and for programs (``json_report``), from one ``model``."""
+"""What an SRE is told: incidents and figures as values, and the forms in which they are shown."""

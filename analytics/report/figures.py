@@ -1,278 +1,196 @@
-"""The figures of a report besides its episodes, as values: plain, frozen, without Spark.
-
-Times are microseconds since the epoch, UTC. *Wanted* requests are those that would have been enough; the others are
-*repeats*. Amplification is requests per wanted request: 1 in a healthy system.
-"""
+"""Figures of a report: ``figures.sql``, and its rows as values."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
 
-from tricklecast.analytics.report.quality import ClockStep as ClockStep
-from tricklecast.analytics.report.quality import LogGap as LogGap
-from tricklecast.analytics.report.quality import Quality as Quality
+from tricklecast.analytics.report.formats import counted, date_and_time, percent, size, span, times
+from tricklecast.analytics.report.model import Curve, Figures, Marker, Offender, Rate, Tile, Timeline, WorstMinute
+from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.report.words import product
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The traffic of the whole log.
+BUSY: Final = 1000
+"""Requests in a minute from which on its amplification says something."""
 
-    Attributes:
-        requests: exchanges.
-        repeats: those that would not have been needed (:mod:`analytics.metrics.wanted` says which).
-        by_answer: requests by kind of answer.
-        bytes_in, bytes_out: body bytes.
-        handler_s: time in which requests were being handled, waits included, seconds.
-        first_us, last_us: the first and the last arrival or event; ``None`` in an empty log.
-        nodes: servers that wrote the log.
-    """
+MAX_STEPS: Final = 480
+"""Of the timeline."""
 
-    requests: int
-    repeats: int
-    by_answer: dict[str, int]
-    bytes_in: int
-    bytes_out: int
-    handler_s: float
-    first_us: int | None
-    last_us: int | None
-    nodes: int
+MAX_POINTS: Final = 120
+"""Of an incident's curve."""
 
-    @property
-    def wanted(self) -> int:
-        """Requests that would have been enough: all without the repeats."""
-        return self.requests - self.repeats
+MAX_EVENTS: Final = 200
 
-    @property
-    def amplification(self) -> float:
-        """Requests per wanted request."""
-        return amplification(self.requests, self.repeats)
+_MINUTE: Final = 60_000_000
+_EXCHANGES: Final = "answer NOT IN ('event', 'unparsable', 'future')"
 
 
-def amplification(requests: int, repeats: int) -> float:
-    """Requests per wanted request: 1 in a healthy system and without traffic; all of them if none was wanted."""
-    wanted = requests - repeats
-    return requests / wanted if wanted > 0 else float(requests or 1)
+def prepare(connection: DuckDBPyConnection) -> None:
+    """Makes the tables of ``figures.sql`` on a connection on which the rules have run."""
+    connection.execute(files(__package__).joinpath("figures.sql").read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The traffic of one channel, release, node or network.
-
-    Attributes:
-        name: whose traffic; ``None`` if the log does not say.
-        requests, repeats: exchanges, and those of them that would not have been needed.
-        bytes_out: body bytes sent; wasted_bytes: body bytes moved for repeats, in either direction, about.
-        clients: distinct clients in those answers that the report tells apart by client, about.
-    """
-
-    name: str | None
-    requests: int
-    repeats: int
-    bytes_out: int
-    wasted_bytes: int
-    clients: int
-
-    @property
-    def amplification(self) -> float:
-        """Requests per wanted request."""
-        return amplification(self.requests, self.repeats)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeMinute:
-    """One server in one minute.
-
-    Attributes:
-        node: the server; minute_us: when the minute began.
-        requests, repeats: as of :class:`Share`.
-    """
-
-    node: str | None
-    minute_us: int
-    requests: int
-    repeats: int
-
-    @property
-    def amplification(self) -> float:
-        """Requests per wanted request."""
-        return amplification(self.requests, self.repeats)
+def figures(connection: DuckDBPyConnection) -> Figures:
+    """What it cost."""
+    total = _rows(connection, "SELECT * FROM figure_totals")[0]
+    seen = _rows(
+        connection, f"SELECT min(first_us) AS since, max(last_us) AS until FROM quality WHERE {_EXCHANGES} AND n > 0"
+    )[0]
+    worst = _rows(
+        connection,
+        f"SELECT * FROM figure_minutes WHERE n >= {BUSY} ORDER BY amplification DESC, n DESC, minute_us, node LIMIT 1",
+    )
+    return Figures(
+        requests=total["requests"],
+        failures=total["failures"],
+        in_incidents=total["in_incidents"],
+        wasted_requests=total["wasted"],
+        wasted_bytes=total["wasted_bytes"],
+        wasted_handler_s=round(total["wasted_s"], 6),
+        amplification=round(max(1, total["requests"]) / max(1, total["requests"] - total["wasted"]), 6),
+        retry_ratio=round(total["wasted"] / max(1, total["requests"]), 6),
+        worst_minute=WorstMinute(
+            worst[0]["node"], worst[0]["minute_us"], worst[0]["n"], round(worst[0]["amplification"], 6)
+        )
+        if worst
+        else None,
+        offenders=tuple(
+            Offender(
+                row["kind"], row["name"], product(row["release"], row["ua"]), row["n"], round(row["share"] or 0.0, 6)
+            )
+            for row in _rows(connection, "SELECT * FROM figure_offenders")
+        ),
+        nodes=tuple(total["nodes"] or ()),
+        since_us=seen["since"],
+        until_us=seen["until"],
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Success:
-    """How well requests ended.
-
-    Attributes:
-        first_try, eventual: share of the wanted requests that succeeded at once, and in the end, 0 to 1; 1 without any.
-        retry_ratio: repeats per wanted request.
-        goodput: share of the body bytes, of either direction, that were moved for wanted requests; 1 without any.
-        wasted_requests, wasted_bytes, wasted_handler_s: what the repeats cost: requests, body bytes, seconds.
-    """
-
-    first_try: float
-    eventual: float
-    retry_ratio: float
-    goodput: float
-    wasted_requests: int
-    wasted_bytes: int
-    wasted_handler_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Offender:
-    """Somebody whose requests were repeats, in an order from the worst (Pareto).
-
-    Attributes:
-        name: the client, release or network (an IPv4 /24, an IPv6 /48); ``None`` if the log does not say.
-        repeats: requests too many; share: of all repeats; cumulative: the same with those of all worse ones, 0 to 1.
-        episodes: how many episodes it is named in.
-    """
-
-    name: str | None
-    repeats: int
-    share: float
-    cumulative: float
-    episodes: int
+def timeline(connection: DuckDBPyConnection) -> Timeline | None:
+    """All traffic over time; ``None`` without any."""
+    first, last = connection.execute("SELECT min(minute_us), max(minute_us) FROM figure_minutes").fetchall()[0]
+    if first is None:
+        return None
+    minutes = (last - first) // _MINUTE + 1
+    step = _MINUTE * -(-minutes // MAX_STEPS)
+    rows = connection.execute(
+        f"""SELECT (minute_us - {first}) // {step}, CAST(sum(n) AS BIGINT), CAST(sum(failed) AS BIGINT),
+            CAST(round(sum(in_incidents)) AS BIGINT) FROM figure_minutes GROUP BY ALL"""
+    ).fetchall()
+    columns = [[0] * ((last - first) // step + 1) for _ in range(3)]
+    for place, *counts in rows:
+        for column, count in zip(columns, counts, strict=True):
+            column[place] = count
+    requests, failures, stormy = (tuple(column) for column in columns)
+    return Timeline(first, step, requests, failures, stormy, _events(connection))
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetBreak:
-    """A minute in which retries exceeded their budget (docs: retry storms, budgets).
-
-    Attributes:
-        scope: ``client`` (more than 10 % of its requests) or ``node`` (more than 20 % and 10/s).
-        name: of the client or node; minute_us: when the minute began.
-        requests, retries: in this minute.
-    """
-
-    scope: str
-    name: str | None
-    minute_us: int
-    requests: int
-    retries: int
-
-    @property
-    def ratio(self) -> float:
-        """Retries per request, 0 to 1."""
-        return self.retries / self.requests if self.requests else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Blast:
-    """What an episode did to the healthy: clients of the same node that are in no episode.
-
-    Attributes:
-        healthy_clients: how many there were meanwhile.
-        p95_wait_ms, p95_before_ms: 95th percentile of their waits for the first byte, during the episode and in as
-            long a time before it (at least a minute); milliseconds; ``None`` if nobody was there.
-    """
-
-    healthy_clients: int
-    p95_wait_ms: float | None
-    p95_before_ms: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """How many times longer they waited; ``None`` where that cannot be told."""
-        return self.p95_wait_ms / self.p95_before_ms if self.p95_wait_ms and self.p95_before_ms else None
+def curves(connection: DuckDBPyConnection) -> dict[int, Curve]:
+    """The requests of each incident over time, by its key in the tables of the rules."""
+    spans = {
+        row[0]: (row[1], -(-((row[2] - row[1]) // 1_000_000 + 1) // MAX_POINTS) * 1_000_000)
+        for row in connection.execute(
+            "SELECT incident, min(second_us), max(second_us) FROM figure_seconds GROUP BY incident"
+        ).fetchall()
+    }
+    counts = connection.execute(
+        f"""WITH spans AS (
+            SELECT incident, min(second_us) AS start_us,
+                ((max(second_us) - min(second_us)) // 1000000 + {MAX_POINTS}) // {MAX_POINTS} * 1000000 AS step_us
+            FROM figure_seconds GROUP BY incident
+        )
+        SELECT incident, (second_us - start_us) // step_us AS place, CAST(round(sum(n)) AS BIGINT) AS n
+        FROM figure_seconds JOIN spans USING (incident) GROUP BY incident, place ORDER BY incident, place"""
+    ).fetchall()
+    found: dict[int, list[int]] = {}
+    for incident, place, count in counts:
+        column = found.setdefault(incident, [])
+        column += [0] * (place - len(column))
+        column.append(count)
+    return {incident: Curve(*spans[incident], tuple(column)) for incident, column in found.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Rhythm:
-    """The pauses between an episode's requests, of its busiest client.
-
-    Attributes:
-        gaps: how many pauses were measured.
-        median_ms: the median pause, milliseconds.
-        cv: their coefficient of variation (standard deviation / mean), after growth was taken out.
-        growth: how many times longer each pause is than the one before it, typically; 1 for a fixed pace.
-    """
-
-    gaps: int
-    median_ms: float
-    cv: float
-    growth: float
+def gaps(connection: DuckDBPyConnection) -> list[str]:
+    """Holes in a busy server's log, one sentence each."""
+    return [
+        f"The log of {plain(row['node'])} has no lines from {date_and_time(row['from_us'])} to"
+        f" {date_and_time(row['until_us'])} UTC, though the server was busy before and after."
+        for row in _rows(connection, "SELECT * FROM figure_gaps")
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Sparkline:
-    """An episode's requests over time.
-
-    Attributes:
-        start_us: when the first step begins; step_us: their width: one second, or as much as fits it into 600 steps.
-        counts: requests per step.
-    """
-
-    start_us: int
-    step_us: int
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """A lifecycle event, to be drawn into the timeline.
-
-    Attributes:
-        ts_us: when; event: what; node, channel: where, ``None`` if it does not apply.
-    """
-
-    ts_us: int
-    event: str
-    node: str | None
-    channel: str | None
+def tiles(found: Figures) -> tuple[Tile, ...]:
+    """The figures that a report leads with."""
+    worst = found.worst_minute
+    at = f"{plain(worst.node)}, {date_and_time(worst.minute_us)[:16]} UTC" if worst else ""
+    return (
+        Tile("Requests", f"{found.requests:,}", f"{percent(found.failures / max(1, found.requests))} failed"),
+        Tile(
+            "Amplification",
+            times(found.amplification),
+            f"requests per wanted request; {percent(found.retry_ratio)} were repeats",
+        ),
+        Tile(
+            "Wasted",
+            counted(found.wasted_requests, "request"),
+            f"{size(found.wasted_bytes)}, {span(found.wasted_handler_s)} of handling",
+        ),
+        Tile(
+            "Worst minute",
+            times(worst.amplification) if worst else "\N{EN DASH}",
+            f"{at}, {worst.requests:,} requests" if worst else f"no server had {BUSY:,} requests in a minute",
+        ),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The traffic over time, in steps of equal width, without gaps.
+def compare(here: Figures, incidents: int, before: Figures, incidents_before: int) -> tuple[Rate, ...]:
+    """Rates of two logs."""
 
-    Attributes:
-        start_us: when the first step begins; step_us: their width.
-        requests, failures, hits: per step: all exchanges; refusals (:data:`~analytics.answers.FAILURES`);
-            requests that a storm counts.
-        markers: lifecycle events, in order, at most ``max_markers`` of them (server events first).
-        n_markers: how many there were.
-    """
+    def hours(one: Figures) -> float:
+        return max(1.0, ((one.until_us or 0) - (one.since_us or 0)) / 3.6e9)
 
-    start_us: int
-    step_us: int
-    requests: tuple[int, ...]
-    failures: tuple[int, ...]
-    hits: tuple[int, ...]
-    markers: tuple[Marker, ...]
-    n_markers: int
-
-
-@dataclass(frozen=True, slots=True)
-class RateRatio:
-    """One figure, before and after.
-
-    Attributes:
-        name: what is counted, ``all repeats`` or a class of storm.
-        before, after: how often; before_of, after_of: in how many requests.
-        ratio: rate after / rate before; lo, hi: its 95 % confidence interval; ``None`` where it is undefined.
-    """
-
-    name: str
-    before: int
-    before_of: int
-    after: int
-    after_of: int
-    ratio: float | None
-    lo: float | None
-    hi: float | None
+    return (
+        _rate(
+            "requests in incidents per 1,000 requests",
+            1000 * here.in_incidents / max(1, here.requests),
+            1000 * before.in_incidents / max(1, before.requests),
+        ),
+        _rate(
+            "failures per 1,000 requests",
+            1000 * here.failures / max(1, here.requests),
+            1000 * before.failures / max(1, before.requests),
+        ),
+        _rate("incidents per hour", incidents / hours(here), incidents_before / hours(before)),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Before and after a release or a date, or against another folder's logs.
+def _rate(name: str, here: float, before: float) -> Rate:
+    ratio = round(here / before, 6) if before else None
+    told = f"ratio {times(ratio)}" if ratio is not None else "no ratio: there were none before"
+    return Rate(
+        name, round(here, 6), round(before, 6), ratio, f"{name}: {before:,.2f} before, {here:,.2f} here; {told}"
+    )
 
-    Attributes:
-        by: ``release``, ``date`` or ``logs``; before, after: names of the two sides.
-        ratios: the worst change first.
-    """
 
-    by: str
-    before: str
-    after: str
-    ratios: tuple[RateRatio, ...]
+def _events(connection: DuckDBPyConnection) -> tuple[Marker, ...]:
+    """What set incidents off and the servers' own events, the rarest kinds first where there are too many."""
+    rows = _rows(
+        connection,
+        f"""SELECT DISTINCT ts_us, event, node, channel FROM (
+            SELECT h.*, event NOT IN ('channel_create', 'channel_end') AS of_server,
+                (event, ts_us) IN (SELECT (trigger, trigger_us) FROM incidents WHERE trigger IS NOT NULL) AS triggers
+            FROM happened h
+            WHERE of_server OR triggers
+            ORDER BY triggers DESC, ts_us LIMIT {MAX_EVENTS}
+        ) ORDER BY ts_us, event, node, channel""",
+    )
+    return tuple(Marker(row["ts_us"], row["event"], row["node"], row["channel"]) for row in rows)
+
+
+def _rows(connection: DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
+    answer = connection.execute(sql)
+    names = [column[0] for column in answer.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]

@@ -90,3 +90,14 @@ def times(ratio: float) -> str:
 def counted(count: int, noun: str) -> str:
     """``1 client``, ``12 clients``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def span(seconds: float) -> str:
+    """A length of time in two or three digits: ``350 ms``, ``4.2 s``, ``18 s``, ``3.2 min``, ``12 h``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    for length, unit in ((1, "s"), (60, "min"), (3600, "h")):
+        amount = seconds / length
+        if amount < 120 or unit == "h":
+            break
+    return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:,.0f} {unit}"

@@ -1,190 +1,295 @@
-"""The report as values: plain, frozen, without Spark."""
+"""The report as values: frozen, plain, the same for every form. The JSON Schema is generated from these classes.
+
+Numbers are for programs, and texts for people: a text has been made of the numbers beside it once, in
+:mod:`analytics.report.words`, so that terminal, page and JSON say the same. Names in texts are safe to show; names in
+fields of their own are as the log has them.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from tricklecast.analytics.causes import Cause, likely_cause
-from tricklecast.analytics.classes import StormClass
-from tricklecast.analytics.episodes import Severity
-from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import (
-    Blast,
-    BudgetBreak,
-    Comparison,
-    NodeMinute,
-    Offender,
-    Quality,
-    Rhythm,
-    Share,
-    Sparkline,
-    Success,
-    Timeline,
-    Totals,
-)
-from tricklecast.analytics.rhythm import Tempo
+from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Impact, Phase, Severity
+from tricklecast.analytics.rules.params import Params
 
-EARLY: Final = 0.5
-"""Coming back after less than this share of ``Retry-After``, on average, is ignoring it."""
+VERSION: Final = 3
+"""Of the document: raised when a field changes its meaning or goes away; new fields do not raise it."""
+
+MAX_NAMES: Final = 100
+"""Clients and channels that are listed of one incident."""
+
+SEVERITIES: Final = (Severity.CRITICAL, Severity.WARN, Severity.MINOR)
+"""The worst first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One storm.
+class Words:
+    """What is said about one incident.
 
     Attributes:
-        id: the same for the same storm in the same log, whatever else is in it.
-        start_us, end_us: arrivals of its first and last request, microseconds since the epoch.
-        n: its requests; hits: those of them that were too many for any healthy client.
-        clients, channels: the worst names; n_clients, n_channels: how many there are.
-        node, release: the server, and the client's product/version; ``None`` if unknown or more than one.
-        seq_lo, seq_hi: the range of seqs it was about; ``None`` if no seq is known.
-        head: the channel's head at its end; ``None`` if the log does not say.
-        trigger, trigger_us: the event that it followed, and when that was; ``None`` if there is none in the log.
-        peak_rps: hits in its worst second, or a usual one of its own time, per second.
-        backoff: the rhythm: ``hot_loop``, ``fixed``, ``fixed_jitter``, ``exponential``, ``exponential_jitter``,
-            ``irregular``; ``None`` where it cannot be told.
-        rhythm: the pauses that it was told from; ``None`` where it cannot be told.
-        retry_after: whether the client came back no sooner than told: ``honoured``, ``ignored``; ``None`` if not told.
-        outcome: ``recovered`` (its clients were served afterwards), ``gave_up`` (they were not), ``ongoing`` (the log
-            ends first).
-        bytes_out, handler_s: what it cost the server: body bytes sent, seconds spent handling.
-        sparkline: its requests over time. blast: what it did to the healthy. ``None`` where it was not computed.
-        why: likely cause and advice.
+        who: the clients. fault: the side that should change.
+        happened: one sentence: who, what, how many, how fast.
+        when: since when, for how long, where, after what. phases: kinds of answers in the order of time.
+        root: what it began with. impact: what it cost. confidence: how sure the class is, and why not more.
+        cause, fix: why, and what to do.
     """
 
+    who: str
+    fault: str
+    happened: str
+    when: str
+    phases: str
+    root: str
+    impact: str
+    confidence: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of an incident.
+
+    Attributes:
+        text: as it stands in the file; of a file that cannot be read twice, the record that was understood.
+        file, no: where; the line's number from 1; ``None`` where it is not known.
+    """
+
+    text: str
+    file: str | None = None
+    no: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Requests over time: how many in each step.
+
+    Attributes:
+        start_us: of the first step; microseconds since the epoch. step_us: a step's length.
+    """
+
+    start_us: int
+    step_us: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One incident.
+
+    Attributes:
+        number: its place in this report. id: the same for the same lines in every report and in the live watch.
+        storm: the class of its root. instead: another class that it may be, where the log's format cannot tell.
+        clients, channels: the busiest first, at most 100; n_clients, n_channels: how many there are.
+        named: whether the clients are keys of clients, not networks.
+        seq_lo, seq_hi: range of the segments that were asked for.
+        n: requests. peak_rps, mean_rps: requests per second of all clients together.
+        since_us, until_us: first and last arrival, microseconds since the epoch. ongoing: whether the log ends with it.
+        trigger, trigger_us: the event that set it off. ended_us: when the channel ended in its course.
+        curve: its requests over time. lines: some of them, as they stand in the log.
+    """
+
+    number: int
     id: str
     storm: StormClass
+    instead: StormClass | None
     severity: Severity
-    start_us: int
-    end_us: int
-    n: int
-    hits: int
+    confidence: Confidence
+    words: Words
     clients: tuple[str, ...]
     n_clients: int
+    named: bool
+    release: str | None
+    ua: str | None
     channels: tuple[str, ...]
     n_channels: int
-    node: str | None
-    release: str | None
     seq_lo: int | None
     seq_hi: int | None
-    head: int | None
+    nodes: tuple[str, ...]
+    n: int
+    peak_rps: float
+    mean_rps: float
+    since_us: int
+    until_us: int
+    ongoing: bool
     trigger: str | None
     trigger_us: int | None
-    peak_rps: float
-    backoff: str | None
-    retry_after: str | None
-    bytes_out: int
-    handler_s: float
-    why: Cause
-    rhythm: Rhythm | None = None
-    outcome: str | None = None
-    sparkline: Sparkline | None = None
-    blast: Blast | None = None
+    ended_us: int | None
+    phases: tuple[Phase, ...]
+    impact: Impact
+    curve: Curve
+    lines: tuple[LogLine, ...]
 
-    @property
-    def duration_s(self) -> float:
-        """From the first to the last request, seconds."""
-        return (self.end_us - self.start_us) / 1e6
 
-    @property
-    def outlived_trigger_s(self) -> float | None:
-        """How long after its trigger the last request came, seconds; negative if the trigger came last."""
-        return None if self.trigger_us is None else (self.end_us - self.trigger_us) / 1e6
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the report comes to.
+
+    Attributes:
+        severity: of the worst incident; ``None`` without one.
+        headline: how many incidents there are. sentence: the worst one; without any, what was examined.
+        do_first: what helps against the worst one; ``None`` without one.
+    """
+
+    severity: Severity | None
+    headline: str
+    sentence: str
+    do_first: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure as people read it: its name, its value, and what it is made of."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A lifecycle event of a server or a channel."""
+
+    ts_us: int
+    event: str
+    node: str | None
+    channel: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All traffic over time.
+
+    Attributes:
+        start_us: of the first step, microseconds since the epoch. step_us: a step's length, whole minutes.
+        requests, failures, in_incidents: how many in each step. events: what set incidents off, and the servers' own.
+    """
+
+    start_us: int
+    step_us: int
+    requests: tuple[int, ...]
+    failures: tuple[int, ...]
+    in_incidents: tuple[int, ...]
+    events: tuple[Marker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorstMinute:
+    """The minute of a server, with 1,000 requests or more, in which the most requests were sent per wanted one."""
+
+    node: str
+    minute_us: int
+    requests: int
+    amplification: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """Who sent the requests of the incidents.
+
+    Attributes:
+        kind: what the name names. about: for a client its product and version.
+        requests: in incidents; those of a crowd are divided evenly among its clients. share: of all of these, 0 to 1.
+    """
+
+    kind: Literal["client", "release", "network"]
+    name: str
+    about: str | None
+    requests: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What it cost.
+
+    Attributes:
+        requests: all. failures: those that were answered with a no. in_incidents: those that belong to an incident.
+        wasted_requests: of these, all that a client sent after the first one for the same thing; wasted_bytes: their
+            bodies; wasted_handler_s: seconds of handling them.
+        amplification: requests per wanted (not wasted) request. retry_ratio: wasted requests per request, 0 to 1.
+        since_us, until_us: first and last arrival in the log, microseconds since the epoch.
+    """
+
+    requests: int
+    failures: int
+    in_incidents: int
+    wasted_requests: int
+    wasted_bytes: int
+    wasted_handler_s: float
+    amplification: float
+    retry_ratio: float
+    worst_minute: WorstMinute | None
+    offenders: tuple[Offender, ...]
+    nodes: tuple[str, ...]
+    since_us: int | None
+    until_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """How far the log can be trusted.
+
+    Attributes:
+        lines: all. unreadable: those that are no record. future: with a clock that is ahead; no rule judges them.
+        unrouted: requests whose path is no channel's. duplicates: left out, since the inputs overlap.
+        events: lifecycle events. formats: that the files have. samples: some unreadable lines.
+        caveats: what the reader should know, one sentence each.
+    """
+
+    lines: int
+    unreadable: int
+    future: int
+    unrouted: int
+    duplicates: int
+    events: int
+    formats: tuple[str, ...]
+    samples: tuple[LogLine, ...]
+    caveats: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One rate, here and in the baseline.
+
+    Attributes:
+        name: what per what. here, before: its values. ratio: the first by the second; ``None`` if that is 0.
+        words: all of it as a sentence.
+    """
+
+    name: str
+    here: float
+    before: float
+    ratio: float | None
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run found.
+    """All of it. ``report`` and ``version`` say what kind of document it is."""
 
-    Attributes:
-        inputs: the files that were read.
-        totals, success: the traffic as a whole, and how well it went.
-        quality: how far the log can be trusted.
-        episodes: the worst storms, the worst first; n_episodes: how many there are.
-        worst_minute: the node and minute with the highest amplification, of those with at least
-            ``params.busy_minute`` requests; ``None`` without any.
-        by_node, by_channel, by_release: where the traffic was wasted, the worst first.
-        offending_clients, offending_releases, offending_networks: who wasted it (Pareto), the worst first.
-        budget_breaks: minutes in which retries exceeded their budget, the worst first; n_budget_breaks: how many.
-        timeline: the traffic over time; ``None`` for an empty log.
-        comparison: before and after; ``None`` if no baseline was asked for.
-        params: what counted as a storm.
-    """
-
+    report: Literal["tricklecast storms"]
+    version: int
+    engine: Literal["embedded", "spark"]
     inputs: tuple[str, ...]
-    totals: Totals
+    verdict: Verdict
+    tiles: tuple[Tile, ...]
+    incidents: tuple[Entry, ...]
+    timeline: Timeline | None
+    figures: Figures
     quality: Quality
-    episodes: tuple[Episode, ...]
-    n_episodes: int
-    params: StormParams
-    success: Success | None = None
-    worst_minute: NodeMinute | None = None
-    by_node: tuple[Share, ...] = ()
-    by_channel: tuple[Share, ...] = ()
-    by_release: tuple[Share, ...] = ()
-    offending_clients: tuple[Offender, ...] = ()
-    offending_releases: tuple[Offender, ...] = ()
-    offending_networks: tuple[Offender, ...] = ()
-    budget_breaks: tuple[BudgetBreak, ...] = ()
-    n_budget_breaks: int = 0
-    timeline: Timeline | None = None
-    comparison: Comparison | None = None
+    baseline: tuple[Rate, ...]
+    params: Params
 
-    def has(self, severity: str) -> bool:
-        """Whether there is a storm at least so bad."""
-        rank = list(Severity).index
-        return any(rank(episode.severity) >= rank(Severity(severity)) for episode in self.episodes)
+    def fails(self, severity: Severity) -> bool:
+        """Whether there is an incident of this severity or a worse one."""
+        return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(severity) for one in self.incidents)
 
 
-def episode_from(row: Mapping[str, Any], pace: Tempo) -> Episode:
-    """A row with the columns of :data:`analytics.episodes.EPISODE`, and its pace, as an
-    :class:`Episode`."""
-    storm = StormClass(row["class"])
-    clients, channels = tuple(row["clients"]), tuple(row["channels"])
-    retry_after = _retry_after(row["retry_after_ms"], pace.gap_ms)
-    return Episode(
-        id=identity(storm, row["node"], row["release"], *clients[:1], *channels[:1], row["first_us"]),
-        storm=storm,
-        severity=Severity(row["severity"]),
-        start_us=row["first_us"],
-        end_us=row["last_us"],
-        n=row["n"],
-        hits=row["hits"],
-        clients=clients,
-        n_clients=row["n_clients"],
-        channels=channels,
-        n_channels=row["n_channels"],
-        node=row["node"],
-        release=row["release"],
-        seq_lo=row["seq_lo"],
-        seq_hi=row["seq_hi"],
-        head=row["head_hi"],
-        trigger=row["trigger"],
-        trigger_us=row["trigger_us"],
-        peak_rps=round(row["peak_rps"], 3),
-        backoff=pace.backoff,
-        rhythm=pace.rhythm,
-        retry_after=retry_after,
-        bytes_out=row["bytes_out"] or 0,
-        handler_s=(row["dur_us"] or 0) / 1e6,
-        why=likely_cause(storm, row["trigger"], passed=_passed(row["seq_hi"], row["head_hi"]), retry_after=retry_after),
-    )
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a report."""
+    import msgspec
 
-
-def _passed(seq: int | None, head: int | None) -> bool:
-    return seq is not None and head is not None and head > seq
-
-
-def _retry_after(told_ms: int | None, gap_ms: float | None) -> str | None:
-    if not told_ms or gap_ms is None:
-        return None
-    return "ignored" if gap_ms < EARLY * told_ms else "honoured"
-
-
-def identity(*parts: object) -> str:
-    """What an episode is called: made of its class, node, release, first client and channel, and beginning."""
-    return hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()[:12]
+    return msgspec.json.schema(Report)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.analytics.command.interrupts import interruptible
+from tricklecast.analytics.cli.interrupts import interruptible
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.simulate.catalogue import Set
 from tricklecast.analytics.simulate.formats import FormatName

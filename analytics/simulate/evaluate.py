@@ -36,7 +36,7 @@ def reported(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """The document of report.json about a folder's logs."""
     from tricklecast.analytics.inputs import find_logs
     from tricklecast.analytics.job import make_report
-    from tricklecast.analytics.report.json_report import as_json
+    from tricklecast.analytics.report_old.json_report import as_json
 
     document: dict[str, Any] = json.loads(as_json(make_report(spark, find_logs([str(folder)]))))
     return document

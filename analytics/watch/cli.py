@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
+from tricklecast.analytics.cli.times import parse_duration
 from tricklecast.analytics.command.params_file import load_params
 from tricklecast.analytics.command.request import FailOn, spark_conf
-from tricklecast.analytics.command.times import parse_duration
 from tricklecast.analytics.errors import AnalyticsError
 from tricklecast.analytics.watch.request import WatchRequest, checked_url, source_of
 

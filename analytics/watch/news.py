@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tricklecast.analytics.report.formats import clock, counted, rate
-from tricklecast.analytics.report.json_report import episode_dict
 from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.report_old.json_report import episode_dict
 from tricklecast.analytics.watch.open_storms import Change
 
 NEWS_VERSION: Final = 1

@@ -12,7 +12,7 @@ from tricklecast.analytics.causes import likely_cause
 from tricklecast.analytics.classes import StormClass
 from tricklecast.analytics.episodes import Severity
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.model import Episode, identity
+from tricklecast.analytics.report_old.model import Episode, identity
 from tricklecast.analytics.watch.happenings import Context
 from tricklecast.analytics.watch.judging import RANK
 from tricklecast.analytics.watch.parts import Part, least, most, together

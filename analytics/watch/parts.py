@@ -15,7 +15,7 @@ class Part:
     """What one client did to one channel; or, of a fleet, all of them.
 
     Attributes:
-        clients, channels: requests of each; n, hits, ...: see :class:`~analytics.report.model.Episode`.
+        clients, channels: requests of each; n, hits, ...: see :class:`~analytics.report_old.model.Episode`.
     """
 
     clients: dict[str, int]

@@ -24,7 +24,7 @@ from tricklecast.analytics.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tricklecast.analytics.report.model import Report
+    from tricklecast.analytics.report_old.model import Report
 
 
 BEHIND_A_PROXY = Path(__file__).parent / "sources" / "data" / "behind-nginx.jsonl.gz"

@@ -18,8 +18,8 @@ from tricklecast.analytics.command import pipeline
 from tricklecast.analytics.command.cli import storms
 from tricklecast.analytics.episodes import Severity
 from tricklecast.analytics.job import Counted
-from tricklecast.analytics.report.figures import Quality
-from tricklecast.analytics.report.model import Report
+from tricklecast.analytics.report_old.figures import Quality
+from tricklecast.analytics.report_old.model import Report
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -17,14 +17,14 @@ from tests.analytics.support.guarded import guarded
 from tests.analytics.support.writer import write_lines
 from tricklecast.analytics.inputs import find_logs
 from tricklecast.analytics.job import make_report
-from tricklecast.analytics.report.json_report import as_dict
+from tricklecast.analytics.report_old.json_report import as_dict
 from tricklecast.analytics.simulate.catalogue import Set
 from tricklecast.analytics.simulate.evaluate import simulated
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tricklecast.analytics.report.model import Report
+    from tricklecast.analytics.report_old.model import Report
 
 Told = dict[str, Any]
 

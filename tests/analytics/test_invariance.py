@@ -27,7 +27,7 @@ from tricklecast.analytics.durations import HOUR_US
 from tricklecast.analytics.inputs import find_logs
 from tricklecast.analytics.job import make_report
 from tricklecast.analytics.logs.cli import compact
-from tricklecast.analytics.report.json_report import as_dict
+from tricklecast.analytics.report_old.json_report import as_dict
 
 pytestmark = pytest.mark.long
 

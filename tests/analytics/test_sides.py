@@ -13,14 +13,14 @@ from tests.analytics.support.writer import LogWriter, us, write_lines
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.inputs import find_logs
 from tricklecast.analytics.job import rolled_up
-from tricklecast.analytics.report.figures import Comparison, RateRatio, Share
+from tricklecast.analytics.report_old.figures import Comparison, RateRatio, Share
 from tricklecast.analytics.sides import by_date, by_logs, by_release
 from tricklecast.analytics.spark import interpreted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tricklecast.analytics.report.model import Report
+    from tricklecast.analytics.report_old.model import Report
 
 MINUTES = 20
 PACE = 20

@@ -8,7 +8,7 @@ import pytest
 
 from tests.analytics.conftest import Known
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth
-from tricklecast.analytics.report.model import Episode
+from tricklecast.analytics.report_old.model import Episode
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.analytics.support.sample_report import sample_report
 from tests.support.metrics import families
-from tricklecast.analytics.report.prometheus import as_prometheus
+from tricklecast.analytics.report_old.prometheus import as_prometheus
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -18,8 +18,8 @@ from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.analytics.command import pipeline
 from tricklecast.analytics.command.cli import storms
 from tricklecast.analytics.command.pipeline import report_on_state
-from tricklecast.analytics.report import json_report
-from tricklecast.analytics.report.model import Report
+from tricklecast.analytics.report_old import json_report
+from tricklecast.analytics.report_old.model import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

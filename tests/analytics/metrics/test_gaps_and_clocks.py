@@ -15,7 +15,7 @@ from tricklecast.analytics.metrics.gaps import cells, log_gaps
 from tricklecast.analytics.metrics.parts import collect_parts
 from tricklecast.analytics.metrics.totals import overview
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import ClockStep, LogGap
+from tricklecast.analytics.report_old.figures import ClockStep, LogGap
 from tricklecast.analytics.spark import interpreted
 from tricklecast.trickle.records import Event
 

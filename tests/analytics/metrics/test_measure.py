@@ -18,14 +18,14 @@ from tricklecast.analytics.metrics.measure import Figures, figures, of_episodes,
 from tricklecast.analytics.metrics.timeline import step_width
 from tricklecast.analytics.metrics.totals import Overview, overview
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
+from tricklecast.analytics.report_old.figures import BudgetBreak, Marker, NodeMinute, Offender, Share
 from tricklecast.analytics.spark import interpreted
 from tricklecast.trickle.records import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tricklecast.analytics.report.model import Episode
+    from tricklecast.analytics.report_old.model import Episode
 
 READERS = 3
 BAD_MINUTE = 40.0

@@ -17,7 +17,7 @@ from tricklecast.analytics.metrics.shares import offenders, shares
 from tricklecast.analytics.metrics.sparklines import MAX_STEPS, sparklines, step_width
 from tricklecast.analytics.metrics.success import success
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import amplification
+from tricklecast.analytics.report_old.figures import amplification
 
 SECOND = 1_000_000
 

@@ -15,7 +15,7 @@ from tricklecast.analytics.causes import likely_cause
 from tricklecast.analytics.classes import StormClass
 from tricklecast.analytics.episodes import Severity
 from tricklecast.analytics.params import StormParams
-from tricklecast.analytics.report.figures import (
+from tricklecast.analytics.report_old.figures import (
     Blast,
     BudgetBreak,
     ClockStep,
@@ -33,7 +33,7 @@ from tricklecast.analytics.report.figures import (
     Timeline,
     Totals,
 )
-from tricklecast.analytics.report.model import Episode, Report
+from tricklecast.analytics.report_old.model import Episode, Report
 
 START_US: Final = 1_760_000_000_000_000
 """2025-10-09 08:53:20 UTC: when the sample's log begins. It lasts 40 minutes."""

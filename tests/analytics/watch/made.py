@@ -8,7 +8,7 @@ from typing import Any
 from tricklecast.analytics.causes import Cause
 from tricklecast.analytics.classes import StormClass
 from tricklecast.analytics.episodes import Severity
-from tricklecast.analytics.report.model import Episode
+from tricklecast.analytics.report_old.model import Episode
 from tricklecast.analytics.watch.news import news_of
 from tricklecast.analytics.watch.open_storms import Change, Kind
 

@@ -12,7 +12,7 @@ from tests.analytics.support.guarded import guarded
 from tests.analytics.support.scenarios import STORMS, TRAPS, Truth, write_all
 from tests.analytics.watch.live import Batch, batches, play
 from tricklecast.analytics.classes import StormClass
-from tricklecast.analytics.report.model import identity
+from tricklecast.analytics.report_old.model import identity
 from tricklecast.analytics.watch.open_storms import Change, Kind
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tests.analytics.simulate.live.faulty import faulty_server
 from tests.support.server import serve
 from tricklecast.analytics.inputs import find_logs
 from tricklecast.analytics.job import make_report
-from tricklecast.analytics.report.json_report import as_dict
+from tricklecast.analytics.report_old.json_report import as_dict
 from tricklecast.analytics.simulate.live.acts import ACTS
 from tricklecast.analytics.simulate.live.run import Performance, perform
 from tricklecast.analytics.simulate.live.stage import ServerUnreachable

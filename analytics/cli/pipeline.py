@@ -1,0 +1,396 @@
+"""From files to a report, with either engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines import LINE, BadLine, Counts, LogFiles, Reading
+from tricklecast.analytics.lines.files import REMOTE, STDIN, LineReader
+from tricklecast.analytics.report import figures
+from tricklecast.analytics.report.build import Source, build, ranked
+from tricklecast.analytics.report.model import Figures, LogLine, Rate, Report
+from tricklecast.analytics.rules import engine, incidents
+from tricklecast.analytics.rules.incidents import Incident
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan import embedded
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from tricklecast.analytics.lines.reading import Recognised
+
+Stage = Callable[[str], AbstractContextManager[None]]
+"""Announces a stage of the work for as long as its context is open."""
+
+AHEAD_US: Final = 600_000_000
+"""A line that is later than now by more than this has a clock that is wrong. Microseconds."""
+
+MAX_WITH_LINES: Final = 200
+"""Incidents, the worst first, of which lines are shown."""
+
+MAX_LINES: Final = 5
+"""Lines per incident: the first one of each phase and the last one."""
+
+_MAX_TEXT: Final = 4000
+_SPOOLED: Final = "tricklecast-standard-input-"
+_GENERIC: Final = """CREATE OR REPLACE TEMP VIEW line_generic AS
+    SELECT * REPLACE (NULL::VARCHAR AS op, NULL::VARCHAR AS channel) FROM line"""
+
+Step = tuple[str, list[str], list[tuple[Any, ...]]]
+"""A table of the rules, names of its columns, rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """How Spark is run.
+
+    Attributes:
+        master: where; ``None`` leaves it to ``spark-submit``. conf: settings of the user's.
+        scratch: a folder that all executors share; ``None`` for a temporary one on this machine.
+        verbose: show its log. lines: whether lines of incidents are wanted, which costs a second scan.
+    """
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    scratch: str | None = None
+    verbose: bool = False
+    lines: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a report is made of.
+
+    Attributes:
+        files, reading: the lines. params: thresholds. baseline: other logs to compare with.
+        generic: whether all lines are judged as those of any web server, by method, path and status.
+        explain: the incident whose steps are wanted: its id, the beginning of it, or its number in the report.
+        spark: ``None`` for the embedded engine.
+    """
+
+    files: LogFiles
+    reading: Reading
+    params: Params
+    baseline: LogFiles | None = None
+    generic: bool = False
+    explain: str | None = None
+    spark: Spark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A report; the id of the incident that was to be explained, and the steps that led to it."""
+
+    report: Report
+    explained: str | None = None
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What one engine found in some logs; the connection has the tables of the last rules."""
+
+    connection: DuckDBPyConnection
+    found: list[Incident]
+    source: Source
+    lines: Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]]
+
+
+def make(asked: Asked, stage: Stage) -> Made:
+    """Makes the report.
+
+    Raises:
+        BadInput: a file cannot be read, or nothing of it was understood; there is no such incident.
+        SparkUnavailable, SparkFailed: Spark is missing, did not start, or failed.
+    """
+    with _interrupted_queries():
+        return _make(asked, stage)
+
+
+@contextmanager
+def _interrupted_queries() -> Iterator[None]:
+    """Turns what DuckDB makes of Ctrl-C back into what it was."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, RuntimeError) as error:
+        # The second where the rows came from Python.
+        if "Query interrupted" in str(error) or "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _make(asked: Asked, stage: Stage) -> Made:
+    judged = _embedded if asked.spark is None else _spark
+    before: tuple[Figures, int] | None = None
+    if asked.baseline is not None:
+        with stage("reading the baseline"), judged(asked, asked.baseline, stage) as other:
+            before = figures.figures(other.connection), len(other.found)
+    with judged(asked, asked.files, stage) as here:
+        with stage("writing the report"):
+            shown = ranked(here.found)[:MAX_WITH_LINES]
+            chosen = _chosen(here.found, asked.explain) if asked.explain is not None else None
+            if chosen is not None and chosen not in shown:
+                shown.append(chosen)
+            rates: tuple[Rate, ...] = ()
+            if before is not None:
+                rates = figures.compare(figures.figures(here.connection), len(here.found), *before)
+            lines = here.lines(shown) if shown else {}
+            report = build(here.connection, here.found, here.source, params=asked.params, lines=lines, baseline=rates)
+            steps = tuple(engine.explain(here.connection, chosen.number)) if chosen is not None else ()
+        return Made(report, chosen.id if chosen else None, steps)
+
+
+def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
+    order = ranked(found)
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(order):
+        return order[int(wanted) - 1]
+    matching = [one for one in order if one.id.startswith(wanted)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise BadInput(f"{len(matching)} incidents have an id that begins with {wanted}: {matching[0].id} …")
+    if not order:
+        raise BadInput(f"there is no incident {wanted}: these logs have none")
+    raise BadInput(f"there is no incident {wanted} in these logs; they have {len(order):,}, {order[0].id} first")
+
+
+# --- the embedded engine
+
+
+@contextmanager
+def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
+    from tricklecast.analytics.lines.embedded import read_lines
+
+    now_us = _now_us()
+    with embedded.connect() as connection, ExitStack() as held:
+        with stage(f"reading {_what(files)}"):
+            files = held.enter_context(_spooled(files))
+            if _is_empty(files):
+                columns = ", ".join(f"{name} {kind}" for name, kind in LINE)
+                connection.execute(f"CREATE TEMP TABLE line ({columns})")
+                names, source = files.names, Source("embedded", files.names)
+            else:
+                read = read_lines(connection, files, asked.reading, now_us)
+                names = read.recognised.names
+                source = _source("embedded", files, read.recognised, read.counts, read.damaged)
+            relation = "line"
+            if asked.generic:
+                connection.execute(_GENERIC)
+                relation = "line_generic"
+        with stage("looking for incidents"):
+            found = incidents.incidents(connection, relation, params=asked.params, latest_us=now_us + AHEAD_US)
+            figures.prepare(connection)
+        yield _Judged(connection, found, source, lambda shown: _lines(connection, names, shown))
+
+
+@contextmanager
+def _spooled(files: LogFiles) -> Iterator[LogFiles]:
+    """Standard input as a file that can be read twice, and whose reading Ctrl-C ends."""
+    if STDIN not in files.names:
+        yield files
+        return
+    with tempfile.NamedTemporaryFile(prefix=_SPOOLED) as spool:
+        shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
+        spool.flush()
+        size = files.size + spool.tell()
+        yield replace(files, names=tuple(spool.name if name == STDIN else name for name in files.names), size=size)
+
+
+def _shown_name(name: str) -> str:
+    return "standard input" if Path(name).name.startswith(_SPOOLED) else name
+
+
+def _is_empty(files: LogFiles) -> bool:
+    return files.size == 0 and not files.remote
+
+
+def _lines(
+    connection: DuckDBPyConnection, names: Sequence[str], shown: Sequence[Incident]
+) -> dict[str, tuple[LogLine, ...]]:
+    """Lines of incidents as they stand in their files."""
+    ids = {one.number: one.id for one in shown}
+    answer = connection.execute(
+        f"""WITH moments AS (
+            SELECT incident, nodes, clients, named, channels,
+                unnest(list_distinct([one.first_us FOR one IN phases][:{MAX_LINES - 1}] || [last_us])) AS ts_us
+            FROM incidents WHERE incident IN ({", ".join(map(str, ids))})
+        )
+        SELECT m.incident, p.* EXCLUDE (bad, text)
+        FROM moments m JOIN parsed_line p ON p.ts_us = m.ts_us AND p.bad IS NULL AND p.kind = 'exchange'
+        WHERE list_contains(m.nodes, coalesce(p.node, ''))
+            AND (NOT m.named OR list_contains(m.clients, substr(p.client, 1, 256)))
+        QUALIFY row_number() OVER (PARTITION BY m.incident, m.ts_us
+            ORDER BY coalesce(list_contains(m.channels, p.channel), false) DESC, p.file, p.no) = 1
+        ORDER BY m.incident, p.ts_us, p.file, p.no"""
+    )
+    columns = [column[0] for column in answer.description or ()]
+    rows = [dict(zip(columns, row, strict=True)) for row in answer.fetchall()]
+    texts = _texts(names, {(row["file"], row["no"]) for row in rows})
+    made: dict[str, list[LogLine]] = {}
+    for row in rows:
+        incident, file, no = row.pop("incident"), row.pop("file"), row.pop("no")
+        line = LogLine(texts[file, no], _shown_name(names[file]), no) if (file, no) in texts else _understood(row)
+        made.setdefault(ids[incident], []).append(line)
+    return {key: tuple(lines) for key, lines in made.items()}
+
+
+def _texts(names: Sequence[str], wanted: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """Lines by file and number, from files that can be read twice."""
+    found: dict[tuple[int, int], str] = {}
+    for file in {number for number, _ in wanted}:
+        numbers = sorted(no for number, no in wanted if number == file)
+        if ".parquet" in names[file]:
+            continue
+        first = 1
+        for block in LineReader(names[file]).blocks():
+            count = block.count(b"\n")
+            if numbers and numbers[0] <= first + count:
+                lines = block.split(b"\n")
+                while numbers and numbers[0] < first + len(lines):
+                    text = lines[numbers[0] - first][:_MAX_TEXT]
+                    found[file, numbers.pop(0)] = text.decode("utf-8", "replace").rstrip("\r")
+            if not numbers:
+                break
+            first += count
+    return found
+
+
+def _understood(row: Mapping[str, Any]) -> LogLine:
+    """A record in place of a line that cannot be read again."""
+    return LogLine(json.dumps({name: value for name, value in row.items() if value is not None}, ensure_ascii=False))
+
+
+# --- Spark
+
+
+@contextmanager
+def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
+    from tricklecast.analytics.lines.spark import read_lines
+    from tricklecast.analytics.scan import spark as scan
+    from tricklecast.analytics.spark import SMALL_INPUT, failures_as_one_line, spark_session
+
+    assert asked.spark is not None
+    how, now_us = asked.spark, _now_us()
+    small = files.size <= SMALL_INPUT and not files.remote
+    starting = stage("starting Spark")
+    with starting:
+        session = spark_session(how.master, small=small, verbose=how.verbose, conf=how.conf)
+        spark = session.__enter__()
+    try:
+        with failures_as_one_line(), _scratch(how.scratch) as folder:
+            with stage(f"reading {_what(files)}"):
+                read = read_lines(spark, files, asked.reading, now_us)
+                line = read.line
+                if asked.generic:
+                    line = line.selectExpr(
+                        *(
+                            f"CAST(NULL AS STRING) AS {name}" if name in ("op", "channel") else name
+                            for name in line.columns
+                        )
+                    )
+                rollup = scan.roll_up(line, folder, latest_us=now_us + AHEAD_US)
+                source = _source("spark", files, read.recognised, read.counts(), ())
+            with stage("looking for incidents"):
+                connection = scan.reduce(rollup, asked.params)
+                engine.run(connection, asked.params, engine.TOGETHER)
+                found = incidents.found(connection)
+                figures.prepare(connection)
+
+            def lines(shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+                return _spark_lines(line, shown) if how.lines else {}
+
+            with connection:
+                yield _Judged(connection, found, source, lines)
+    finally:
+        session.__exit__(None, None, None)
+
+
+@contextmanager
+def _scratch(shared: str | None) -> Iterator[str]:
+    """A folder for the roll-up that does not exist yet, and goes afterwards."""
+    if shared is not None and REMOTE.match(shared):
+        # Spark can write there and cannot delete: a life-cycle rule of the bucket may.
+        yield f"{shared.rstrip('/')}/tricklecast-{uuid.uuid4().hex}"
+        return
+    folder = tempfile.mkdtemp(prefix="tricklecast-", dir=shared)
+    try:
+        yield f"{folder}/rollup"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _spark_lines(line: Any, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+    """Records of incidents' lines, as they were understood."""
+    moments = {
+        one.id: sorted({*[phase.since_us for phase in one.phases][: MAX_LINES - 1], one.until_us}) for one in shown
+    }
+    every = ", ".join(sorted({str(us) for times in moments.values() for us in times}))
+    rows = [row.asDict() for row in line.where(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()]
+    by_time: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=repr):
+        by_time.setdefault(row["ts_us"], []).append(row)
+    made: dict[str, tuple[LogLine, ...]] = {}
+    for one in shown:
+        chosen = []
+        for us in moments[one.id]:
+            near = [
+                row
+                for row in by_time.get(us, ())
+                if (row["node"] or "") in one.nodes and (not one.named or (row["client"] or "")[:256] in one.clients)
+            ]
+            near.sort(key=lambda row: row["channel"] not in one.channels)
+            chosen += [_understood(row) for row in near[:1]]
+        made[one.id] = tuple(chosen)
+    return made
+
+
+# --- what both share
+
+
+def _source(name: Any, files: LogFiles, recognised: Recognised, counts: Counts, damaged: Sequence[str]) -> Source:
+    caveats = [f"{one!r} is damaged: it was read as far as it goes." for one in damaged]
+    caveats += [f"{one!r} is no log of a known format: left out." for one in recognised.strange]
+    caveats += [f"{one!r} is no whole Parquet file: left out." for one in recognised.unreadable]
+    if files.copies:
+        caveats.append(f"Left out, since other files have the same lines: {', '.join(files.copies[:5])}.")
+    if any(form.coarse for form in recognised.formats):
+        caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
+    return Source(
+        engine=name,
+        inputs=tuple(map(_shown_name, recognised.names)),
+        formats=tuple(sorted({form.name for form in recognised.formats})),
+        lines=counts.lines,
+        unreadable=counts.bad,
+        future=counts.future,
+        unrouted=counts.unrouted,
+        duplicates=counts.doubled,
+        samples=tuple(_sample(one) for one in counts.samples),
+        caveats=tuple(caveats),
+    )
+
+
+def _sample(bad: BadLine) -> LogLine:
+    return LogLine(bad.text, _shown_name(bad.file), bad.no)
+
+
+def _what(files: LogFiles) -> str:
+    count = len(files.names)
+    size = f", {files.size / 1e6:,.1f} MB" if files.size else ""
+    return f"{count:,} file{'' if count == 1 else 's'}{size}"
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,367 @@
+"""``tricklecast storms``: its options, and one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tricklecast.analytics.cli.interrupts import interruptible
+from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
+from tricklecast.analytics.cli.thresholds import thresholds
+from tricklecast.analytics.cli.times import parse_time
+from tricklecast.analytics.errors import AnalyticsError, SparkUnavailable
+
+if TYPE_CHECKING:
+    from tricklecast.analytics.cli.pipeline import Asked, Made
+    from tricklecast.analytics.lines import LogFiles
+    from tricklecast.analytics.report.model import Report
+
+SMALL: Final = 256_000_000
+"""Bytes of local logs below which ``auto`` takes the embedded engine."""
+
+LOCAL: Final = "local[*]"
+MAX_ROWS: Final = 20
+"""Of a step that ``--explain`` shows on a terminal."""
+
+
+class EngineName(StrEnum):
+    """What reads the lines."""
+
+    AUTO = "auto"
+    EMBEDDED = "embedded"
+    SPARK = "spark"
+
+
+class FailOn(StrEnum):
+    """From which severity on an incident makes the command fail."""
+
+    MINOR = "minor"
+    WARN = "warn"
+    CRITICAL = "critical"
+    NEVER = "never"
+
+
+def storms(
+    logs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LOG...",
+            help="Access logs: files (also .gz, .zst, Parquet), folders, globs, URIs; - is standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", "--from", metavar="TIME", help="Only requests from then on: 2025-10-09T14:30Z, 2h."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", "--to", metavar="TIME", help="Only requests before then.")
+    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(help="embedded (DuckDB, no Java) or spark; auto takes embedded for local logs below 256 MB."),
+    ] = EngineName.AUTO,
+    log_format: Annotated[
+        str,
+        typer.Option("--format", metavar="NAME|FILE", help="auto, tricklecast, nginx, envoy, caddy, or a field map."),
+    ] = "auto",
+    client_key: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD[+FIELD]", help="The fields that tell clients apart in proxies' logs: ip+ua, ip."),
+    ] = None,
+    path_prefix: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The path before /CHANNEL/SEQ in proxies' logs.")
+    ] = None,
+    generic: Annotated[
+        bool, typer.Option("--generic", help="Any web server's log: judge by client, method, path and status.")
+    ] = False,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE|-", help="Write the report as one HTML page.")
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the report as JSON.")] = None,
+    prom: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Write gauges for Prometheus (textfile collector).")
+    ] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LOG", help="Compare rates with those of other logs; may be given again."),
+    ] = None,
+    explain: Annotated[
+        str | None, typer.Option(metavar="ID", help="Show one incident, and the rows of each step that led to it.")
+    ] = None,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 from this severity on.")] = FailOn.WARN,
+    params: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Thresholds, as a TOML file of names and numbers.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One threshold; may be given again.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Where Spark runs: local[*] (default), spark://HOST:7077, yarn, k8s://https://HOST."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again.")
+    ] = None,
+    scratch: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|URL", help="With a cluster: a folder that all executors share, for the roll-up."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Spark's log and whole errors.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, and no report on the terminal.")] = False,
+) -> None:
+    """Find retry storms in access logs: who repeats which requests, since when, after what, at what cost, and the fix.
+
+    Exit codes: 0 no incident, 1 incidents from --fail-on upwards, 2 usage, 3 bad input (no logs, or nothing in them
+    could be read), 4 Spark or Java is missing or failed, 130 interrupted.
+    """
+    outputs = {
+        option: file for option, file in (("--html", html), ("--json", json_file), ("--prom", prom)) if file is not None
+    }
+    try:
+        with interruptible():
+            try:
+                _check(logs, explain, outputs, verbose=verbose, quiet=quiet)
+                window = (_moment(since), _moment(until))
+                if window[0] is not None and window[1] is not None and window[0] >= window[1]:
+                    raise ValueError("--since is not before --until")
+                asked = _asked(
+                    tuple(logs or ()),
+                    tuple(baseline or ()),
+                    reading=(log_format, client_key, path_prefix, window),
+                    limits=(params, settings or ()),
+                    spark=(engine, master, conf or (), scratch),
+                    explain=explain,
+                    generic=generic,
+                    flags=(verbose, quiet, html is not None),
+                )
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+            from tricklecast.analytics.cli.pipeline import make
+
+            made = make(asked, _silent if quiet else _stage)
+            _show(made, outputs, explained=explain is not None, quiet=quiet)
+    except AnalyticsError as error:
+        if verbose:
+            traceback.print_exc()
+        hint = ""
+        if isinstance(error, SparkUnavailable) and engine is EngineName.AUTO:
+            hint = " (or --engine embedded, which needs no Java, for logs on this machine)"
+        print(f"tricklecast: {error}{hint}", file=sys.stderr)
+        raise typer.Exit(error.exit_code) from error
+    if explain is None and fail_on is not FailOn.NEVER and _fails(made.report, fail_on):
+        raise typer.Exit(1)
+
+
+def _check(logs: list[str] | None, explain: str | None, outputs: dict[str, str], *, verbose: bool, quiet: bool) -> None:
+    if not logs:
+        raise ValueError("no logs were given")
+    if verbose and quiet:
+        raise ValueError("-v and -q contradict each other")
+    if explain is not None and not re.fullmatch(r"[0-9a-f]{1,64}", explain):
+        raise ValueError(f"--explain takes an incident's id or number from a report, not {explain!r}")
+    others = [option for option in outputs if option != "--json"]
+    if explain is not None and others:
+        raise ValueError(f"--explain shows one incident; it does not go with {others[0]}")
+    check_outputs(outputs)
+
+
+def _asked(
+    logs: tuple[str, ...],
+    baseline: tuple[str, ...],
+    *,
+    reading: tuple[str, str | None, str | None, tuple[int | None, int | None]],
+    limits: tuple[str | None, Iterable[str]],
+    spark: tuple[EngineName, str | None, Iterable[str], str | None],
+    explain: str | None,
+    generic: bool,
+    flags: tuple[bool, bool, bool],
+) -> Asked:
+    """What the options ask for.
+
+    Raises:
+        ValueError: an option is wrong. BadInput: there is no such log.
+    """
+    from tricklecast.analytics.cli.pipeline import Asked, Spark
+    from tricklecast.analytics.lines import Reading, Window, find_logs
+
+    engine, master, conf, scratch = spark
+    verbose, quiet, page = flags
+    log_format, client_key, path_prefix, (from_us, to_us) = reading
+    how = Reading(log_format, client_key, path_prefix, Window(from_us, to_us))
+    how.check()
+    params = thresholds(*limits)
+    settings = spark_conf(conf)
+    files = find_logs(logs, how.window)
+    others = find_logs(baseline) if baseline else None
+    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"))
+    if why and not quiet:
+        print(f"storms: {why}", file=sys.stderr)
+    runs = None
+    if chosen is EngineName.SPARK:
+        where = master or settings.pop("spark.master", None) or _default_master()
+        runs = Spark(where, settings, scratch, verbose, lines=page or explain is not None)
+    return Asked(files, how, params, others, generic, explain, runs)
+
+
+def choose_engine(
+    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None
+) -> tuple[EngineName, str]:
+    """The engine to use, and, where it was chosen here, one line that says so and how to choose otherwise.
+
+    Raises:
+        ValueError: the engine that was asked for cannot do this.
+    """
+    remote = (*files.remote, *(baseline.remote if baseline else ()))
+    if engine is EngineName.EMBEDDED:
+        if master is not None:
+            raise ValueError("--master is for Spark; it does not go with --engine embedded")
+        if remote:
+            raise ValueError(f"only Spark reads {remote[0]!r}; it does not go with --engine embedded")
+    if engine is not EngineName.AUTO:
+        return engine, ""
+    if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return EngineName.SPARK, ""
+    size = files.size + (baseline.size if baseline else 0)
+    if STDOUT in files.names:
+        return EngineName.EMBEDDED, "standard input: embedded engine (Spark reads files: --engine spark FILE)"
+    amount = f"{size / 1e6:,.1f} MB of local logs"
+    if size < SMALL:
+        return EngineName.EMBEDDED, f"{amount}: embedded engine; --engine spark reads them with Spark"
+    return EngineName.SPARK, f"{amount}: Spark; --engine embedded reads them without it"
+
+
+def spark_conf(settings: Iterable[str]) -> dict[str, str]:
+    """``KEY=VALUE`` each, as Spark has them.
+
+    Raises:
+        ValueError: one is not of this form, or no setting of Spark's.
+    """
+    conf: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise ValueError(f"--conf takes spark.KEY=VALUE, not {setting!r}")
+        conf[key] = value
+    return conf
+
+
+def _default_master() -> str | None:
+    """This machine, unless ``spark-submit`` has started us: it has chosen already."""
+    return None if "PYSPARK_GATEWAY_PORT" in os.environ else LOCAL
+
+
+def _moment(text: str | None) -> int | None:
+    return None if text is None else parse_time(text, time.time_ns() // 1000)
+
+
+def _fails(report: Report, fail_on: FailOn) -> bool:
+    from tricklecast.analytics.rules.incidents import Severity
+
+    return report.fails(Severity(fail_on.value))
+
+
+# --- what is shown
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    yield
+
+
+def _stage(name: str) -> AbstractContextManager[None]:
+    """A spinner on a terminal's standard error; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        return _silent(name)
+    return _spinner(name)
+
+
+@contextmanager
+def _spinner(name: str) -> Iterator[None]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task(f"{name} …", total=None)
+        yield
+
+
+def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) -> None:
+    """Writes the report to its files, and prints it unless standard output is one of them."""
+    report = made.report
+    for option, file in outputs.items():
+        if explained:
+            write_at_once(file, _explained_json(made))
+        elif option == "--html":
+            from tricklecast.analytics.report.html import as_html
+
+            write_at_once(file, as_html(report))
+        elif option == "--json":
+            from tricklecast.analytics.report.json import as_json
+
+            write_at_once(file, as_json(report))
+        else:
+            from tricklecast.analytics.report.prometheus import as_prometheus
+
+            write_at_once(file, as_prometheus(report))
+    if quiet or STDOUT in outputs.values():
+        return
+    if explained:
+        sys.stdout.write("".join(f"{line}\n" for line in _explained(made)))
+    else:
+        from tricklecast.analytics.report.text import print_report
+
+        print_report(report)
+    sys.stdout.flush()
+
+
+def _explained(made: Made) -> Iterator[str]:
+    from tricklecast.analytics.report.plain import plain
+    from tricklecast.analytics.report.text import shown
+    from tricklecast.analytics.report.words import line_of
+
+    entry = next(one for one in made.report.incidents if one.number == _number(made))
+    yield line_of(entry)
+    yield from (f"    {shown(line)}" for line in entry.lines)
+    for name, columns, rows in made.steps:
+        yield ""
+        yield f"{name}: {len(rows):,} row{'' if len(rows) == 1 else 's'}"
+        for row in rows[:MAX_ROWS]:
+            told = (
+                f"{key}={plain(str(value), 120)}" for key, value in zip(columns, row, strict=True) if value is not None
+            )
+            yield f"  {' '.join(told)}"
+        if len(rows) > MAX_ROWS:
+            yield f"  … {len(rows) - MAX_ROWS:,} more (--json has them)"
+
+
+def _explained_json(made: Made) -> str:
+    from tricklecast.analytics.report.json import as_dict
+
+    number = _number(made)
+    document = {
+        "explanation": "tricklecast storms",
+        "incident": next(one for one in as_dict(made.report)["incidents"] if one["number"] == number),
+        "steps": [
+            {"table": name, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
+            for name, columns, rows in made.steps
+        ],
+    }
+    return json.dumps(document, ensure_ascii=True, indent=2, default=str) + "\n"
+
+
+def _number(made: Made) -> int:
+    """The place in the report of the incident that was explained."""
+    assert made.explained is not None
+    return next(one.number for one in made.report.incidents if one.id == made.explained)

@@ -1,0 +1,288 @@
+"""Incidents in sentences: the one place that turns one into words.
+
+Names come from whoever sent the requests. :func:`~analytics.report.plain.plain` makes them safe to show here, so that
+every form of the report can print these texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, size, span
+from tricklecast.analytics.report.model import SEVERITIES, Verdict, Words
+from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.rules.classes import WORDS, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Impact, Incident
+from tricklecast.analytics.rules.params import Params
+
+if TYPE_CHECKING:
+    from tricklecast.analytics.report.model import Entry, Figures
+
+_S = StormClass
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_ARROW: Final = "\N{RIGHTWARDS ARROW}"
+
+PHASES: Final[dict[StormClass, str]] = {
+    _S.ZERO_BYTE_LOOP: "empty",
+    _S.SAME_SEGMENT_LOOP: "served again",
+    _S.ENDED_LOOP: "channel ended",
+    _S.NOT_FOUND_LOOP: "404",
+    _S.NOT_FOUND_DRIP: "404, slowly",
+    _S.SEQ_BEHIND_LOOP: "470, too old",
+    _S.SEQ_AHEAD_SWEEP: "470, too new",
+    _S.REPOST_LOOP: "posted again",
+    _S.OVERLOAD_CLIENT: "refused",
+    _S.OVERLOAD_AMPLIFICATION: "refused, many clients",
+    _S.THUNDERING_HERD: "all at once",
+    _S.SERVER_ERROR_LOOP: "server error",
+    _S.REJECTED_LOOP: "rejected",
+    _S.ABANDONED_LOOP: "given up",
+    _S.WEB_LOOP: "failed",
+}
+"""What the client got, in a word or two."""
+
+HAPPENED: Final[dict[StormClass, str]] = {
+    _S.ZERO_BYTE_LOOP: "{who} asked for {what} {times}, got it empty and never moved on",
+    _S.SAME_SEGMENT_LOOP: "{who} asked for {what} {times} although it was served",
+    _S.ENDED_LOOP: "{who} asked for {what} {times} after the answer that the channel has ended",
+    _S.NOT_FOUND_LOOP: "{who} asked for {what} {times} and got 404 each time",
+    _S.NOT_FOUND_DRIP: "{who} asked for {what} {times} although the channel has ended",
+    _S.SEQ_BEHIND_LOOP: "{who} asked for {what} {times} after it had left the window",
+    _S.SEQ_AHEAD_SWEEP: "{who} asked for {what} {times}, ahead of the publisher",
+    _S.REPOST_LOOP: "{who} posted {what} {times}",
+    _S.OVERLOAD_CLIENT: "{who} asked for {what} {times} while the server refused",
+    _S.OVERLOAD_AMPLIFICATION: "{who} retried {times} on {where} while it refused them",
+    _S.THUNDERING_HERD: "{who} came to {where} at the same moment and again, {times}",
+    _S.SERVER_ERROR_LOOP: "{who} asked for {what} {times} and got a server error each time",
+    _S.REJECTED_LOOP: "{who} asked for {what} {times} and was rejected each time",
+    _S.ABANDONED_LOOP: "{who} asked for {what} {times} and gave up before each answer",
+    _S.WEB_LOOP: "{who} sent {what} {times} and failed each time",
+}
+"""The sentence of an incident with one phase."""
+
+ROOTS: Final[dict[StormClass, str]] = {
+    _S.ZERO_BYTE_LOOP: "an empty segment was served again and again",
+    _S.SAME_SEGMENT_LOOP: "the same segment was served again and again",
+    _S.ENDED_LOOP: "the channel had ended",
+    _S.NOT_FOUND_LOOP: "there is no such channel",
+    _S.NOT_FOUND_DRIP: "the channel had ended",
+    _S.SEQ_BEHIND_LOOP: "the segment had left the window",
+    _S.SEQ_AHEAD_SWEEP: "the publisher had not begun the segment",
+    _S.REPOST_LOOP: "the publisher repeated a segment that the server had",
+    _S.OVERLOAD_CLIENT: "the server refused the client",
+    _S.OVERLOAD_AMPLIFICATION: "the server refused many clients",
+    _S.THUNDERING_HERD: "many clients acted on one cue",
+    _S.SERVER_ERROR_LOOP: "the server failed",
+    _S.REJECTED_LOOP: "the server rejected the request",
+    _S.ABANDONED_LOOP: "the client did not wait for the answer",
+    _S.WEB_LOOP: "the request failed",
+}
+"""What it began with."""
+
+TRIGGERS: Final[dict[str, str]] = {
+    "channel_end": "the channel's end",
+    "channel_create": "the channel's creation",
+    "server_start": "the server's start",
+    "server_ready": "the server's start",
+    "drain": "the server's drain",
+    "server_stop": "the server's stop",
+    "config": "a change of configuration",
+}
+
+_PUBLISHERS: Final = (_S.REPOST_LOOP,)
+_SERVERS: Final = (_S.ZERO_BYTE_LOOP, _S.SAME_SEGMENT_LOOP, _S.SERVER_ERROR_LOOP)
+
+_HASH: Final = re.compile(r"[0-9a-f]{16}")
+_ADDRESS: Final = re.compile(r"[0-9a-fA-F]*[.:][0-9a-fA-F.:]*(?=$|[#+])")
+_BROWSER: Final = re.compile(r"(Edg|OPR|Firefox|Chrome|Version)/([\d]+)")
+_BROWSERS: Final = {"Edg": "Edge", "OPR": "Opera", "Version": "Safari"}
+_ROUTE: Final = re.compile(r"(\S+ /.*) (\d{3})", re.DOTALL)
+_SHORT: Final = 8
+_HARM: Final = Params().harm_n
+
+
+def describe(incident: Incident, *, ongoing: bool = False) -> Words:
+    """What is said about an incident.
+
+    Args:
+        ongoing: whether it still went on when the log ended.
+    """
+    return Words(
+        who=who(incident.clients, incident.release, incident.ua, named=incident.named),
+        fault=fault(incident),
+        happened=_happened(incident),
+        when=_when(incident, ongoing=ongoing),
+        phases=f" {_ARROW} ".join(f"{PHASES[one.storm]} {_TIMES} {one.n:,}" for one in incident.phases),
+        root=_root(incident),
+        impact=impact(incident.impact, incident.nodes),
+        confidence=_confidence(incident),
+        cause=plain(incident.cause, 1000),
+        fix=plain(incident.fix, 1000),
+    )
+
+
+def product(release: str | None, ua: str | None) -> str | None:
+    """The program and its version, as people call it: ``myplayer/1.4``, ``Chrome/138``."""
+    if release and not release.startswith("Mozilla/"):
+        return plain(release)
+    if found := _BROWSER.search(ua or ""):
+        return f"{_BROWSERS.get(found[1], found[1])}/{found[2]}"
+    return plain(release) if release else plain(ua.partition(" ")[0]) if ua else None
+
+
+def client_name(key: str, about: str | None, *, named: bool = True) -> str:
+    """One client: by the name that it gives itself, else by its product and the beginning of its key.
+
+    Args:
+        about: its product and version. named: whether the key is a client's, and not a network's.
+    """
+    if not named:
+        return f"the network {plain(key)}"
+    if _HASH.fullmatch(key):
+        short = key[:_SHORT]
+        return f"a client of {about} ({short})" if about else f"client {short}"
+    if found := _ADDRESS.match(key):
+        return f"{plain(found[0])} ({about})" if about else plain(found[0])
+    return f"{plain(key)} ({about})" if about else plain(key)
+
+
+def who(clients: Sequence[str], release: str | None, ua: str | None, *, named: bool) -> str:
+    """The clients of an incident; a crowd by how many they are."""
+    if len(clients) == 1:
+        return client_name(clients[0], product(release, ua), named=named)
+    kind = "clients" if named else "networks"
+    # The user agent is one of several, unless all have the same release.
+    about = f" of {product(release, ua)}" if release else ""
+    return f"{len(clients):,} {kind}{about}"
+
+
+def fault(incident: Incident) -> str:
+    """The side that should change."""
+    storm = incident.storm
+    if incident.instead is not None:
+        return "either side's fault"
+    if storm in _PUBLISHERS:
+        return "publisher fault"
+    # The same class is the client's fault where the server had moved on: its cause is another one then.
+    if storm in _SERVERS and incident.cause.startswith(WORDS[storm].cause):
+        return "server fault"
+    return "client fault"
+
+
+def target(incident: Incident) -> str:
+    """What was asked for: ``film/17``, ``4 channels``, ``GET /api/token``."""
+    if len(incident.channels) > 1:
+        return f"{len(incident.channels):,} channels ({plain(incident.channels[0])} the most)"
+    if not incident.channels:
+        return "the server"
+    if route := _ROUTE.fullmatch(incident.channels[0]):
+        return plain(route[1].rstrip("/"))
+    name, low, high = plain(incident.channels[0]), incident.seq_lo, incident.seq_hi
+    if low is None or high is None:
+        return name
+    return f"{name}/{low}" if low == high else f"{name}/{low}\N{EN DASH}{high}"
+
+
+def _happened(incident: Incident) -> str:
+    seconds = (incident.until_us - incident.since_us) / 1e6
+    times = f"{incident.n:,} times in {span(seconds)} ({rate(incident.mean_rps)})"
+    if len(incident.clients) > 1 or incident.peak_rps >= 2 * incident.mean_rps:
+        times = f"{times[:-1]}, at most {rate(incident.peak_rps)})"
+    form = HAPPENED[incident.storm]
+    alone = len(incident.clients) == 1
+    if len(incident.phases) > 1 and alone:
+        form = "{who} asked for {what} {times} and never moved on"
+    if not alone:
+        form = form.replace("was rejected", "were rejected")
+    name = who(incident.clients, incident.release, incident.ua, named=incident.named)
+    return form.format(who=name, what=target(incident), times=times, where=_nodes(incident.nodes))
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    shown = [plain(node) or "the server" for node in nodes]
+    return ", ".join(shown) if len(shown) <= 3 else f"{shown[0]} and {len(shown) - 1:,} more servers"
+
+
+def _when(incident: Incident, *, ongoing: bool) -> str:
+    seconds = (incident.until_us - incident.since_us) / 1e6
+    where = f" on {_nodes(incident.nodes)}" if any(incident.nodes) else ""
+    end = ", still going on when the log ends" if ongoing else ""
+    return f"{date_and_time(incident.since_us)} UTC, for {span(seconds)}{where}{end}"
+
+
+def _root(incident: Incident) -> str:
+    storm = incident.storm
+    began = ROOTS[storm]
+    if storm is _S.ZERO_BYTE_LOOP and incident.ended_us is not None:
+        began = "channel closed before its DELETE"
+    elif storm in (_S.NOT_FOUND_LOOP, _S.NOT_FOUND_DRIP) and incident.trigger == "channel_end":
+        began = "the channel had ended"
+    if incident.trigger is None or incident.trigger_us is None:
+        return began
+    event = TRIGGERS.get(incident.trigger, plain(incident.trigger))
+    lead = (incident.since_us - incident.trigger_us) / 1e6
+    # Events and requests of one moment may be logged in either order.
+    after = f"{span(lead)} after" if lead >= 0.001 else "at the moment of"
+    return f"{began}, {after} {event} ({clock(incident.trigger_us)})"
+
+
+def impact(cost: Impact, nodes: Sequence[str]) -> str:
+    """What an incident cost, and whom it harmed; "none measurable" is an answer."""
+    parts = []
+    if cost.others_refused >= _HARM and cost.measurable:
+        parts.append(f"{counted(cost.others_refused, 'request')} of others refused")
+    if cost.others_slowed >= _HARM and cost.measurable:
+        parts.append(f"{counted(cost.others_slowed, 'answer')} to others slow")
+    if not cost.measurable:
+        return "none measurable"
+    shares = [(cost.request_share, "requests"), (cost.handler_share, "handler time"), (cost.byte_share, "bytes")]
+    told = [f"{percent(share)} of the {name}" for share, name in shares if share >= 0.01]
+    if told:
+        where = "its server" if len(nodes) == 1 else "its servers"
+        parts.append(f"{', '.join(told)} of {where} in these minutes")
+    parts.append(f"{span(cost.handler_us / 1e6)} of handling, {size(cost.bytes)}")
+    return "; ".join(parts)
+
+
+def _confidence(incident: Incident) -> str:
+    if incident.confidence is Confidence.LOW:
+        return "low: this log's format lacks a field that would decide"
+    if incident.confidence is Confidence.MEDIUM:
+        why = "few requests" if incident.named else "the log does not tell clients apart"
+        return f"medium: {why}"
+    return "high"
+
+
+def line_of(entry: Entry) -> str:
+    """An incident in one paragraph: the form in which an SRE passes it on."""
+    words = entry.words
+    return (
+        f"INCIDENT {entry.number} \N{MIDDLE DOT} {words.fault} \N{MIDDLE DOT} {words.happened}."
+        f" Phases: {words.phases}. Root: {words.root}. Impact: {words.impact}. Confidence: {words.confidence}."
+        f" Fix: {words.fix}."
+    )
+
+
+def verdict(entries: Sequence[Entry], figures: Figures) -> Verdict:
+    """The verdict on incidents in order, the worst first."""
+    if not entries:
+        return Verdict(None, "No incidents.", _examined(figures), None)
+    count = {severity: sum(one.severity is severity for one in entries) for severity in SEVERITIES}
+    parts = [f"{number:,} {severity}" for severity, number in count.items() if number]
+    headline = f"{counted(len(entries), 'incident')}: {', '.join(parts)}"
+    if ongoing := sum(one.ongoing for one in entries):
+        headline += f"; {ongoing:,} still going on when the log ends"
+    worst = entries[0]
+    return Verdict(worst.severity, f"{headline}.", f"{worst.words.happened}.", f"{worst.words.fix}.")
+
+
+def _examined(figures: Figures) -> str:
+    if figures.since_us is None or figures.until_us is None:
+        return "Nothing was examined: the log has no requests."
+    length = span((figures.until_us - figures.since_us) / 1e6)
+    return (
+        f"Examined: {counted(figures.requests, 'request')} to {counted(len(figures.nodes), 'server')},"
+        f" {date_and_time(figures.since_us)} to {date_and_time(figures.until_us)} UTC ({length})."
+    )

@@ -1,0 +1,1 @@
+"""What was found, for people (``terminal``) and for programs (``json_report``), from one ``model``."""

@@ -1,0 +1,158 @@
+"""The classes of storm: the likely cause of each, what helps, and which columns of a line the verdict rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class StormClass(StrEnum):
+    """What kind of storm (docs/reference/storm-classes.md)."""
+
+    ZERO_BYTE_LOOP = "zero_byte_loop"
+    SAME_SEGMENT_LOOP = "same_segment_loop"
+    ENDED_LOOP = "ended_loop"
+    NOT_FOUND_LOOP = "not_found_loop"
+    NOT_FOUND_DRIP = "not_found_drip"
+    SEQ_BEHIND_LOOP = "seq_behind_loop"
+    SEQ_AHEAD_SWEEP = "seq_ahead_sweep"
+    REPOST_LOOP = "repost_loop"
+    OVERLOAD_CLIENT = "overload_client"
+    OVERLOAD_AMPLIFICATION = "overload_amplification"
+    THUNDERING_HERD = "thundering_herd"
+    SERVER_ERROR_LOOP = "server_error_loop"
+    REJECTED_LOOP = "rejected_loop"
+    ABANDONED_LOOP = "abandoned_loop"
+    WEB_LOOP = "web_loop"
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What is said about a class.
+
+    Attributes:
+        cause: why it happens, most likely. advice: what helps.
+        decided_by: columns of a line without which it cannot be told from another class.
+        instead: that other class; ``None`` if what looks like it may be no storm at all.
+    """
+
+    cause: str
+    advice: str
+    decided_by: tuple[str, ...] = ()
+    instead: StormClass | None = None
+
+
+WORDS: Final[dict[StormClass, Words]] = {
+    StormClass.ZERO_BYTE_LOOP: Words(
+        "the server serves the same empty segment again: its head does not advance when a segment is closed empty",
+        "fix the server: an empty close must advance the head; let the publisher DELETE the channel before it closes"
+        " its preconnect; let the client ask for the next seq after an empty answer",
+        ("eos",),
+        StormClass.ENDED_LOOP,
+    ),
+    StormClass.SAME_SEGMENT_LOOP: Words(
+        "the head went backwards, or the client does not advance after a segment",
+        "check that the head never decreases within an epoch; let the client ask for Lp-Trickle-Seq + 1, not for -2",
+        ("conn",),
+    ),
+    StormClass.ENDED_LOOP: Words(
+        "the client ignores Lp-Trickle-Closed: it was told that the channel has ended, and asks again",
+        "stop at Lp-Trickle-Closed, on any status",
+    ),
+    StormClass.NOT_FOUND_LOOP: Words(
+        "the client takes 404 for a passing fault and retries without a pause",
+        "stop at a 404 after the stream has begun; before, wait with a pause of a second or more and a limit",
+    ),
+    StormClass.NOT_FOUND_DRIP: Words(
+        "the client keeps polling a channel that has ended",
+        "stop at Lp-Trickle-Closed and at 404 after the stream has begun; follow the changefeed to learn of a new one",
+    ),
+    StormClass.SEQ_BEHIND_LOOP: Words(
+        "the client asks for a segment that has left the window, and ignores Lp-Trickle-Latest",
+        "after a 470 go on from Lp-Trickle-Earliest or Lp-Trickle-Latest, never repeat the same request",
+        ("next_seq",),
+        StormClass.SEQ_AHEAD_SWEEP,
+    ),
+    StormClass.SEQ_AHEAD_SWEEP: Words(
+        "the client runs ahead of the publisher: it counts errors as segments, or keeps another epoch's position",
+        "never increment on an error; wait at the head, where the server holds the request until the segment begins",
+        ("next_seq",),
+        StormClass.SEQ_BEHIND_LOOP,
+    ),
+    StormClass.REPOST_LOOP: Words(
+        "the publisher sends the same segment again and again: it does not see, or does not accept, the answer",
+        "send an Idempotency-Key and take a 409 for done; read early answers while the body is being sent",
+    ),
+    StormClass.OVERLOAD_CLIENT: Words(
+        "the client retries while it is refused, without backing off",
+        "back off exponentially with full jitter, with Retry-After as the floor and a retry budget",
+    ),
+    StormClass.OVERLOAD_AMPLIFICATION: Words(
+        "many clients retry faster than they are told to; their retries keep the server overloaded",
+        "back off with full jitter and a retry budget in every client; refuse early and cheaply until it has passed",
+    ),
+    StormClass.THUNDERING_HERD: Words(
+        "many clients act on one cue, and come again together: they reconnect without jitter",
+        "full jitter on the first reconnect too; stagger restarts; spread Retry-After over a range",
+    ),
+    StormClass.SERVER_ERROR_LOOP: Words(
+        "the client repeats a request that makes the server fail",
+        "look for the error in the server's log; let the client back off and give up after a budget",
+    ),
+    StormClass.REJECTED_LOOP: Words(
+        "the client repeats what is rejected each time: its token is missing, has expired (401) or does not allow it"
+        " (403), or the request is malformed (400, 405)",
+        "stop at a 4xx: fetch a new token before the old one expires, and ask once more with it",
+    ),
+    StormClass.ABANDONED_LOOP: Words(
+        "the client's read timeout is shorter than the wait for the next segment: it gives up before it is answered,"
+        " and asks again at once",
+        "raise the client's read timeout well above the duration of a segment, and back off between attempts; look why"
+        " the publisher has stalled",
+        ("dur_us",),
+    ),
+    StormClass.WEB_LOOP: Words(
+        "the client repeats a request that fails each time",
+        "stop at a 4xx; back off with jitter and give up after a budget",
+    ),
+}
+
+
+def words(
+    storm: StormClass,
+    *,
+    trigger: str | None = None,
+    passed: bool = False,
+    ends: bool = False,
+    ignores_retry_after: bool = False,
+    limit: str | None = None,
+) -> Words:
+    """The words for an incident whose root is of a class.
+
+    Args:
+        storm: the class. trigger: the event that set it off.
+        passed: the head was beyond its last seq: the server had moved on.
+        ends: the channel ended while the storm went on, or just after.
+        ignores_retry_after: the clients came back sooner than they were told.
+        limit: the name of the server's limit that refused them.
+    """
+    known = WORDS[storm]
+    cause, advice = known.cause, known.advice
+    if storm is StormClass.ZERO_BYTE_LOOP and passed:
+        cause = "the client asks again for a segment that was empty; the head has moved past it"
+        advice = "let the client ask for the next seq after an empty answer: empty segments are normal"
+    elif storm in (StormClass.ZERO_BYTE_LOOP, StormClass.SAME_SEGMENT_LOOP) and ends:
+        cause += "; the channel is ended only after that"
+    elif storm in (StormClass.NOT_FOUND_LOOP, StormClass.NOT_FOUND_DRIP) and trigger == "channel_end":
+        cause = "the client ignores that the channel has ended (404, Lp-Trickle-Closed)"
+    elif storm is StormClass.NOT_FOUND_LOOP and trigger is None:
+        cause = "the client asks for a channel that does not exist, and takes 404 for a passing fault"
+    elif storm is StormClass.THUNDERING_HERD and trigger == "channel_end":
+        cause = "many clients act on one cue, the channel's end, and ask on together: they take it for a passing fault"
+        advice = "stop at Lp-Trickle-Closed and at 404 after the stream has begun, or back off with jitter and a budget"
+    if ignores_retry_after:
+        cause += "; Retry-After is ignored"
+    if limit:
+        cause += f"; the server's limit {limit!r} refused them, as it should"
+    return Words(cause, advice, known.decided_by, known.instead)

@@ -1,0 +1,104 @@
+"""Runs the rules: a chain of named steps, each a file of SQL over the tables of the steps before it.
+
+Given the tables of :mod:`analytics.scan.reduce`, every step makes temporary tables and changes nothing else, so that a
+step can be pasted into DuckDB's shell after :func:`prelude`. What is found follows from the tables alone: no clock, no
+state, no configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from tricklecast.analytics.rules.params import Params
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+BY_CHANNEL: Final = ("buckets", "stretches")
+"""Steps that need the rows of one channel and client only: any partition of ``candidate`` by channel gives the same."""
+
+BY_NODE: Final = ("fleets",)
+"""Steps that need the failures of one node only."""
+
+TOGETHER: Final = ("triggers", "classes", "episodes", "incidents")
+"""Steps over all stretches and fleets: few rows, whatever the log's size."""
+
+STEPS: Final = (*BY_CHANNEL, *BY_NODE, *TOGETHER)
+"""The whole chain."""
+
+TABLES: Final[dict[str, tuple[str, ...]]] = {
+    "buckets": ("buckets",),
+    "stretches": ("islands", "parts", "stretches"),
+    "fleets": ("failures", "fleet_seconds", "fleet_spans", "fleets"),
+    "triggers": ("cases", "plausible", "near", "triggered"),
+    "classes": ("classed",),
+    "episodes": ("hubs", "episodes"),
+    "incidents": ("pulses", "parts_of_incidents", "peaks", "phases", "roots", "impacts", "incidents"),
+}
+"""What each step makes."""
+
+
+@cache
+def step_sql(step: str) -> str:
+    """The text of a step."""
+    return files(__package__).joinpath(f"{step}.sql").read_text()
+
+
+def prelude(params: Params) -> str:
+    """The macros that every step uses: the parameters, and what ``macros.sql`` defines of them."""
+    return "\n".join((*params.macros(), step_sql("macros")))
+
+
+def run(connection: DuckDBPyConnection, params: Params | None = None, steps: Sequence[str] = STEPS) -> None:
+    """Runs steps over the tables of a connection.
+
+    Args:
+        connection: with the tables that the steps read; for all of them those of
+            :data:`analytics.scan.reduce.QUERIES`.
+        params: thresholds. steps: names out of :data:`STEPS`, in their order.
+    """
+    connection.execute(prelude(params or Params()))
+    for step in steps:
+        connection.execute(step_sql(step))
+
+
+def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str, list[str], list[tuple[Any, ...]]]]:
+    """The rows of each table that led to one incident.
+
+    Args:
+        connection: on which all steps have run. incident: its ``incident`` in the table ``incidents``.
+
+    Yields:
+        name of the table, names of its columns, rows in the order of time.
+    """
+    members = f"SELECT * FROM episodes WHERE incident = {int(incident)}"
+    who = f"SELECT unnest(clients) AS client FROM ({members})"
+    where = f"SELECT unnest(channels) AS channel FROM ({members})"
+    span = f"SELECT min(first_us) - 1000000 AS from_us, max(last_us) + 1000000 AS until_us FROM ({members})"
+    near = f"client IN ({who}) AND (channel IN ({where}) OR channel IS NULL)"
+    bounds = f"first_us <= (SELECT until_us FROM ({span})) AND last_us >= (SELECT from_us FROM ({span}))"
+    ids = f"id IN (SELECT id FROM ({members}))"
+    conditions = {
+        "candidate": f"{near} AND {bounds}",
+        "buckets": f"{near} AND {bounds}",
+        "islands": f"{near} AND {bounds}",
+        "stretches": f"{near} AND {bounds}",
+        "fleets": bounds,
+        "triggered": ids,
+        "classed": ids,
+        "hubs": ids,
+        "episodes": f"incident = {int(incident)}",
+        "phases": f"incident = {int(incident)}",
+        "impacts": f"incident = {int(incident)}",
+        "incidents": f"incident = {int(incident)}",
+    }
+    # Where Spark ran the first steps, their tables are not here.
+    present = {row[0] for row in connection.execute("SHOW TABLES").fetchall()}
+    for table, condition in conditions.items():
+        if table not in present:
+            continue
+        found = connection.execute(f"SELECT * FROM {table} WHERE {condition} ORDER BY ALL LIMIT 200")
+        yield table, [column[0] for column in found.description or ()], found.fetchall()

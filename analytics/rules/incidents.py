@@ -1,0 +1,239 @@
+"""Incidents as values: what an SRE is told, and what every form of a report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from tricklecast.analytics.rules import engine
+from tricklecast.analytics.rules.classes import StormClass, words
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.scan.normalise import MAX_TS_US
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame
+
+
+class Severity(StrEnum):
+    """What it costs, in rising order. ``minor``: no impact can be measured."""
+
+    MINOR = "minor"
+    WARN = "warn"
+    CRITICAL = "critical"
+
+
+class Confidence(StrEnum):
+    """How sure the class is. ``low``: the format lacks what decides; ``medium``: few requests, or no client's name."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of an incident in which the answers were of one kind.
+
+    Attributes:
+        storm: its class. n: requests. since_us, until_us: first and last arrival, microseconds since the epoch.
+    """
+
+    storm: StormClass
+    n: int
+    since_us: int
+    until_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Impact:
+    """What an incident cost, and whom it harmed.
+
+    Attributes:
+        request_share, handler_share, byte_share: of all requests, handler time (without what the storm guard held) and
+            body bytes on its nodes in its minutes, 0 to 1.
+        bytes: body bytes. handler_us: handler time, microseconds.
+        others_refused: 429, 503 and 5xx to others on its nodes, beyond those of the minutes before.
+        others_slowed: waits of others for segments that were there already, beyond those of the minutes before.
+        measurable: whether any of it is above what can be told from chance.
+    """
+
+    request_share: float
+    handler_share: float
+    byte_share: float
+    bytes: int
+    handler_us: int
+    others_refused: int
+    others_slowed: int
+    measurable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Where to find one of its lines: the server's name, the arrival, and the request's id where the format has one."""
+
+    node: str
+    ts_us: int
+    request: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One storm, with everything that belongs to it.
+
+    Attributes:
+        id: the same for the same lines, in a report and in the live watch.
+        number: its key in the tables of the rules (:func:`analytics.rules.engine.explain`).
+        storm: class of its root. instead: another class that it may be as well, where the format cannot tell.
+        confidence, severity: see there.
+        clients: their keys, the busiest first; named: whether they are clients' keys, not networks.
+        release, ua: product and version if all have the same; a user agent.
+        channels: names, or method, path and status where no route matched. seq_lo, seq_hi: range of the seqs.
+        nodes: servers; none where the log does not say.
+        n: requests. peak_rps: of all clients together, requests in one second. mean_rps: over its time.
+        since_us, until_us: first and last arrival, microseconds since the epoch.
+        trigger, trigger_us: the event before it that set it off, and when.
+        ended_us: when the channel ended in its course, or just after.
+        phases: what it consists of, in the order of time. impact: what it cost.
+        cause, fix: in words. samples: where to find some of its lines.
+    """
+
+    id: str
+    number: int
+    storm: StormClass
+    instead: StormClass | None
+    confidence: Confidence
+    severity: Severity
+    clients: tuple[str, ...]
+    named: bool
+    release: str | None
+    ua: str | None
+    channels: tuple[str, ...]
+    seq_lo: int | None
+    seq_hi: int | None
+    nodes: tuple[str, ...]
+    n: int
+    peak_rps: float
+    mean_rps: float
+    since_us: int
+    until_us: int
+    trigger: str | None
+    trigger_us: int | None
+    ended_us: int | None
+    phases: tuple[Phase, ...]
+    impact: Impact
+    cause: str
+    fix: str
+    samples: tuple[Sample, ...]
+
+
+def incidents(
+    connection: DuckDBPyConnection, line: str = "line", *, params: Params | None = None, latest_us: int = MAX_TS_US
+) -> list[Incident]:
+    """Finds the incidents in a relation of lines, in the order of time.
+
+    The connection then has the tables of every step, for figures and :func:`analytics.rules.engine.explain`.
+
+    Args:
+        connection: with the relation. line: its name; columns as :data:`analytics.scan.normalise.COLUMNS`, those that
+            it lacks are null.
+        params: thresholds.
+        latest_us: lines that arrived later have a wrong clock and are only counted. Microseconds since the epoch.
+    """
+    embedded.roll_up(connection, line, latest_us=latest_us)
+    embedded.reduce(connection)
+    engine.run(connection, params)
+    return found(connection)
+
+
+def spark_incidents(
+    lines: DataFrame, folder: str, *, params: Params | None = None, latest_us: int = MAX_TS_US
+) -> list[Incident]:
+    """:func:`incidents` of the lines of a Spark session.
+
+    Args:
+        lines: columns as :data:`analytics.scan.normalise.COLUMNS`.
+        folder: where the roll-up is written: a path or URL that all executors share, and that does not exist yet.
+        params, latest_us: as in :func:`incidents`.
+    """
+    from tricklecast.analytics.scan import spark
+
+    with spark.reduce(spark.roll_up(lines, folder, latest_us=latest_us), params) as connection:
+        engine.run(connection, params, engine.TOGETHER)
+        return found(connection)
+
+
+def found(connection: DuckDBPyConnection) -> list[Incident]:
+    """The incidents of a connection on which all steps have run."""
+    answer = connection.execute("SELECT * FROM incidents ORDER BY first_us, incident")
+    names = [column[0] for column in answer.description or ()]
+    return [_incident(dict(zip(names, row, strict=True))) for row in answer.fetchall()]
+
+
+def _incident(row: Mapping[str, Any]) -> Incident:
+    storm = StormClass(row["class"])
+    reason = row["reason"] or ""
+    told = words(
+        storm,
+        trigger=row["trigger"],
+        passed=bool(row["passed"]),
+        ends=row["ends_us"] is not None,
+        ignores_retry_after=bool(row["ignores_retry_after"]),
+        limit=reason.removeprefix("limit:") if reason.startswith("limit:") else None,
+    )
+    undecided = not set(told.decided_by).isdisjoint((row["blind"] or "").split(","))
+    cause, fix = told.cause, told.advice
+    if undecided and told.instead is not None:
+        other = words(told.instead, trigger=row["trigger"])
+        cause = f"either {cause}; or {other.cause}. This log's format cannot tell"
+        fix = f"{fix}; or: {other.advice}"
+    impact = Impact(
+        request_share=row["request_share"],
+        handler_share=row["handler_share"],
+        byte_share=row["byte_share"],
+        bytes=round(row["bytes"] or 0),
+        handler_us=round(row["dur_us"] or 0),
+        others_refused=row["others_refused"],
+        others_slowed=row["others_slowed"],
+        measurable=row["severity"] != Severity.MINOR,
+    )
+    if undecided:
+        confidence = Confidence.LOW
+    else:
+        confidence = Confidence.HIGH if row["clear"] and row["named"] else Confidence.MEDIUM
+    key = f"{row['samples'][0]['node']} {row['first_us']}"
+    return Incident(
+        id=sha256(key.encode()).hexdigest()[:12],
+        number=row["incident"],
+        storm=storm,
+        instead=told.instead if undecided else None,
+        confidence=confidence,
+        severity=Severity(row["severity"]),
+        clients=tuple(row["clients"]),
+        named=row["named"],
+        release=row["release"],
+        ua=row["ua"],
+        channels=tuple(row["channels"]),
+        seq_lo=row["seq_lo"],
+        seq_hi=row["seq_hi"],
+        nodes=tuple(node for node in row["nodes"] if node),
+        n=row["n"],
+        peak_rps=row["peak_rps"],
+        mean_rps=row["mean_rps"],
+        since_us=row["first_us"],
+        until_us=row["last_us"],
+        trigger=row["trigger"],
+        trigger_us=row["trigger_us"],
+        ended_us=row["ends_us"],
+        phases=tuple(
+            Phase(StormClass(one["class"]), one["n"], one["first_us"], one["last_us"]) for one in row["phases"]
+        ),
+        impact=impact,
+        cause=cause,
+        fix=fix,
+        samples=tuple(Sample(one["node"], one["ts_us"], one["request"]) for one in row["samples"]),
+    )

@@ -1,0 +1,275 @@
+"""The command, on simulated logs: formats, engines, options, exit codes, interruption."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tricklecast.analytics.cli import storms
+from tricklecast.analytics.cli.storms import EngineName, choose_engine
+from tricklecast.analytics.lines import LogFiles
+from tricklecast.analytics.simulate.catalogue import Set
+from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.simulate.run import Request, simulate_logs
+from tricklecast.analytics.simulate.sizes import sizes
+from tricklecast.app.cli import cli
+
+LINES = 12_000
+
+
+def invoke(*arguments: object, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, ["incidents", *map(str, arguments)], input=stdin)
+
+
+def simulated(folder: Path, form: FormatName = FormatName.JSONL, kind: Set = Set.STANDARD) -> Path:
+    simulate_logs(Request(folder / "log", 5, kind, sizes(lines=LINES, kind=kind), form))
+    return folder / "log"
+
+
+def told(*arguments: object) -> dict[str, Any]:
+    """The JSON report of a run that found something."""
+    result = invoke(*arguments, "-q", "--json", "-")
+    assert result.exit_code == 1, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a few dozen storms, as the server writes it."""
+    return simulated(tmp_path_factory.mktemp("standard"))
+
+
+@pytest.fixture(scope="module")
+def report(logs: Path) -> dict[str, Any]:
+    """The report on these logs."""
+    return told(logs)
+
+
+def test_the_terminal_leads_with_incidents(logs: Path, report: dict[str, Any]) -> None:
+    """Verdict first; a line on stderr says which engine was chosen, and how to choose otherwise."""
+    result = invoke(logs)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{len(report['incidents'])} incidents: ")
+    assert "INCIDENT 1 · " in result.stdout
+    assert "embedded engine; --engine spark" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_all_files_at_once(logs: Path, tmp_path: Path, report: dict[str, Any]) -> None:
+    """Page, JSON and Prometheus from one run, besides the terminal; nothing else is left behind."""
+    names = {"--html": "a.html", "--json": "a.json", "--prom": "a.prom"}
+    options = [part for option, name in names.items() for part in (option, tmp_path / name)]
+    assert invoke(logs, *options).exit_code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
+    assert json.loads((tmp_path / "a.json").read_text())["incidents"] == report["incidents"]
+
+
+def test_lines_stand_as_in_the_file(report: dict[str, Any]) -> None:
+    """Each incident has its first and its last line, with file and number."""
+    for one in report["incidents"]:
+        assert one["lines"]
+        for line in one["lines"]:
+            text = Path(line["file"]).read_text().split("\n")[line["no"] - 1]
+            assert line["text"] == text
+        times = [json.loads(line["text"])["ts_us"] for line in one["lines"]]
+        assert (times[0], times[-1]) == (one["since_us"], one["until_us"])
+
+
+def test_standard_input(logs: Path, report: dict[str, Any]) -> None:
+    """The same incidents as from files."""
+    content = b"".join(path.read_bytes() for path in sorted(logs.rglob("*.jsonl")))
+    result = invoke("-", "-q", "--json", "-", stdin=content)
+    document = json.loads(result.stdout)
+    assert [one["id"] for one in document["incidents"]] == [one["id"] for one in report["incidents"]]
+    assert document["inputs"] == ["standard input"]
+    assert {line["file"] for one in document["incidents"] for line in one["lines"]} == {"standard input"}
+
+
+@pytest.mark.parametrize("form", [FormatName.NGINX, FormatName.NGINX_JSON, FormatName.ENVOY, FormatName.CADDY])
+def test_proxies_logs(tmp_path: Path, form: FormatName, report: dict[str, Any]) -> None:
+    """Every format is read; the report says that a proxy's log has no lifecycle events."""
+    document = told(simulated(tmp_path, form))
+    assert document["quality"]["unreadable"] == 0
+    assert any("no lifecycle events" in caveat for caveat in document["quality"]["caveats"])
+    assert 0.5 * len(report["incidents"]) <= len(document["incidents"]) <= 1.2 * len(report["incidents"])
+
+
+def test_a_healthy_log(tmp_path: Path) -> None:
+    """No incident, exit code 0, and what was examined."""
+    result = invoke(simulated(tmp_path, kind=Set.HEALTHY))
+    assert result.exit_code == 0
+    assert result.stdout.startswith("No incidents.\nExamined: ")
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    """There is nothing wrong with it, compressed or not."""
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(b""))
+    for name in ("a.jsonl", "b.jsonl.gz", "."):
+        result = invoke(tmp_path / name)
+        assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "No incidents."), name
+    assert invoke("-", stdin=b"").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "no logs were given"),
+        (("LOG", "--set", "gap=3"), 2, "did you mean 'gap_s'?"),
+        (("LOG", "--set", "gap_s=none"), 2, "gap_s is a number"),
+        (("LOG", "--set", "fast_hits=2.5"), 2, "a whole number"),
+        (("LOG", "--set", "share=2"), 2, "up to 1"),
+        (("LOG", "--since", "soon"), 2, "no time"),
+        (("LOG", "--since", "2025-10-10", "--until", "2025-10-09"), 2, "not before"),
+        (("LOG", "--conf", "ui=false"), 2, "spark.KEY=VALUE"),
+        (("LOG", "--engine", "embedded", "--master", "local[1]"), 2, "--master is for Spark"),
+        (("LOG", "--json", "same", "--html", "same"), 2, "both write to"),
+        (("LOG", "--json", "/proc/nowhere/x"), 2, "cannot write"),
+        (("LOG", "--explain", "../x"), 2, "--explain takes"),
+        (("LOG", "-q", "-v"), 2, "contradict"),
+        (("LOG", "--engine", "embedded", "s3a://bucket/logs"), 2, "only Spark reads"),
+        (("nowhere.jsonl",), 3, "no such log"),
+        (("RUBBISH",), 3, "format"),
+        (("LOG", "--explain", "ffffffffffff"), 3, "no incident"),
+    ],
+)
+def test_errors_are_one_line(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    """Usage is 2 and input is 3; the message says what to do."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rubbish.log").write_text("once upon a time\n" * 20)
+    known = {"LOG": str(logs), "RUBBISH": "rubbish.log"}
+    result = invoke(*(known.get(one, one) for one in arguments))
+    assert result.exit_code == code, result.output
+    assert said in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("minor", 1), ("warn", 1), ("critical", 1), ("never", 0)])
+def test_fail_on(logs: Path, fail_on: str, code: int) -> None:
+    """From which severity on the command fails."""
+    assert invoke(logs, "-q", "--fail-on", fail_on).exit_code == code
+
+
+def test_since_and_until(logs: Path, report: dict[str, Any]) -> None:
+    """Only requests of that time, whose bounds may be typed in several ways."""
+    first, last = report["figures"]["since_us"], report["figures"]["until_us"]
+    half = json.loads(invoke(logs, "-q", "--json", "-", "--until", "2025-10-09T09:50:00Z").stdout)
+    rest = json.loads(invoke(logs, "-q", "--json", "-", "--since", "2025-10-09 09:50").stdout)
+    assert (half["figures"]["since_us"], rest["figures"]["until_us"]) == (first, last)
+    assert half["figures"]["requests"] + rest["figures"]["requests"] == report["figures"]["requests"]
+
+
+def test_thresholds(logs: Path, tmp_path: Path, report: dict[str, Any]) -> None:
+    """From a file and from the command line, which wins; the report says which applied."""
+    (tmp_path / "p.toml").write_text("[storms]\nfast_hits = 500\nslow_hits = 9\n")
+    document = told(logs, "--params", tmp_path / "p.toml", "--set", "slow_hits=500")
+    assert (document["params"]["fast_hits"], document["params"]["slow_hits"]) == (500, 500)
+    assert 0 < len(document["incidents"]) < len(report["incidents"])
+
+
+def test_the_baseline_gives_rates_and_their_ratio(logs: Path) -> None:
+    """Against itself, each ratio is 1."""
+    document = told(logs, "--baseline", logs)
+    assert len(document["baseline"]) == 3
+    for rate in document["baseline"]:
+        assert (rate["ratio"], rate["here"]) == (1.0, rate["before"])
+
+
+def test_explain_shows_lines_and_steps(logs: Path, report: dict[str, Any]) -> None:
+    """By the id, its beginning or the number: the paragraph, lines of the log, the rows of each step."""
+    one = report["incidents"][2]
+    for key in (one["id"], one["id"][:6], "3"):
+        result = invoke(logs, "--explain", key)
+        assert result.exit_code == 0
+        assert result.stdout.startswith(f"INCIDENT 3 · {one['words']['fault']} · {one['words']['happened']}")
+    for table in ("candidate", "stretches", "classed", "episodes", "incidents"):
+        assert f"\n{table}: " in result.stdout
+    document = json.loads(invoke(logs, "--explain", one["id"], "--json", "-").stdout)
+    assert document["incident"]["id"] == one["id"]
+    assert document["steps"][-1]["rows"][0]["n"] == one["n"]
+
+
+def test_any_web_server_s_log(tmp_path: Path) -> None:
+    """One client's 900 answers of 401 are an incident though no path is a channel's; --generic judges all lines so."""
+    line = '192.0.2.7 - - [09/Oct/2025:08:{:02d}:{:02d} +0000] "GET /api/token HTTP/1.1" 401 12 "-" "app/2"\n'
+    (tmp_path / "access.log").write_text("".join(line.format(n // 600, n // 10 % 60) for n in range(900)))
+    for options in ((), ("--generic",)):
+        (one,) = told(tmp_path / "access.log", *options)["incidents"]
+        assert (one["storm"], one["n"]) == ("web_loop", 900)
+        assert one["words"]["happened"].startswith("192.0.2.7 (app/2) sent GET /api/token 900 times")
+
+
+def test_spark_says_the_same(logs: Path, report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both engines: the same report but for their names and the lines, which Spark does not read twice."""
+    monkeypatch.setattr("tricklecast.analytics.spark.SMALL_INPUT", 1 << 40)
+    document = told(logs, "--engine", "spark", "--master", "local[2]")
+    assert document["engine"] == "spark"
+    for one in (*document["incidents"], *report["incidents"]):
+        one.pop("lines", None)
+    for name in report.keys() - {"engine", "inputs"}:
+        assert document[name] == report[name], name
+    assert sorted(document["inputs"]) == sorted(report["inputs"])
+
+
+def test_without_java(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 4, what to install, and, where Spark was not asked for, the other way."""
+    monkeypatch.setattr("tricklecast.analytics.java.find_java", lambda: None)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", classmethod(lambda cls: None))
+    monkeypatch.setattr(storms, "SMALL", 0)
+    result = invoke(logs)
+    assert result.exit_code == 4
+    assert "install" in result.stderr
+    assert "--engine embedded" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "master", "expected"),
+    [
+        (LogFiles(("a",), 255_999_999), None, EngineName.EMBEDDED),
+        (LogFiles(("a",), 256_000_000), None, EngineName.SPARK),
+        (LogFiles(("s3a://bucket/a",)), None, EngineName.SPARK),
+        (LogFiles(("hdfs://host/a",)), None, EngineName.SPARK),
+        (LogFiles(("a",), 10), "spark://host:7077", EngineName.SPARK),
+        (LogFiles(("-",)), None, EngineName.EMBEDDED),
+    ],
+)
+def test_the_choice_of_engine(files: LogFiles, master: str | None, expected: EngineName) -> None:
+    """DuckDB for what is small and here; Spark for the rest."""
+    assert choose_engine(EngineName.AUTO, files, None, master)[0] is expected
+
+
+def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
+    """130, no trace, no file left, also while standard input gives nothing."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tricklecast", "incidents", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"TMPDIR": str(tmp_path), "PATH": ""},
+    )
+    assert child.stdin is not None
+    assert child.stderr is not None
+    guard = threading.Timer(60, child.kill)
+    guard.start()
+    try:
+        child.stderr.readline()
+        while not list(tmp_path.iterdir()):
+            assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        out, errors = child.communicate()
+    finally:
+        guard.cancel()
+        child.kill()
+    assert (child.returncode, out, errors, list(tmp_path.iterdir())) == (130, b"", b"", [])

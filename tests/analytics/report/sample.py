@@ -1,0 +1,61 @@
+"""An incident, and reports made of logs, for the tests of their forms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tricklecast.analytics.report import figures
+from tricklecast.analytics.report.build import Source, build
+from tricklecast.analytics.report.model import LogLine, Report
+from tricklecast.analytics.rules.classes import WORDS, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Impact, Incident, Phase, Severity, incidents
+from tricklecast.analytics.scan import embedded
+
+NO_IMPACT: Final = Impact(0.0, 0.0, 0.0, 0, 0, 0, 0, False)
+
+SINCE_US: Final = 10_000_000
+
+
+def sample_incident(storm: StormClass) -> Incident:
+    """One client, 90 requests in 18 s, of one phase."""
+    return Incident(
+        id="0123456789ab",
+        number=1,
+        storm=storm,
+        instead=None,
+        confidence=Confidence.HIGH,
+        severity=Severity.WARN,
+        clients=("player-1",),
+        named=True,
+        release="myplayer/1.4",
+        ua="myplayer/1.4",
+        channels=("film",),
+        seq_lo=17,
+        seq_hi=17,
+        nodes=("n1",),
+        n=90,
+        peak_rps=5.0,
+        mean_rps=5.0,
+        since_us=SINCE_US,
+        until_us=SINCE_US + 18_000_000,
+        trigger=None,
+        trigger_us=None,
+        ended_us=None,
+        phases=(Phase(storm, 90, SINCE_US, SINCE_US + 18_000_000),),
+        impact=NO_IMPACT,
+        cause=WORDS[storm].cause,
+        fix=WORDS[storm].advice,
+        samples=(),
+    )
+
+
+def report_on(paths: list[Path]) -> Report:
+    """The report on some of our own logs, with the first line of the first file for every incident."""
+    with embedded.connect() as connection:
+        embedded.read_jsonl(connection, paths)
+        found = incidents(connection)
+        figures.prepare(connection)
+        line = LogLine(paths[0].read_text(encoding="utf-8").partition("\n")[0], paths[0].name, 1)
+        lines = {one.id: (line,) for one in found}
+        return build(connection, found, Source("embedded", tuple(map(str, paths))), lines=lines)

@@ -1,0 +1,160 @@
+"""Incidents in sentences: each class, one client and many, costs, confidence, hostile names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.analytics.report.sample import NO_IMPACT, sample_incident
+from tricklecast.analytics.report import words
+from tricklecast.analytics.report.words import client_name, describe, impact, product, who
+from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Impact, Phase
+
+S = StormClass
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+def phases(*parts: tuple[StormClass, int]) -> tuple[Phase, ...]:
+    return tuple(Phase(storm, n, place, place) for place, (storm, n) in enumerate(parts))
+
+
+def test_a_cascade_in_one_paragraph() -> None:
+    """Who, what, how many, how fast; phases, root, impact, confidence, fix."""
+    cascade = phases((S.ZERO_BYTE_LOOP, 96), (S.ENDED_LOOP, 327), (S.NOT_FOUND_LOOP, 157))
+    told = describe(
+        replace(sample_incident(S.ZERO_BYTE_LOOP), n=580, mean_rps=32.9, phases=cascade, ended_us=3_200_000)
+    )
+    assert told.happened == ("player-1 (myplayer/1.4) asked for film/17 580 times in 18 s (33/s) and never moved on")
+    assert told.phases == f"empty {TIMES} 96 → channel ended {TIMES} 327 → 404 {TIMES} 157"
+    assert told.root == "channel closed before its DELETE"
+    assert (told.impact, told.confidence) == ("none measurable", "high")
+
+
+@pytest.mark.parametrize("storm", list(StormClass))
+def test_every_class_has_its_words(storm: StormClass) -> None:
+    """No class is told in another's words, and each sentence has client, number and rate."""
+    told = describe(sample_incident(storm))
+    assert told.happened.startswith("player-1 (myplayer/1.4) ")
+    assert "90 times in 18 s (5/s)" in told.happened
+    assert told.phases == f"{words.PHASES[storm]} {TIMES} 90"
+    assert told.fault in ("client fault", "server fault", "publisher fault")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "player-1 (myplayer/1.4)"),
+        ({"release": None, "ua": None}, "player-1"),
+        ({"clients": ("b1bdf81d75958da6",)}, "a client of myplayer/1.4 (b1bdf81d)"),
+        ({"clients": ("b1bdf81d75958da6",), "release": None, "ua": None}, "client b1bdf81d"),
+        ({"clients": ("192.0.2.7#ab12cd34",)}, "192.0.2.7 (myplayer/1.4)"),
+        ({"clients": ("192.0.2.0/24",), "named": False}, "the network 192.0.2.0/24"),
+        ({"clients": ("a", "b", "c")}, "3 clients of myplayer/1.4"),
+        ({"clients": ("a", "b", "c"), "release": None}, "3 clients"),
+        ({"clients": ("192.0.2.0/24", "198.51.100.0/24"), "named": False, "release": None}, "2 networks"),
+        ({"clients": ("a\x1b[31mb\u202e",), "release": None, "ua": None}, "a\\x1b[31mb\\u202e"),
+    ],
+)
+def test_clients_are_people_s_names_for_them(changes: dict[str, Any], expected: str) -> None:
+    """By the name that a client gives itself, else by its product; a crowd by its number."""
+    one = replace(sample_incident(S.ENDED_LOOP), **changes)
+    assert who(one.clients, one.release, one.ua, named=one.named) == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "ua", "expected"),
+    [
+        ("myplayer/1.4", "myplayer/1.4 (linux)", "myplayer/1.4"),
+        ("Mozilla/5.0", "Mozilla/5.0 (X11) AppleWebKit/537.36 Chrome/138.0.0.0 Safari/537.36", "Chrome/138"),
+        ("Mozilla/5.0", "Mozilla/5.0 (Mac) Version/17.4 Safari/605.1.15", "Safari/17"),
+        (None, "curl/8.5 extra", "curl/8.5"),
+        (None, None, None),
+    ],
+)
+def test_products(release: str | None, ua: str | None, expected: str | None) -> None:
+    """A browser is not called Mozilla."""
+    assert product(release, ua) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"channels": ("film",), "seq_lo": 17, "seq_hi": 17}, "film/17"),
+        ({"channels": ("film",), "seq_lo": 8, "seq_hi": 39}, "film/8\N{EN DASH}39"),
+        ({"channels": ("film",), "seq_lo": None, "seq_hi": None}, "film"),
+        ({"channels": ("a", "b")}, "2 channels (a the most)"),
+        ({"channels": ("GET /api/token/ 401",), "seq_lo": None, "seq_hi": None}, "GET /api/token"),
+        ({"channels": ()}, "the server"),
+    ],
+)
+def test_what_was_asked_for(changes: dict[str, Any], expected: str) -> None:
+    """A segment, a range, channels, or the route of another web server."""
+    assert words.target(replace(sample_incident(S.ENDED_LOOP), **changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("trigger", "lead_us", "expected"),
+    [
+        ("server_ready", 1_600_000, "the channel had ended, 1.6 s after the server's start (00:00:08)"),
+        ("channel_end", 0, "the channel had ended, at the moment of the channel's end (00:00:10)"),
+        (None, 0, "the channel had ended"),
+    ],
+)
+def test_the_root_says_after_what(trigger: str | None, lead_us: int, expected: str) -> None:
+    """With the event that set it off, and how long after it."""
+    one = sample_incident(S.ENDED_LOOP)
+    told = describe(replace(one, trigger=trigger, trigger_us=one.since_us - lead_us if trigger else None))
+    assert told.root == expected
+
+
+@pytest.mark.parametrize(
+    ("cost", "expected"),
+    [
+        (NO_IMPACT, "none measurable"),
+        (replace(NO_IMPACT, others_refused=200), "none measurable"),
+        (
+            Impact(0.5, 0.001, 0.0, 2048, 1_300_000, 200, 0, True),
+            "200 requests of others refused; 50.0 % of the requests of its server in these minutes;"
+            " 1.3 s of handling, 2.0 KiB",
+        ),
+        (Impact(0.0, 0.0, 0.0, 10, 20_000, 1, 30, True), "30 answers to others slow; 20 ms of handling, 10 B"),
+    ],
+)
+def test_impact(cost: Impact, expected: str) -> None:
+    """What it cost; "none measurable" is an answer, and one refusal of another is chance."""
+    assert impact(cost, ("n1",)) == expected
+
+
+@pytest.mark.parametrize(
+    ("confidence", "named", "expected"),
+    [
+        (Confidence.HIGH, True, "high"),
+        (Confidence.MEDIUM, True, "medium: few requests"),
+        (Confidence.MEDIUM, False, "medium: the log does not tell clients apart"),
+        (Confidence.LOW, True, "low: this log's format lacks a field that would decide"),
+    ],
+)
+def test_confidence_says_why(confidence: Confidence, named: bool, expected: str) -> None:
+    """And what would raise it."""
+    assert describe(replace(sample_incident(S.ENDED_LOOP), confidence=confidence, named=named)).confidence == expected
+
+
+def test_fault_follows_the_cause() -> None:
+    """An empty segment is the server's fault, unless it had moved on; a format that cannot tell accuses nobody."""
+    empty = sample_incident(S.ZERO_BYTE_LOOP)
+    assert describe(empty).fault == "server fault"
+    assert describe(replace(empty, cause="the client asks again for a segment that was empty")).fault == "client fault"
+    assert describe(replace(empty, instead=S.ENDED_LOOP)).fault == "either side's fault"
+
+
+def test_an_incident_at_the_end_of_the_log_still_goes_on() -> None:
+    """The reader should not take it for over."""
+    assert describe(sample_incident(S.ENDED_LOOP), ongoing=True).when.endswith("still going on when the log ends")
+
+
+def test_long_names_are_cut() -> None:
+    """A name of megabytes does not fill the terminal."""
+    assert len(client_name("x" * 100_000, None)) <= 40

@@ -1,0 +1,295 @@
+"""What an incident says: what belongs to it, how sure it is, its peak, its trigger, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tricklecast.analytics.rules import engine
+from tricklecast.analytics.rules.classes import WORDS, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Incident, Severity, incidents
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan import embedded
+
+Line = dict[str, Any]
+Find = Callable[..., list[Incident]]
+BEGIN = 1_760_000_400_000_000
+
+
+def line(at: float, status: int = 404, **fields: Any) -> Line:
+    """One GET by ``c1`` on ``film``, so many seconds after the beginning."""
+    known = {"node": "n1", "kind": "exchange", "op": "read", "method": "GET", "status": status, "client": "c1"}
+    more = {"channel": "film", "conn": 1, "dur_us": 200, "ts_us": BEGIN + round(at * 1e6)}
+    return {name: value for name, value in (known | more | fields).items() if value is not None}
+
+
+def loop(at: float, count: int, gap: float, status: int = 404, **fields: Any) -> list[Line]:
+    """So many requests with the same pause between them, seconds."""
+    return [line(at + turn * gap, status, **fields) for turn in range(count)]
+
+
+def event(at: float, name: str, channel: str | None = None, node: str = "n1") -> Line:
+    """A lifecycle event."""
+    known = {"ts_us": BEGIN + round(at * 1e6), "node": node, "kind": "event", "event": name}
+    return known | ({"channel": channel} if channel else {})
+
+
+def viewers(count: int, seconds: int, node: str = "n1") -> list[Line]:
+    """Healthy readers of another channel, one segment a second each."""
+    return [
+        line(turn + number / 100, 200, client=f"v{number}", channel="other", conn=100 + number, node=node, rseq=turn)
+        | {"bytes_out": 10_000, "next_seq": turn + 1}
+        for number in range(count)
+        for turn in range(seconds)
+    ]
+
+
+@pytest.fixture
+def find(tmp_path: Path) -> Find:
+    """Finds the incidents in some lines; columns in ``blind`` are ones that the format cannot know."""
+
+    def found(lines: Iterable[Line], *, blind: str = "", **options: Any) -> list[Incident]:
+        path = tmp_path / "log.jsonl"
+        path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+        with embedded.connect() as connection:
+            embedded.read_jsonl(connection, [path])
+            dropped = f"EXCLUDE (blind, {blind})" if blind else "EXCLUDE (blind)"
+            connection.execute(f"CREATE VIEW told AS SELECT * {dropped}, '{blind}' AS blind FROM line")
+            return incidents(connection, "told", **options)
+
+    return found
+
+
+def empty(at: float, count: int, gap: float, *, eos: bool = False, **fields: Any) -> list[Line]:
+    """Empty answers about segment 7."""
+    return loop(at, count, gap, 200, bytes_out=0, rseq=7, next_seq=8, eos=eos, reason="empty", **fields)
+
+
+def test_a_cascade_is_one_incident(find: Find) -> None:
+    """Empty segment, end of channel, 404: one client fault, whose root is what came first."""
+    lines = [*empty(10, 96, 0.03), *empty(13, 327, 0.03, eos=True), *loop(23, 157, 0.05)]
+    (one,) = find([*lines, event(12.95, "channel_end", "film")])
+    assert [(phase.storm, phase.n) for phase in one.phases] == [
+        (StormClass.ZERO_BYTE_LOOP, 96),
+        (StormClass.ENDED_LOOP, 327),
+        (StormClass.NOT_FOUND_LOOP, 157),
+    ]
+    assert (one.storm, one.n, one.clients, one.channels) == (StormClass.ZERO_BYTE_LOOP, 580, ("c1",), ("film",))
+    assert (one.confidence, one.trigger) == (Confidence.HIGH, None)
+    assert one.ended_us == BEGIN + 12_950_000
+    assert one.samples[0].ts_us == BEGIN + 10_000_000
+
+
+def test_where_the_deciding_field_is_missing_both_classes_are_named(find: Find) -> None:
+    """Without ``eos`` an ended channel looks like an empty segment: neither side is accused alone."""
+    (one,) = find(empty(10, 200, 0.03, eos=True), blind="eos")
+    assert (one.storm, one.instead, one.confidence) == (
+        StormClass.ZERO_BYTE_LOOP,
+        StormClass.ENDED_LOOP,
+        Confidence.LOW,
+    )
+    assert "either" in one.cause
+    assert WORDS[StormClass.ENDED_LOOP].advice in one.fix
+    (sure,) = find(empty(10, 200, 0.03, eos=True))
+    assert (sure.storm, sure.instead, sure.confidence) == (StormClass.ENDED_LOOP, None, Confidence.HIGH)
+
+
+def test_events_may_say_what_the_format_cannot(find: Find) -> None:
+    """Without ``eos``, but with the channel's end before it, an ended loop is known to be one."""
+    (one,) = find([event(9, "channel_end", "film"), *empty(10, 200, 0.03, eos=True)], blind="eos")
+    assert (one.storm, one.confidence) == (StormClass.ENDED_LOOP, Confidence.HIGH)
+
+
+def test_without_connections_a_crowd_is_not_accused(find: Find) -> None:
+    """Fifty readers behind one key without a name get each segment once, and are told of the end: no storm."""
+    crowd = [
+        line(turn + number / 100, 200, client="9c621e8a5dac51f8", conn=number, rseq=turn)
+        | {"bytes_out": 10_000, "next_seq": turn + 1}
+        for number in range(50)
+        for turn in range(60)
+    ]
+    over = [line(61 + number / 100, client="9c621e8a5dac51f8", conn=number) for number in range(50)]
+    assert find([*crowd, *over]) == []
+    assert find([*crowd, *over], blind="conn") == []
+    loops = loop(70, 200, 0.1, client="9c621e8a5dac51f8")
+    assert len(find([*crowd, *over, *loops], blind="conn")) == 1
+
+
+def test_the_peak_is_that_of_all_clients_together(find: Find) -> None:
+    """Two clients at 20/s make a peak of 40/s."""
+    lines = [*loop(10, 100, 0.05), *loop(10, 100, 0.05, client="c2", conn=2)]
+    (one,) = find([*lines, event(9, "channel_end", "film")])
+    assert (one.n, one.peak_rps, set(one.clients)) == (200, 40.0, {"c1", "c2"})
+
+
+def test_a_loop_on_any_web_server_is_found(find: Find) -> None:
+    """Where no route matches: by client, path without its numbers, and status."""
+    web = {"op": None, "channel": None, "conn": None}
+    token = [line(1 + turn * 0.5, 401, path="/api/token", **web) for turn in range(900)]
+    users = [line(1 + turn * 0.1, 500, path=f"/users/{turn * 37}/photo", client="c2", **web) for turn in range(200)]
+    scan = [
+        line(1 + turn * 0.1, 404, path=f"/{chr(97 + turn % 26)}{chr(97 + turn // 26)}.php", client="c3", **web)
+        for turn in range(300)
+    ]
+    browse = [line(1 + turn * 0.5, 200, path="/index.html", client="c4", **web) for turn in range(500)]
+    found = find([*token, *users, *scan, *browse])
+    assert sorted((one.storm, one.channels, one.n) for one in found) == [
+        (StormClass.SERVER_ERROR_LOOP, ("GET /users/0/photo 500",), 200),
+        (StormClass.WEB_LOOP, ("GET /api/token 401",), 900),
+    ]
+
+
+def test_beside_our_own_traffic_other_paths_are_left_alone(find: Find) -> None:
+    """A scanner that asks for one page of another server is no incident, unless it is asked for."""
+    scanner = [line(1 + turn * 0.02, 404, path="/wp-login.php", op=None, channel=None) for turn in range(200)]
+    assert find([*scanner, *viewers(3, 60)]) == []
+    assert len(find([*scanner, *viewers(3, 60)], params=replace(Params(), generic=1))) == 1
+
+
+def test_a_channel_that_was_there_before_has_ended(find: Find) -> None:
+    """Without events: slow 404s for ever are a drip after other answers, and waiting before any."""
+    served = loop(1, 10, 1.0, 200, bytes_out=9, rseq=1, next_seq=2, client="c2")
+    (one,) = find([*served, *loop(20, 60, 1.5)])
+    assert one.storm is StormClass.NOT_FOUND_DRIP
+    assert find(loop(20, 60, 1.5)) == []
+
+
+def test_a_restart_does_not_explain_a_channel_that_never_was(find: Find) -> None:
+    """404s for an unknown name have no trigger; those for a channel that was there before the restart have."""
+    restart = [event(30, "server_stop"), event(32, "server_ready")]
+    (typo,) = find([*restart, *loop(33, 100, 0.1)])
+    assert typo.trigger is None
+    before = loop(5, 5, 1.0, 200, bytes_out=9, rseq=1, next_seq=2, client="c2")
+    (lost,) = find([*before, *restart, *loop(33, 100, 0.1)])
+    assert (lost.storm, lost.trigger) == (StormClass.NOT_FOUND_LOOP, "server_ready")
+
+
+def test_a_trigger_comes_before_its_storm(find: Find) -> None:
+    """What happens in the midst of a storm did not set it off."""
+    (one,) = find([*loop(10, 200, 0.1, 500), event(15, "server_ready"), event(12, "config")])
+    assert one.trigger is None
+
+
+def test_holds_of_the_guard_are_no_cost(find: Find) -> None:
+    """Handler time is the server's own: a second of hold for each answer is none of it."""
+    (one,) = find([*loop(10, 63, 1.0, 429, guard_ms=1000, dur_us=300), *viewers(5, 60)])
+    assert one.impact.handler_us == 63 * 300
+
+
+def test_slow_and_cheap_is_minor(find: Find) -> None:
+    """35 requests in 20 s cost nothing that can be measured."""
+    (one,) = find([*loop(10, 35, 0.55, 500), *viewers(20, 60)])
+    assert (one.severity, one.impact.measurable) == (Severity.MINOR, False)
+
+
+def test_a_storm_that_is_most_of_the_traffic_is_worth_a_warning(find: Find) -> None:
+    """A third of all requests, at 20/s."""
+    (one,) = find([*loop(10, 600, 0.05, 500), *viewers(20, 60)])
+    assert one.severity is Severity.WARN
+    assert one.impact.request_share == pytest.approx(600 / 1800)
+
+
+def test_harm_to_others_is_critical(find: Find) -> None:
+    """Viewers of another channel are refused while it goes on, and were not before."""
+    refused = [
+        line(71 + number / 30, 503, client=f"w{number}", channel="other", conn=500 + number) for number in range(200)
+    ]
+    (one,) = find([*viewers(5, 130), *loop(70, 400, 0.02, 500), *refused])
+    assert one.severity is Severity.CRITICAL
+    assert one.impact.others_refused == 200
+
+
+def test_long_polls_are_no_harm(find: Find) -> None:
+    """A wait for the next segment says nothing about the server; only waits for segments that were there do."""
+    polls = [
+        line(turn * 2.0, 200, client=f"w{turn % 7}", channel="other", conn=500 + turn % 7, rseq=turn)
+        | {"bytes_out": 9, "next_seq": turn + 1, "wait_us": 1_900_000}
+        for turn in range(60)
+    ]
+    (one,) = find([*polls, *loop(70, 100, 0.2, 500)])
+    assert one.impact.others_slowed == 0
+
+
+def test_a_clock_years_ahead_changes_nothing_else(find: Find) -> None:
+    """One line from the future neither hides nor makes an incident, whether or not it is known to be one."""
+    lines = [*loop(10, 100, 0.1), *viewers(5, 60)]
+    ahead = line(86_400 * 365 * 3, client="c9")
+    usual = find(lines)
+    assert len(usual) == 1
+    assert find([*lines, ahead]) == usual
+    assert find([*lines, ahead], latest_us=BEGIN + 10**9) == usual
+
+
+def test_an_overload_is_one_incident(find: Find) -> None:
+    """Twelve clients on six channels of one node, refused and back at once: one, without its members."""
+    lines = [
+        one
+        for number in range(12)
+        for one in loop(10 + number / 20, 60, 0.25, 503, client=f"c{number}", channel=f"film{number % 6}", conn=number)
+    ]
+    (one,) = find([*lines, *viewers(3, 60)])
+    assert (one.storm, one.n, len(one.clients), len(one.channels)) == (StormClass.OVERLOAD_AMPLIFICATION, 720, 12, 6)
+    assert one.peak_rps == 48.0
+
+
+def test_a_restart_of_three_nodes_is_one_incident(find: Find) -> None:
+    """The same cue, a few seconds apart."""
+    lines = []
+    for node in range(3):
+        lines += [event(10 + node * 5, "server_ready", node=f"n{node}")]
+        lines += [
+            line(11 + node * 5 + wave + number / 200, 404, client=f"c{node}-{number}", node=f"n{node}", conn=number)
+            for number in range(40)
+            for wave in (0, 1, 2, 4)
+        ]
+    (one,) = find(lines)
+    assert (one.storm, one.nodes, one.n) == (StormClass.THUNDERING_HERD, ("n0", "n1", "n2"), 480)
+
+
+def test_two_faults_are_two_incidents(find: Find) -> None:
+    """Clients that have nothing in common are told apart, on one node and at one time."""
+    found = find([*loop(10, 100, 0.1), *loop(10, 100, 0.1, 500, client="c2", channel="news", conn=2)])
+    assert sorted(one.storm for one in found) == [StormClass.NOT_FOUND_LOOP, StormClass.SERVER_ERROR_LOOP]
+
+
+def test_an_id_stays_the_same_while_the_storm_goes_on(find: Find) -> None:
+    """The live watch and the report name one storm alike."""
+    (young,) = find(loop(10, 40, 0.1, 500))
+    (old,) = find(loop(10, 400, 0.1, 500))
+    assert young.id == old.id
+
+
+def test_thresholds_are_parameters(find: Find) -> None:
+    """All of a threshold's uses follow it."""
+    lines = loop(10, 20, 1.0, 500)
+    assert find(lines) == []
+    assert len(find(lines, params=replace(Params(), slow_hits=20))) == 1
+
+
+def test_every_class_has_words() -> None:
+    """No storm is told without a cause and an advice."""
+    assert set(WORDS) == set(StormClass)
+
+
+def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
+    """Steps are plain files: after the prelude each runs by itself, and shows its rows of one incident."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in loop(10, 100, 0.1)))
+    with embedded.connect() as shell:
+        embedded.read_jsonl(shell, [path])
+        embedded.roll_up(shell)
+        embedded.reduce(shell)
+        shell.execute(engine.prelude(Params()))
+        for step in engine.STEPS:
+            shell.execute(engine.step_sql(step))
+            tables = {row[0] for row in shell.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+            assert set(engine.TABLES[step]) <= tables
+        number = shell.execute("SELECT incident FROM incidents").fetchall()[0][0]
+        told = {table: rows for table, _, rows in engine.explain(shell, number)}
+    assert len(told["candidate"]) == 10
+    assert all(told[table] for table in ("buckets", "stretches", "classed", "episodes", "incidents"))
