@@ -1,0 +1,419 @@
+"""Arguments to files, and files to lines: paths, folders, globs, compressed files, standard input.
+
+What a URI leads to (``s3a://…``) is left to Spark. Everything else is looked into before any engine starts: what is
+wrong is said at once. Copies of a file are read once: its double, a compressed one, and one that was made while the
+log went on (the beginning of another).
+"""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import hashlib
+import io
+import os
+import re
+import sys
+import zlib
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines.recognise import SAMPLE_LINES
+from tricklecast.analytics.lines.records import MAX_LINE
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+
+LOG_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".log", ".parquet"})
+"""What a log in a folder is called (before ``.gz`` or a rotation's suffix)."""
+
+STDIN: Final = "-"
+REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+"""What is left to Spark."""
+
+COMPRESSED: Final = (".gz", ".bz2", ".zst")
+BLOCK: Final = 4 << 20
+"""Bytes that are read at a time. Lines of the engines' tables point into blocks, so they are not copied."""
+
+_UNFINISHED: Final = frozenset({".tmp", ".part", ".swp", ".crc"})
+_PARTITION: Final = re.compile(r"(?:^|/)dt=(\d{4}-\d\d-\d\d)(?:/(?:hr|hour)=(\d\d?))?/")
+_HEAD: Final = 1 << 16
+_MAX_SAMPLE: Final = 1 << 26
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_PARQUET: Final = b"PAR1"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time span, microseconds since 1970; ``None`` for no bound.
+
+    Attributes:
+        from_us: its first moment; to_us: the first one after it.
+    """
+
+    from_us: int | None = None
+    to_us: int | None = None
+
+
+ALWAYS: Final = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class LogFiles:
+    """The files of one report.
+
+    Attributes:
+        names: the files, in order, each once; a URI stands for itself, ``-`` for standard input.
+        size: bytes of the local ones.
+        copies: files whose lines are all in another one; they are not among the names.
+        searched: those of the names that nobody gave, but that were found in a folder: they may be something else.
+        other_hours: how many files were left out because their partition is of another time.
+    """
+
+    names: tuple[str, ...]
+    size: int = 0
+    copies: tuple[str, ...] = ()
+    searched: frozenset[str] = frozenset()
+    other_hours: int = 0
+
+    @property
+    def remote(self) -> tuple[str, ...]:
+        """Those that only Spark can read."""
+        return tuple(name for name in self.names if REMOTE.match(name))
+
+
+def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
+    """The files that the arguments mean: files, folders (searched for logs), globs, ``-``, or URIs that Spark knows.
+
+    Args:
+        window: files in partitions (``dt=2025-10-09/hr=08``) of another time are left out.
+
+    Raises:
+        BadInput: an argument matches nothing, or a file cannot be read.
+    """
+    found: dict[str, str] = {}
+    given: set[str] = set()
+    for argument in arguments:
+        for name in _expand(argument):
+            identity = name if name == STDIN or REMOTE.match(name) else os.path.realpath(name)
+            found.setdefault(identity, name)
+            if not os.path.isdir(argument):
+                given.add(identity)
+    wanted = {identity: name for identity, name in found.items() if in_window(identity, window)}
+    if not wanted:
+        raise BadInput("all logs are of another time: no partition between --from and --to")
+    local = [name for name in wanted.values() if name != STDIN and not REMOTE.match(name)]
+    try:
+        copies = set(_copies(local))
+        return LogFiles(
+            names=tuple(name for name in wanted.values() if name not in copies),
+            size=sum(os.path.getsize(name) for name in local if name not in copies),
+            copies=tuple(name for name in local if name in copies),
+            searched=frozenset(name for identity, name in wanted.items() if identity not in given),
+            other_hours=len(found) - len(wanted),
+        )
+    except OSError as error:
+        raise BadInput(f"cannot read {error.filename!r}: {error.strerror or error}") from error
+
+
+def in_window(path: str, window: Window) -> bool:
+    """Whether the file may hold lines of that time, as far as its partition says; one without partition may."""
+    found = _PARTITION.search(path)
+    if found is None or window == ALWAYS:
+        return True
+    try:
+        start = datetime.strptime(found[1], "%Y-%m-%d").replace(tzinfo=UTC) + timedelta(hours=int(found[2] or 0))
+    except ValueError:
+        return True
+    start_us = round(start.timestamp()) * 1_000_000
+    end_us = start_us + (3600 if found[2] else 86_400) * 1_000_000
+    after = window.from_us is not None and end_us <= window.from_us
+    return not (after or (window.to_us is not None and start_us >= window.to_us))
+
+
+def _expand(argument: str) -> list[str]:
+    if argument == STDIN or REMOTE.match(argument):
+        return [argument]
+    try:
+        if os.path.isdir(argument):
+            names = _searched(Path(argument))
+        elif os.path.exists(argument):
+            names = [argument]
+        else:
+            matches = sorted(glob.glob(argument, recursive=True))
+            names = [name for name in matches if not os.path.isdir(name)]
+            names = names or [found for name in matches if os.path.isdir(name) for found in _expand(name)]
+    except (OSError, ValueError) as error:
+        raise BadInput(f"cannot read {argument!r}: {error}") from error
+    if not names:
+        what = "no logs (*.jsonl, *.log, *.parquet, also compressed) in" if os.path.isdir(argument) else "no such log:"
+        raise BadInput(f"{what} {argument!r}")
+    return names
+
+
+def _searched(folder: Path) -> list[str]:
+    """The logs below a folder; not those below hidden ones, where work in progress is kept."""
+    return sorted(
+        str(path)
+        for path in folder.rglob("*")
+        if looks_like_log(path.name)
+        and not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts[:-1])
+        and path.is_file()
+    )
+
+
+def looks_like_log(name: str) -> bool:
+    """Whether a file that was found in a folder is a log, by its name."""
+    endings = set(Path(name).suffixes)
+    return bool(endings & LOG_SUFFIXES) and not endings & _UNFINISHED and os.path.basename(name)[0] != "."
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def _copies(names: list[str]) -> list[str]:
+    """Files whose bytes are the beginning of another one's, decompressed; empty ones are nobody's copy.
+
+    Only files with the same beginning are compared, so that as a rule nothing but that is read.
+    """
+    alike: dict[bytes, list[str]] = defaultdict(list)
+    for name in names:
+        if head := _head(name):
+            # A log's first line has the time of a request in it: rarely is it the same in two logs.
+            alike[head.partition(b"\n")[0]].append(name)
+    found = []
+    for group in alike.values():
+        if len(group) > 1:
+            found += _copies_in(group)
+    return found
+
+
+def _copies_in(names: list[str]) -> list[str]:
+    sizes = {name: sum(map(len, _pieces(name))) for name in names}
+    found: list[str] = []
+    ordered = sorted(names, key=lambda name: -sizes[name])
+    for place, name in enumerate(ordered):
+        for longer in ordered[:place]:
+            if longer not in found and _digest(longer, sizes[name]) == _digest(name, sizes[name]):
+                found.append(name)
+                break
+    return found
+
+
+def _head(name: str) -> bytes:
+    with open_log(name) as file:
+        return piece_of(file, _HEAD)[0]
+
+
+def _pieces(name: str) -> Iterator[bytes]:
+    """The bytes of a file, decompressed, as far as it is whole."""
+    with open_log(name) as file:
+        while (piece := piece_of(file))[0]:
+            yield piece[0]
+
+
+def _digest(name: str, size: int) -> bytes:
+    digest, left = hashlib.blake2b(), size
+    for piece in _pieces(name):
+        digest.update(piece[:left])
+        left -= len(piece)
+        if left <= 0:
+            break
+    return digest.digest()
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------
+
+
+def open_log(name: str) -> IO[bytes]:
+    """A file's bytes, decompressed if its name says that it is compressed.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    if name == STDIN:
+        return sys.stdin.buffer
+    if name.endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(name))
+    if name.endswith(".bz2"):
+        return cast("IO[bytes]", bz2.open(name))
+    if name.endswith(".zst"):
+        import pyarrow as pa
+
+        return cast("IO[bytes]", pa.CompressedInputStream(pa.OSFile(name), "zstd"))
+    return open(name, "rb")
+
+
+def piece_of(file: IO[bytes], size: int = BLOCK) -> tuple[bytes, bool]:
+    """The next bytes of a file, and whether it turned out to be damaged after them; none at its end.
+
+    In small steps, since what one step has read is lost if it ends in an error.
+    """
+    parts: list[bytes] = []
+    length = 0
+    while length < size:
+        try:
+            part = file.read1(size - length)  # type: ignore[attr-defined]  # every file that is opened here has it
+        except (EOFError, zlib.error, OSError):
+            return b"".join(parts), True
+        if not part:
+            break
+        parts.append(part)
+        length += len(part)
+    return (parts[0] if len(parts) == 1 else b"".join(parts)), False
+
+
+def is_parquet(name: str) -> bool:
+    """Whether a local file begins as Parquet does."""
+    if name == STDIN:
+        return False
+    with open(name, "rb") as file:
+        return file.read(len(_PARQUET)) == _PARQUET
+
+
+def unfinished_tail(name: str) -> bytes | None:
+    """What follows the last line's end in a plain local file: still being written, or cut; ``None`` if nothing does."""
+    if name == STDIN or name.endswith(COMPRESSED) or REMOTE.match(name):
+        return None
+    with open(name, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - MAX_LINE))
+        tail = file.read().rpartition(b"\n")[2]
+    return tail if tail.strip() else None
+
+
+class LineReader:
+    """The lines of one log as Arrow batches, the whole of it in one pass.
+
+    Nothing that a file may hold is an error: bytes that are no UTF-8 are replaced, a line that is longer than
+    :data:`~tricklecast.analytics.lines.records.MAX_LINE` is cut, so that whoever parses it sees that it is broken, and
+    an archive that ends early is read as far as it goes.
+
+    Attributes:
+        name: the file. sample: its first lines, without blank ones, without their ends.
+        damaged: whether the file ended early; lines: how many there are; unfinished: whether the last one has no end.
+            All three are known when all of the file was read.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Open a file.
+
+        Raises:
+            BadInput: it cannot be read.
+        """
+        self.name = name
+        self.damaged = False
+        self.lines = 0
+        self.unfinished = False
+        try:
+            self._file = open_log(name)
+            self._blocks = self._read()
+            self._first = next(self._blocks, b"")
+        except OSError as error:
+            raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
+        lines = (line.rstrip(b"\r\n")[:_HEAD] for line in io.BytesIO(self._first[:_MAX_SAMPLE]) if line.strip())
+        self.sample = [line for line, _ in zip(lines, range(SAMPLE_LINES), strict=False)]
+
+    def close(self) -> None:
+        """Close the file, but never standard input."""
+        if self.name != STDIN:
+            self._file.close()
+
+    def _read(self) -> Iterator[bytes]:
+        """Blocks that end where a line does."""
+        rest = b""
+        begins = True
+        while piece := self._piece():
+            if begins:
+                piece, begins = piece.removeprefix(_BYTE_ORDER_MARK), False
+            end = piece.rfind(b"\n") + 1
+            if end:
+                yield rest + piece[:end]
+                rest = piece[end:]
+            else:
+                # A line that is longer than a block is kept only as far as anybody would look at it.
+                rest = (rest + piece)[: MAX_LINE + 1]
+        if rest:
+            yield rest
+
+    def _piece(self) -> bytes:
+        if self.damaged:
+            return b""
+        piece, self.damaged = piece_of(self._file)
+        return piece
+
+    def blocks(self) -> Iterator[bytes]:
+        """The file's bytes in blocks of whole lines; they are read once, and then the file is closed."""
+        try:
+            block: bytes | None = self._first
+            while block:
+                yield block
+                block = next(self._blocks, None)
+        finally:
+            self.close()
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The lines, with the columns ``file``, ``no`` and ``line``; they are read once.
+
+        Args:
+            number: the file's, for the column ``file``.
+        """
+        no = 1
+        for block in self.blocks():
+            batch = line_batch(block, number, no)
+            no += len(batch)
+            self.lines, self.unfinished = no - 1, not block.endswith(b"\n")
+            yield batch
+
+
+def sample_of(name: str) -> list[bytes]:
+    """The first lines of a local file, without blank ones, without their ends.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    reader = LineReader(name)
+    reader.close()
+    return reader.sample
+
+
+def line_schema() -> pa.Schema:
+    """The schema of :func:`line_batch`."""
+    import pyarrow as pa
+
+    return pa.schema([("file", pa.int32()), ("no", pa.int64()), ("line", pa.string())])
+
+
+def line_batch(block: bytes, number: int, no: int) -> pa.RecordBatch:
+    """The lines of a block as a batch whose texts point into the block.
+
+    Args:
+        block: whole lines, with their ends; number: the file's; no: that of the block's first line.
+    """
+    import pyarrow as pa
+
+    if not block.isascii():
+        try:
+            block.decode()
+        except UnicodeDecodeError:
+            block = block.decode("utf-8", "replace").encode()
+    offsets = array("i", accumulate(map(len, io.BytesIO(block)), initial=0))
+    count = len(offsets) - 1
+    numbers = pa.py_buffer(array("q", range(no, no + count)))
+    files = pa.py_buffer(array("i", [number]) * count)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.Array.from_buffers(pa.int32(), count, [None, files]),
+            pa.Array.from_buffers(pa.int64(), count, [None, numbers]),
+            pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(block)),
+        ],
+        schema=line_schema(),
+    )

@@ -1,0 +1,450 @@
+"""Field maps: which field of a foreign log gives which field of the record. TOML, checked as it is read.
+
+Four come with the package (``analytics/lines/maps``); a file of one's own has the same form
+(docs/reference/log-formats.md). Nothing else knows any other program's log.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from tricklecast.analytics.errors import AnalyticsError
+from tricklecast.analytics.lines.dialect import Engine, address, call, clf_us, flag, iso_us, known, text, whole
+from tricklecast.analytics.lines.records import LINE, Shape, client_key
+from tricklecast.trickle.wire import DEFAULT_BASE_PATH
+
+
+class BadFormat(AnalyticsError):
+    """The format that was asked for is unknown, or its field map or the client key is wrong."""
+
+    exit_code = 2
+
+
+class Layout(StrEnum):
+    """How a line is made up."""
+
+    JSON = "json"
+    """One JSON object."""
+    WORDS = "words"
+    """Words between spaces, those with spaces in quotes: the "combined" format and its kin."""
+
+
+class Stamp(StrEnum):
+    """Which moment of a request its line is stamped with."""
+
+    START = "start"
+    END = "end"
+
+
+class Unit(StrEnum):
+    """In what a time is written."""
+
+    ISO = "iso"
+    """A date and time, ISO 8601; UTC if it names no zone."""
+    CLF = "clf"
+    """``09/Oct/2025:08:53:20 +0000``."""
+    S = "s"
+    MS = "ms"
+    US = "us"
+    NS = "ns"
+
+    @property
+    def micros(self) -> float | None:
+        """Microseconds per unit; ``None`` for a date."""
+        return {Unit.S: 1e6, Unit.MS: 1e3, Unit.US: 1.0, Unit.NS: 1e-3}.get(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One field of a foreign line.
+
+    Attributes:
+        path: the keys that lead to it; a number is a place in a list. Of ``words``: those that make it up.
+        unit: of a time or duration.
+        coarse: it has whole seconds only.
+    """
+
+    path: tuple[str, ...]
+    unit: Unit | None = None
+    coarse: bool = False
+
+    def __str__(self) -> str:
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMap:
+    """How the lines of one format become records.
+
+    Attributes:
+        name: of the format.
+        layout: how a line is made up; columns: the names of its words, in order, for ``words``.
+        fields: for each of :data:`TARGETS` the sources that may give it, the best first.
+        stamped: which moment the times are of.
+        prefix: what the paths of the channels begin with.
+        only: a line whose source has another value is of something else, and skipped.
+        gone: values that say that the client left first.
+    """
+
+    name: str
+    layout: Layout
+    columns: tuple[str, ...]
+    fields: Mapping[str, tuple[Source, ...]]
+    stamped: Stamp = Stamp.END
+    prefix: str = DEFAULT_BASE_PATH
+    only: tuple[tuple[Source, str], ...] = ()
+    gone: tuple[tuple[Source, tuple[str, ...]], ...] = ()
+
+    def sources(self) -> Iterator[Source]:
+        """Every field of a line that is looked at."""
+        for choices in self.fields.values():
+            yield from choices
+        yield from (source for source, _ in (*self.only, *self.gone))
+
+
+REQUEST_LINE: Final = "request"
+REQUEST_ID: Final = "request_id"
+"""In a map ``request`` is ``GET /path HTTP/1.1``, and ``request_id`` an id that no other request has."""
+
+TARGETS: Final = frozenset({*(name for name, _ in LINE), REQUEST_ID, "conn", "trace"}) - {"kind", "event", "blind"}
+"""What a map can fill: a foreign log has exchanges only. ``conn`` and ``trace`` are in no column."""
+
+IN_TIME: Final = frozenset({"ts_us", "dur_us", "wait_us", "retry_after_ms", "guard_ms"})
+"""Fields whose sources need a unit."""
+
+_KEYS: Final = frozenset({"name", "layout", "columns", "stamped", "prefix", "only", "gone", "fields"})
+_SOURCE_KEYS: Final = frozenset({"from", "unit", "coarse"})
+_MAX_BYTES: Final = 1 << 20
+_TYPES: Final = dict(LINE)
+
+
+@cache
+def built_in(name: str) -> FieldMap:
+    """A map that comes with the package."""
+    return parse_map(files("tricklecast.analytics.lines").joinpath("maps", f"{name}.toml").read_text("utf-8"), name)
+
+
+def load_map(path: str) -> FieldMap:
+    """A map from a file.
+
+    Raises:
+        BadFormat: it cannot be read, or is no field map; the message says what is wrong with it.
+    """
+    try:
+        if Path(path).stat().st_size > _MAX_BYTES:
+            raise BadFormat(f"field map {path!r} is too large")
+        found = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BadFormat(f"cannot read field map {path!r}: {getattr(error, 'strerror', None) or error}") from error
+    return parse_map(found, path)
+
+
+def parse_map(toml: str, name: str) -> FieldMap:
+    """A map from its TOML.
+
+    Args:
+        name: what it is called if it does not say.
+
+    Raises:
+        BadFormat: it is no field map.
+    """
+    try:
+        table = tomllib.loads(toml)
+        _only_known(table, _KEYS, "the map")
+        found = _build(table, name)
+        _check(found)
+    except (tomllib.TOMLDecodeError, RecursionError, KeyError, TypeError, ValueError, AttributeError) as error:
+        told = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise BadFormat(f"field map {name!r}: {told}") from error
+    return found
+
+
+def _build(table: Mapping[str, Any], name: str) -> FieldMap:
+    return FieldMap(
+        name=_text(table.get("name", name)),
+        layout=Layout(table.get("layout", Layout.JSON)),
+        columns=tuple(_text(column) for column in table.get("columns", ())),
+        fields={field: tuple(_sources(given)) for field, given in table["fields"].items()},
+        stamped=Stamp(table.get("stamped", Stamp.END)),
+        prefix=_text(table.get("prefix", DEFAULT_BASE_PATH)).rstrip("/"),
+        only=tuple((_source(path), _text(value)) for path, value in table.get("only", {}).items()),
+        gone=tuple((_source(path), _texts(values)) for path, values in table.get("gone", {}).items()),
+    )
+
+
+def _sources(given: Any) -> Iterator[Source]:
+    for one in given if isinstance(given, list) else [given]:
+        yield _source(one)
+
+
+def _source(given: Any) -> Source:
+    if isinstance(given, str):
+        return Source(tuple(given.split(".")))
+    _only_known(given, _SOURCE_KEYS, "a source")
+    path = given["from"]
+    # A list spells out keys that have dots in them.
+    keys = _texts(path) if isinstance(path, list) else tuple(_text(path).split("."))
+    unit = given.get("unit")
+    return Source(keys, None if unit is None else Unit(unit), bool(given.get("coarse", False)))
+
+
+def _check(found: FieldMap) -> None:
+    if unknown := sorted(set(found.fields) - TARGETS):
+        raise ValueError(f"the record has no field {unknown[0]!r}")
+    if "ts_us" not in found.fields:
+        raise ValueError("nothing gives ts_us, the time")
+    if REQUEST_LINE not in found.fields and not {"method", "path"} <= set(found.fields):
+        raise ValueError(f"nothing gives method and path, nor {REQUEST_LINE}")
+    for field in sorted(IN_TIME & set(found.fields)):
+        for source in found.fields[field]:
+            if source.unit is None or (field != "ts_us" and source.unit.micros is None):
+                raise ValueError(f"the source of {field} needs a unit: s, ms, us or ns")
+    if found.prefix and not re.fullmatch(r"(/[^/?#\s'\"\\]+)+", found.prefix):
+        raise ValueError("prefix must be a plain path such as /trickle")
+    if any("" in source.path for source in found.sources()):
+        raise ValueError("a source has an empty name")
+    if any(re.search(r"[\"\\`\x00-\x1f]", key) for source in found.sources() for key in source.path):
+        raise ValueError("a source's name has a quote, a backslash or a control character")
+    if found.layout is Layout.JSON:
+        tree(found.sources())
+        return
+    if len(set(found.columns)) != len(found.columns) or not found.columns:
+        raise ValueError("columns must name each word of a line once")
+    for source in found.sources():
+        if unknown := sorted(set(source.path) - set(found.columns)):
+            raise ValueError(f"no column is called {unknown[0]!r}")
+
+
+Tree = dict[str, "Tree | None"]
+"""The keys of nested objects; ``None`` for a value."""
+
+
+def tree(sources: Iterable[Source]) -> Tree:
+    """The nested keys that the sources need.
+
+    Raises:
+        ValueError: a key is a value in one source and an object in another, or two differ only by case: no schema can
+            have both.
+    """
+    root: Tree = {}
+    for source in sources:
+        level = root
+        for place, key in enumerate(source.path):
+            last = place == len(source.path) - 1
+            if any(key != other and key.lower() == other.lower() for other in level):
+                raise ValueError(f"{str(source)!r} differs from another key only by case")
+            below = level.setdefault(key, None if last else {})
+            if last is not (below is None):
+                raise ValueError(f"{str(source)!r} is used both as a value and as an object")
+            level = below if below is not None else {}
+    return root
+
+
+def _only_known(table: Any, keys: frozenset[str], what: str) -> None:
+    if not isinstance(table, dict):
+        raise TypeError(f"{what} must be a table")
+    if unknown := sorted(set(table) - keys):
+        raise ValueError(f"{what} has no {unknown[0]!r}, only {', '.join(sorted(keys))}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} must be a text")
+    return value
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in (values if isinstance(values, list) else [values]))
+
+
+# --- from a map to SQL ------------------------------------------------------------------------------------------------
+
+ClientKey = tuple[tuple[str, ...], ...]
+"""Choices of fields."""
+
+DEFAULT_KEY: Final[ClientKey] = (("client",), ("ip", "ua"))
+"""A proxy's log: the client's own name if the log has it, else address and user agent, as the server does it."""
+
+
+def parse_client_key(key: str) -> ClientKey:
+    """Reads a ``--client-key``: choices between commas, fields of a choice between ``+``.
+
+    Raises:
+        BadFormat: a choice or a field is empty.
+    """
+    found = tuple(tuple(part.strip() for part in choice.split("+")) for choice in key.split(","))
+    if not all(part for choice in found for part in choice):
+        raise BadFormat(f"client key {key!r} has an empty part; expected something like ip+ua")
+    return found
+
+
+def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
+    """Fields of a client key that are the log's own, and not the record's.
+
+    Raises:
+        BadFormat: the log has no such field.
+    """
+    found = {}
+    for name in (part for choice in key for part in choice if part not in TARGETS):
+        path = (name,) if fields.layout is Layout.WORDS else tuple(name.split("."))
+        if fields.layout is Layout.WORDS and name not in fields.columns:
+            raise BadFormat(f"client key: {fields.name} has no field {name!r}")
+        if re.search(r"[\"\\`\x00-\x1f]", name) or "" in path:
+            raise BadFormat(f"client key: {name!r} is no field")
+        found[name] = Source(path)
+    return found
+
+
+def shape(
+    engine: Engine,
+    fields: FieldMap,
+    value: Callable[[Source], str],
+    present: frozenset[str],
+    key: ClientKey = DEFAULT_KEY,
+    prefix: str | None = None,
+) -> Shape:
+    """How the lines of a mapped format are read.
+
+    Args:
+        value: SQL for the text of a source.
+        present: fields of the map that this file's lines have.
+        key: whom a line is from; prefix: in place of the map's.
+    """
+    taken = {name: _first(engine, name, sources, value) for name, sources in fields.fields.items() if name in present}
+    texts = {name: known(_coalesced(sources, value)) for name, sources in fields.fields.items() if name in present}
+    # The parts of "GET /path HTTP/1.1"; a path with spaces in it is no path.
+    if REQUEST_LINE in taken:
+        line = taken.pop(REQUEST_LINE)
+        taken.setdefault("method", f"nullif(split_part({line}, ' ', 1), '')")
+        taken.setdefault("path", f"nullif(split_part({line}, ' ', 2), '')")
+    if REQUEST_ID in taken:
+        taken["request"] = taken.pop(REQUEST_ID)
+    blind = [name for name, _ in LINE if name not in taken and name not in _DERIVED]
+    stamps = fields.fields["ts_us"]
+    if all(source.coarse for source in stamps):
+        taken["coarse"] = "true"
+        blind.insert(0, "ts_us")
+    elif any(source.coarse for source in stamps):
+        whens = " ".join(
+            f"WHEN {_one(engine, 'ts_us', source, value)} IS NOT NULL THEN {str(source.coarse).lower()}"
+            for source in stamps
+        )
+        taken["coarse"] = f"CASE {whens} END"
+    if fields.stamped is Stamp.END:
+        taken["end_us"] = taken.pop("ts_us")
+    taken["target"] = taken.pop("path", "CAST(NULL AS STRING)")
+    taken["stated"] = texts.get("status", "CAST(NULL AS STRING)")
+    taken["broken"] = "broken"
+    # Some write several flags between commas.
+    taken["gone"] = (
+        " OR ".join(
+            f"coalesce(instr(',' || {value(source)} || ',', {text(f',{one},')}) > 0, false)"
+            for source, values in fields.gone
+            for one in values
+        )
+        or "false"
+    )
+    own = {name: known(value(source)) for name, source in key_sources(fields, key).items()}
+    if "ip" in texts:
+        texts["ip"] = taken["ip"]
+    taken["client_key"] = client_key(key, texts | own)
+    return Shape(taken, prefix=fields.prefix if prefix is None else prefix, blind=tuple(blind))
+
+
+_DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request", "blind", "client"})
+"""Columns that follow from others, or may be missing without any loss."""
+
+
+def _first(engine: Engine, name: str, sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
+    choices = [_one(engine, name, source, value) for source in sources]
+    found = choices[0] if len(choices) == 1 else f"coalesce({', '.join(choices)})"
+    # What is always logged if it is there says no where it is not; an original request carries no number of attempts.
+    return f"coalesce({found}, {_ABSENT[name]})" if name in _ABSENT else found
+
+
+_ABSENT: Final = {"eos": "false", "attempt": "1"}
+
+
+def _coalesced(sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
+    return f"coalesce({', '.join(map(value, sources))}, CAST(NULL AS STRING))"
+
+
+def _one(engine: Engine, name: str, source: Source, value: Callable[[Source], str]) -> str:
+    """SQL for one source's value, converted."""
+    raw = value(source)
+    if name in IN_TIME and source.unit is not None:
+        match source.unit:
+            case Unit.ISO:
+                return iso_us(engine, raw)
+            case Unit.CLF:
+                return clf_us(engine, raw)
+            case unit:
+                assert unit.micros is not None
+                return whole(engine, raw, unit.micros / (1 if name.endswith("_us") else 1000))
+    match _TYPES.get(name, "VARCHAR"):
+        case "VARCHAR":
+            return address(engine, known(raw)) if name == "ip" else known(raw)
+        case "BOOLEAN":
+            return flag(raw)
+        case _:
+            return whole(engine, raw)
+
+
+def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:
+    """SQL for whether a line is about a request; what cannot be read may have been, and is kept, to be counted."""
+    conditions = " AND ".join(f"coalesce({value(source)} = {text(wanted)}, false)" for source, wanted in fields.only)
+    return f"(broken OR ({conditions or 'true'}))"
+
+
+def words(engine: Engine, fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Callable[[Source], str]]:
+    """SELECT that takes a line of words apart, and the SQL for the text of a source in it.
+
+    A line is cut at its quotes, and what is not in quotes at its spaces: a fraction of what a regular expression costs.
+
+    Args:
+        quoted: places of the columns that stand in quotes, from 0.
+        raw: SELECT with ``file``, ``no`` and ``line``.
+    """
+    runs: list[list[str]] = [[]]
+    places: dict[str, tuple[int, int]] = {}
+    for place, column in enumerate(fields.columns):
+        if place in quoted:
+            runs += [[column], []]
+            places[column] = (len(runs) - 2, 0)
+        else:
+            runs[-1].append(column)
+            places[column] = (len(runs) - 1, len(runs[-1]))
+    # Apache escapes a quote by a backslash; nginx writes \x22.
+    line = f"replace({call(engine, 'plain_end', 'line')}, chr(92) || chr(34), chr(92) || 'x22')"
+    parts = [f"{call(engine, 'item', 'parts', str(run + 1))}" for run in range(len(runs))]
+    cut = [f"split(trim({parts[run]}), ' ') AS run_{run}" for run in range(0, len(runs), 2)]
+    whole_line = [f"{parts[run]} AS run_{run}" for run in range(1, len(runs), 2)]
+    first = len(runs[0])
+    # The last run may be shorter where the format was changed in the middle of a file.
+    needed = max((run for run in range(len(runs)) if run % 2), default=0) + 1
+    size = "len" if engine is Engine.EMBEDDED else "size"
+    broken = f"coalesce({size}(parts) < {needed} OR {size}(run_0) < {first}, true)"
+    made = f"""SELECT *, {broken} AS broken FROM (SELECT *, {", ".join([*cut, *whole_line])}
+        FROM (SELECT *, split({line}, chr(34)) AS parts FROM ({raw}) l) p) w"""
+
+    def one(column: str) -> str:
+        run, place = places[column]
+        if run % 2:
+            return f"run_{run}"
+        if run == 0 and place > 1:
+            # A user's name, which the client chooses, may have spaces in it. What follows is counted from the end.
+            return call(engine, "item", "run_0", str(place - 1 - first))
+        return call(engine, "item", f"run_{run}", str(place))
+
+    def value(source: Source) -> str:
+        return " || ' ' || ".join(map(one, source.path))
+
+    return made, value

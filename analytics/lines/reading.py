@@ -1,0 +1,350 @@
+"""What both engines share: how logs are to be read, what was counted, and the SQL for a format's lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines.dialect import Engine, call
+from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LogFiles, Window, is_parquet, sample_of
+from tricklecast.analytics.lines.mapped import (
+    DEFAULT_KEY,
+    TARGETS,
+    BadFormat,
+    ClientKey,
+    Layout,
+    Source,
+    key_sources,
+    of_requests,
+    parse_client_key,
+    shape,
+    tree,
+    words,
+)
+from tricklecast.analytics.lines.recognise import (
+    AUTO,
+    PARQUET,
+    TRICKLECAST,
+    Format,
+    NothingUnderstood,
+    UnknownFormat,
+    check_format,
+    recognise,
+)
+from tricklecast.analytics.lines.records import Shape, client_key, own_fields, parsed, unreadable
+from tricklecast.trickle.paths import normalize_base_path
+from tricklecast.trickle.records import FIELD_NAMES
+
+MAX_SAMPLES: Final = 5
+"""Bad lines that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How logs are to be read.
+
+    Attributes:
+        format: ``auto``, ``tricklecast``, ``nginx``, ``envoy``, ``caddy``, or the path of a field map.
+        client_key: whom a line is from, as typed: ``client,ip+ua``; ``None`` for what suits the format.
+        path_prefix: what the paths of the channels begin with; ``None`` for what the field map says.
+        window: only lines of requests that arrived in it; those without a time are kept, to be counted.
+    """
+
+    format: str = AUTO
+    client_key: str | None = None
+    path_prefix: str | None = None
+    window: Window = ALWAYS
+
+    def check(self) -> None:
+        """Whether all of it makes sense; needs no file.
+
+        Raises:
+            BadFormat: there is no such format, or its field map or the client key is wrong.
+            InvalidURL: the prefix is no path.
+        """
+        check_format(self.format)
+        if self.client_key is not None:
+            parse_client_key(self.client_key)
+        normalize_base_path(self.path_prefix or "")
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A line that could not be read.
+
+    Attributes:
+        file: the file's name; no: the line's number in it, from 1; ``None`` where the engine does not know.
+        why: the field that is wrong, or ``unreadable``; text: how it begins.
+    """
+
+    file: str
+    no: int | None
+    why: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was in the files.
+
+    Attributes:
+        lines: all lines but blank ones; bad: those that could not be read; samples: a few of them.
+        unrouted: exchanges whose path matches no route.
+        future: lines that are later than now. doubled: lines left out because their request's id was there before.
+    """
+
+    lines: int = 0
+    bad: int = 0
+    unrouted: int = 0
+    future: int = 0
+    doubled: int = 0
+    samples: tuple[BadLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """The files and their formats.
+
+    Attributes:
+        names: the files that are read; a file's place is its number in the column ``file``.
+        formats: of each.
+        strange: files that were found in a folder beside the others, and are of no known format.
+        unreadable: Parquet files without a whole footer.
+    """
+
+    names: tuple[str, ...]
+    formats: tuple[Format, ...]
+    strange: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    def groups(self) -> list[tuple[Format, list[int]]]:
+        """Files that are read alike, as numbers, by format."""
+        found: dict[object, tuple[Format, list[int]]] = {}
+        for number, form in enumerate(self.formats):
+            fields = form.fields and (form.fields.columns, tuple(form.fields.fields.items()))
+            key = (form.name, fields, form.present, form.quoted, form.columns)
+            found.setdefault(key, (form, []))[1].append(number)
+        return list(found.values())
+
+
+def recognise_files(
+    files: LogFiles, reading: Reading, sample: Callable[[str], Sequence[bytes]] | None = None
+) -> Recognised:
+    """The format of each file.
+
+    Args:
+        sample: gives the first lines of a file; ``None`` for local files.
+
+    Raises:
+        UnknownFormat: that of a file cannot be told; what is no log in a folder is left out if there is one that is.
+        BadInput: a file cannot be read. BadFormat: as of :meth:`Reading.check`.
+    """
+    reading.check()
+    names: list[str] = []
+    formats: list[Format] = []
+    strange: dict[str, UnknownFormat] = {}
+    unreadable = []
+    for name in files.names:
+        try:
+            found = _format_of(name, reading, sample or sample_of)
+        except UnknownFormat as error:
+            if name not in files.searched:
+                raise
+            strange[name] = error
+            continue
+        if found is None:
+            unreadable.append(name)
+            continue
+        names.append(name)
+        formats.append(found)
+    if strange and not names:
+        raise next(iter(strange.values()))
+    if unreadable and not names:
+        raise NothingUnderstood(f"{unreadable[0]!r} is no whole Parquet file: it has no footer")
+    return Recognised(tuple(names), tuple(formats), tuple(strange), tuple(unreadable))
+
+
+def _format_of(name: str, reading: Reading, sample: Callable[[str], Sequence[bytes]]) -> Format | None:
+    if REMOTE.match(name) and ".parquet" in name:
+        return Format(PARQUET)
+    try:
+        if not REMOTE.match(name) and is_parquet(name):
+            return parquet_format(name)
+        return recognise(name, sample(name), reading.format)
+    except OSError as error:
+        raise BadInput(f"cannot read {name!r}: {error.strerror or error}") from error
+
+
+def parquet_format(name: str) -> Format | None:
+    """The columns of a Parquet file; ``None`` if it has no whole footer."""
+    import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    try:
+        schema = pq.read_schema(name)
+    except (pa.ArrowException, ValueError, OSError):
+        return None
+    return Format(PARQUET, columns=tuple((field.name, str(field.type)) for field in schema))
+
+
+def sources_of(form: Format, reading: Reading) -> list[Source]:
+    """What has to be taken out of a line of JSON."""
+    key = _key(reading)
+    if form.fields is None:
+        return [Source((name,)) for name in FIELD_NAMES]
+    mapped = [source for name, sources in form.fields.fields.items() if name in form.present for source in sources]
+    conditions = [source for source, _ in (*form.fields.only, *form.fields.gone)]
+    own = key_sources(form.fields, key or DEFAULT_KEY).values()
+    return list({source.path: Source(source.path) for source in (*mapped, *conditions, *own)}.values())
+
+
+def values_of(sources: Sequence[Source]) -> Callable[[Source], str]:
+    """The column of each source: ``s0``, ``s1`` … in their order."""
+    places = {source.path: f"s{place}" for place, source in enumerate(sources)}
+    return lambda source: places[source.path]
+
+
+def _structure(sources: Sequence[Source], row: str, field: str, several: str, value: str) -> str:
+    """The type of a line of JSON, every value a text, in the words of an engine.
+
+    Args:
+        row, field, several: templates for an object, a key of it, and a list; value: a text's type.
+    """
+
+    def of(below: object) -> str:
+        if not isinstance(below, dict):
+            return value  # whatever is there, as text: a status may be 200 or "200"
+        if all(key.isdigit() for key in below):
+            return several.format(of(next(iter(below.values()))))
+        return row.format(", ".join(field.format(key, of(under)) for key, under in below.items()))
+
+    try:
+        return of(tree(sources))
+    except ValueError as error:
+        raise BadFormat(f"client key: {error}") from error
+
+
+def json_values(engine: Engine, sources: Sequence[Source], raw: str) -> str:
+    """SELECT of ``file``, ``no``, ``line``, ``broken`` and the text of each source of a line of JSON.
+
+    The one place where the engines read in different ways.
+
+    Args:
+        raw: SELECT with ``file``, ``no`` and ``line``.
+    """
+    tests = f"(SELECT file, no, line, coalesce({unreadable(engine)}, true) AS odd FROM ({raw}) l) o"
+    if engine is Engine.SPARK:
+        # A list of one: what follows the object on its line makes the list invalid; it would not harm an object.
+        struct = _structure(sources, "STRUCT<{}>", "`{}`: {}", "ARRAY<{}>", "STRING").replace("'", chr(92) + "'")
+        read = f"from_json('[' || line || ']', 'ARRAY<{struct}>', map('allowSingleQuotes', 'false'))"
+        read = call(engine, "item", read, "1")
+    else:
+        # DuckDB passes over a comma too many; outside of texts there must be none.
+        suspect = "instr(line, ',}') > 0 OR instr(line, ',]') > 0"
+        bare = r"""regexp_replace(line, '"([^"\\]|\\.)*"', '""', 'g')"""
+        lenient = f"CASE WHEN {suspect} THEN regexp_matches({bare}, ',[]}}]') ELSE false END"
+        tests = f"(SELECT file, no, line, odd OR {lenient} AS odd FROM {tests}) v"
+        struct = _structure(sources, "{{{}}}", '"{}": {}', "[{}]", '"VARCHAR"').replace("'", "''")
+        # To ask json_valid() first would be to read every line twice.
+        read = f"try(json_transform(line, '{struct}'))"
+    made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
+    named = ", ".join(f"{_taken(engine, source)} AS s{place}" for place, source in enumerate(sources))
+    return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
+
+
+def _taken(engine: Engine, source: Source) -> str:
+    """SQL for a value in the object ``x``."""
+    quote = '"' if engine is Engine.EMBEDDED else "`"
+    value = "x"
+    for place, key in enumerate(source.path):
+        value = (
+            call(engine, "item", value, str(int(key) + 1))
+            if place and key.isdigit()
+            else f"{value}.{quote}{key}{quote}"
+        )
+    return value
+
+
+def parquet_values(engine: Engine, form: Format, number: str, no: str, table: str) -> tuple[str, Shape]:
+    """SELECT of the values of Parquet rows, and their shape: our record's columns, whatever their types.
+
+    Args:
+        number: SQL for the file's number; no: for the row's; table: what is selected from.
+    """
+    quote = '"' if engine is Engine.EMBEDDED else "`"
+    there = [name for name, _ in form.columns if name in FIELD_NAMES]
+    values = ", ".join(f"CAST({quote}{name}{quote} AS STRING) AS t_{name}" for name in there)
+    raw = f"SELECT {number} AS file, {no} AS no, CAST(NULL AS STRING) AS line, false AS broken, {values} FROM {table}"
+    return raw, own_shape(engine, {name: f"t_{name}" for name in there}, Reading())
+
+
+def own_shape(engine: Engine, texts: dict[str, str], reading: Reading) -> Shape:
+    """The shape of our own records.
+
+    Args:
+        texts: SQL for the text of each of their fields.
+
+    Raises:
+        BadFormat: the client key has a field that they do not have.
+    """
+    fields = own_fields(engine, texts) | {"broken": "broken"}
+    key = _key(reading)
+    if key is not None:
+        for name in (part for choice in key for part in choice):
+            if name not in TARGETS:
+                raise BadFormat(f"client key: {TRICKLECAST} has no field {name!r}")
+        fields["client_key"] = client_key(key, texts)
+    return Shape(fields, native=True)
+
+
+def selected(engine: Engine, form: Format, reading: Reading, raw: str) -> tuple[str, tuple[str, ...]]:
+    """SELECT of the columns :data:`~tricklecast.analytics.lines.records.PARSED` of a format's lines, and the columns
+    that the format cannot know.
+
+    Args:
+        raw: SELECT with ``file``, ``no`` and ``line``.
+
+    Raises:
+        BadFormat: the client key has a field that the format does not have.
+    """
+    prefix = None if reading.path_prefix is None else normalize_base_path(reading.path_prefix)
+    window = (reading.window.from_us, reading.window.to_us)
+    if form.fields is None:
+        sources = sources_of(form, reading)
+        value = values_of(sources)
+        found = own_shape(engine, {source.path[0]: value(source) for source in sources}, reading)
+        return parsed(engine, found, json_values(engine, sources, raw), window), found.blind
+    if form.fields.layout is Layout.WORDS:
+        values, value = words(engine, form.fields, form.quoted, raw)
+    else:
+        sources = sources_of(form, reading)
+        values, value = json_values(engine, sources, raw), values_of(sources)
+    found = shape(engine, form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
+    if form.fields.only:
+        values = f"SELECT * FROM ({values}) every WHERE {of_requests(form.fields, value)}"
+    return parsed(engine, found, values, window), found.blind
+
+
+def _key(reading: Reading) -> ClientKey | None:
+    return None if reading.client_key is None else parse_client_key(reading.client_key)
+
+
+def check_understood(
+    recognised: Recognised, searched: Iterable[str], good: dict[int, int], bad: dict[int, int]
+) -> None:
+    """Whether something was understood of each file that somebody gave.
+
+    Args:
+        searched: files that nobody gave by name; good, bad: number of such lines by the file's number.
+
+    Raises:
+        NothingUnderstood: of one of them nothing was.
+    """
+    found = set(searched)
+    for number, name in enumerate(recognised.names):
+        if bad.get(number) and not good.get(number) and (name not in found or not good):
+            raise NothingUnderstood(
+                f"not one of {bad[number]:,} lines of {name!r} could be read as {recognised.formats[number].name}"
+            )

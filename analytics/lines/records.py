@@ -1,0 +1,309 @@
+"""The one record shape: the columns of ``line``, and how the fields of any format become them.
+
+Each format gives SQL for some *fields*, named in :data:`FIELDS`. From there on all formats, and both engines, share one
+chain of SELECTs (:func:`parsed`): ranges are checked, the path is read, and ``bad`` says what is wrong with a line. A
+line is bad if it would say something else without the field that could not be read; any other nonsense is as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tricklecast.analytics.lines.dialect import Engine, call, cut, text, whole
+from tricklecast.analytics.lines.routes import routed
+from tricklecast.trickle.records import VERSION, Kind, Op, Reason
+from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ
+
+LINE: Final[tuple[tuple[str, str], ...]] = (
+    ("ts_us", "BIGINT"),
+    ("node", "VARCHAR"),
+    ("kind", "VARCHAR"),
+    ("event", "VARCHAR"),
+    ("op", "VARCHAR"),
+    ("method", "VARCHAR"),
+    ("path", "VARCHAR"),
+    ("status", "INT"),
+    ("channel", "VARCHAR"),
+    ("epoch", "BIGINT"),
+    ("seq", "BIGINT"),
+    ("rseq", "BIGINT"),
+    ("next_seq", "BIGINT"),
+    ("reason", "VARCHAR"),
+    ("bytes_in", "BIGINT"),
+    ("bytes_out", "BIGINT"),
+    ("wait_us", "BIGINT"),
+    ("dur_us", "BIGINT"),
+    ("eos", "BOOLEAN"),
+    ("client", "VARCHAR"),
+    ("ip", "VARCHAR"),
+    ("ua", "VARCHAR"),
+    ("release", "VARCHAR"),
+    ("attempt", "INT"),
+    ("retry_after_ms", "BIGINT"),
+    ("guard_ms", "BIGINT"),
+    ("request", "VARCHAR"),
+    ("blind", "VARCHAR"),
+)
+"""Columns of ``line``, in order, with DuckDB's types.
+
+``request`` is an id that no other request has, where the format has one; ``blind`` names, between commas, the columns
+that the line's format cannot know. ``ts_us`` among them means that the log's times are whole seconds.
+"""
+
+PARSED: Final = (*LINE[:-1], ("file", "INT"), ("no", "BIGINT"), ("bad", "VARCHAR"), ("text", "VARCHAR"))
+"""Columns of all lines, the bad ones too: which file, which line in it (where the engine knows), what is wrong with it,
+and, only if something is, how it begins."""
+
+MAX_TS_US: Final = 4_102_444_800_000_000
+"""2100-01-01: a later arrival is a broken line."""
+MAX_DUR_US: Final = 7 * 86_400_000_000
+MAX_LINE: Final = 1 << 20
+"""Bytes; a longer line is not looked at."""
+
+MAX_SAMPLE: Final = 200
+"""Characters that are kept of a bad line."""
+
+_BYTES: Final = 1 << 50
+_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "ts_us": (1, MAX_TS_US),
+    "status": (100, 999),
+    "epoch": (0, 1 << 31),
+    "seq": (-LAST_SEQ, LAST_SEQ),
+    "rseq": (0, LAST_SEQ),
+    "next_seq": (0, LAST_SEQ + 1),
+    "bytes_in": (0, _BYTES),
+    "bytes_out": (0, _BYTES),
+    "wait_us": (0, MAX_DUR_US),
+    "dur_us": (0, MAX_DUR_US),
+    "attempt": (1, 1_000_000),
+    "retry_after_ms": (0, MAX_DUR_US // 1000),
+    "guard_ms": (0, MAX_DUR_US // 1000),
+}
+"""What a number may be; any other is dropped rather than summed."""
+
+_LEFT_OUT: Final = {"bytes_in": 0, "bytes_out": 0, "attempt": 1}
+"""What our own log leaves out of the record of an exchange; other logs write it."""
+
+_IF_EXCHANGE: Final = f"CASE WHEN kind = '{Kind.EXCHANGE}' THEN {{}} END"
+
+_MATTERS: Final = ("status", "seq", "rseq", "bytes_out", "dur_us")
+"""Numbers without which a line would say something else: what is there must be one, and in its range."""
+
+_LENGTHS: Final = {"method": 16, "path": 512, "ua": 256, "release": 64, "ip": 64}
+_MAX_TEXT: Final = 256
+_BACKSLASH: Final = "chr(92)"
+_MAX_NESTED: Final = 500
+"""Brackets in a line of JSON. Readers differ in how deep they go; nothing that is logged goes deep."""
+
+INTERNAL: Final = ("broken", "gone", "coarse", "stated", "v", "client_key", "end_us", "target")
+FIELDS: Final = frozenset(name for name, _ in LINE[:-1]) | frozenset(INTERNAL)
+"""What a format may give, besides columns: ``broken`` (BOOLEAN: the line cannot be read), ``gone`` (BOOLEAN: the client
+left first), ``coarse`` (BOOLEAN: the time is in whole seconds), ``stated`` (text of the status), ``v`` (version),
+``client_key`` (who it is from), ``end_us`` in place of ``ts_us`` (when the request ended), ``target`` (path and query).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the lines of one format are read, as SQL over a SELECT of its raw values.
+
+    Attributes:
+        fields: SQL for each field that the format has; the others are null.
+        native: the lines are our own records.
+        prefix: what the paths of channels begin with.
+        blind: columns that the format cannot know.
+    """
+
+    fields: Mapping[str, str]
+    native: bool = False
+    prefix: str = DEFAULT_BASE_PATH
+    blind: tuple[str, ...] = ()
+
+
+def own_fields(engine: Engine, texts: Mapping[str, str]) -> dict[str, str]:
+    """The fields of our own record.
+
+    Args:
+        texts: SQL for the text of each field of :data:`trickle.records.SCHEMA`.
+    """
+    types = dict(LINE)
+    made = {name: value for name, value in texts.items() if types.get(name) == "VARCHAR"}
+    for name in [*_RANGES, "v"]:
+        if name in texts:
+            made[name] = whole(engine, texts[name])
+            made[f"has_{name}"] = f"{texts[name]} IS NOT NULL"
+    if "eos" in texts:
+        made["eos"] = f"CASE {texts['eos']} WHEN 'true' THEN true WHEN 'false' THEN false END"
+        made["has_eos"] = f"{texts['eos']} IS NOT NULL"
+    made["target"] = made.pop("path", "CAST(NULL AS VARCHAR)")
+    return made
+
+
+def unreadable(engine: Engine) -> str:
+    """SQL for whether a JSON line is not to be parsed: no object, too long, too deep, or half of a surrogate pair."""
+    size = call(engine, "bytes", "line")
+    nested = (
+        f"CASE WHEN {size} > 1000 THEN length(line) - length(translate(line, '{{[', '')) > {_MAX_NESTED} ELSE false END"
+    )
+    # Half of a surrogate pair is an error to one engine, and "?" to the other. No control character is in valid JSON.
+    escapes = f"replace(replace(line, {_BACKSLASH} || {_BACKSLASH}, ''), {_BACKSLASH} || 'u', chr(1))"
+    everywhere = ", 'g'" if engine is Engine.EMBEDDED else ""
+    halves = f"regexp_replace({escapes}, chr(1) || '[dD][89abAB]..' || chr(1) || '[dD][c-fC-F]..', ''{everywhere})"
+    suspect = f"instr(line, {_BACKSLASH} || 'u') > 0"
+    half = call(engine, "matches", halves, "chr(1) || '[dD][89a-fA-F]'")
+    lone = f"CASE WHEN {suspect} THEN {half} ELSE false END"
+    return f"(left(ltrim(line), 1) <> '{{' OR {size} > {MAX_LINE} OR {nested} OR {lone})"
+
+
+def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int | None] = (None, None)) -> str:
+    """SELECT of the columns :data:`PARSED` of every line, the bad ones too; blank lines are left out.
+
+    Args:
+        shape: the format.
+        raw: SELECT with ``file``, ``no``, ``line`` and what the shape's fields are made of.
+        window: first moment, and the first after the last, microseconds; lines of other times are left out.
+    """
+    values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
+    checked = f"SELECT *, {_what_is_wrong(shape)} AS bad FROM ({routed(engine, values, shape.prefix)}) routed"
+    columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
+    left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
+    rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
+    wanted = ["(bad IS NULL OR text IS NULL OR trim(text) <> '')"]
+    start, end = window
+    if start is not None:
+        wanted.append(f"coalesce(ts_us >= {start:d}, true)")
+    if end is not None:
+        wanted.append(f"coalesce(ts_us < {end:d}, true)")
+    return f"SELECT * FROM ({rows}) rows WHERE {' AND '.join(wanted)}"
+
+
+def _fields(shape: Shape) -> list[str]:
+    types = dict(LINE) | {
+        "broken": "BOOLEAN",
+        "gone": "BOOLEAN",
+        "coarse": "BOOLEAN",
+        "end_us": "BIGINT",
+        "v": "BIGINT",
+    }
+    found = []
+    for name in sorted(FIELDS - {"path"}):
+        value = shape.fields.get(name)
+        if name in ("broken", "gone", "coarse"):
+            found.append(f"coalesce({value or 'false'}, false) AS {name}")
+        else:
+            kind = types.get(name, "VARCHAR").replace("INT", "BIGINT").replace("BIGBIG", "BIG")
+            kind = kind.replace("VARCHAR", "STRING")
+            found.append(f"{value} AS {name}" if value else f"CAST(NULL AS {kind}) AS {name}")
+    return found + [f"{value} AS {name}" for name, value in shape.fields.items() if name.startswith("has_")]
+
+
+def _inside(name: str) -> str:
+    low, high = _RANGES[name]
+    return f"{name} BETWEEN {low} AND {high}"
+
+
+def _moment(shape: Shape) -> str:
+    """Arrival: a proxy writes down the end, and the difference to it is the whole wait of a long poll."""
+    if "end_us" not in shape.fields:
+        return "ts_us"
+    # Numbers that are out of range must not be reckoned with: the engines refuse an overflow.
+    spent = f"coalesce(CASE WHEN {_inside('dur_us')} THEN dur_us END, 0)"
+    end = f"CASE WHEN end_us BETWEEN 1 AND {MAX_TS_US + MAX_DUR_US} THEN end_us END"
+    # A fraction that comes from the duration alone would look like one of the clock.
+    seconds = f"CAST(floor({spent} / 1e6 + 0.5e0) AS BIGINT) * 1000000"
+    return f"({end} - CASE WHEN coarse THEN {seconds} ELSE {spent} END)"
+
+
+def _what_is_wrong(shape: Shape) -> str:
+    """SQL for what is wrong with a line, in a word or two; null if nothing is."""
+    span = f"{_moment(shape)} BETWEEN {_RANGES['ts_us'][0]} AND {_RANGES['ts_us'][1]}"
+    causes = [("broken", "unreadable")]
+    if shape.native:
+        causes.append((f"v IS NOT NULL AND v <> {VERSION}", "version"))
+        causes.append((f"NOT coalesce(kind IN ('{Kind.EXCHANGE}', '{Kind.EVENT}'), false)", "kind"))
+    causes.append((f"NOT coalesce({span}, false)", "time"))
+    if "has_eos" in shape.fields:
+        causes.append(("has_eos AND eos IS NULL", "eos"))
+    for name in _MATTERS:
+        if f"has_{name}" in shape.fields:
+            causes.append((f"has_{name} AND NOT coalesce({_inside(name)}, false)", name))
+        elif name == "status" and not shape.native:
+            # 0 and 000 are what proxies write for no answer.
+            causes.append(("stated IS NOT NULL AND NOT coalesce(status BETWEEN 0 AND 999, false)", name))
+            causes.append(("stated IS NULL AND coalesce(method, '') = ''", "request"))
+        elif name in shape.fields:
+            causes.append((f"{name} < 0", name))
+    causes.append(("wait_us < 0", "wait_us"))
+    return "CASE " + " ".join(f"WHEN {condition} THEN '{word}'" for condition, word in causes) + " END"
+
+
+def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
+    if name in _RANGES:
+        value = _moment(shape) if name == "ts_us" else name
+        if name == "seq":
+            value = "seq" if shape.native else "coalesce(seq, r_seq)"
+        elif name == "status" and "gone" in shape.fields:
+            value = "CASE WHEN NOT gone THEN status END"
+        elif name in _LEFT_OUT and shape.native:
+            value = _IF_EXCHANGE.format(f"coalesce({name}, {_LEFT_OUT[name]})")
+        low, high = _RANGES[name]
+        return f"CAST(CASE WHEN {value} BETWEEN {low} AND {high} THEN {value} END AS {kind}) AS {name}"
+    if name == "eos":
+        return _IF_EXCHANGE.format("coalesce(eos, false)") + " AS eos" if shape.native else "eos"
+    value = name
+    if name == "op":
+        value = f"nullif(op, '{Op.API}')" if shape.native else "coalesce(op, r_op)"
+    elif name == "channel" and not shape.native:
+        value = "coalesce(channel, r_channel)"
+    elif name == "kind" and not shape.native:
+        return f"'{Kind.EXCHANGE}' AS kind"
+    elif name == "reason" and "gone" in shape.fields:
+        value = f"coalesce(reason, CASE WHEN gone THEN '{Reason.CLIENT_GONE}' END)"
+    elif name == "release" and "release" not in shape.fields:
+        value = "split_part(ua, ' ', 1)"
+    elif name == "client" and "client_key" in shape.fields:
+        value = "client_key"
+    return f"{cut(engine, value, _LENGTHS.get(name, _MAX_TEXT))} AS {name}"
+
+
+def client_key(key: tuple[tuple[str, ...], ...], texts: Mapping[str, str]) -> str:
+    """SQL for whom a line is from.
+
+    A key is a list of choices, the first that a line has counts; a choice is one field, or several: ``ip`` and ``ua``.
+    ``ua`` is shortened to a checksum; the others stand as they are, so that a client can be found in the log again.
+
+    Args:
+        key: choices of fields; texts: SQL for each field.
+    """
+
+    def part(name: str) -> str:
+        value = texts.get(name, "CAST(NULL AS STRING)")
+        return f"'#' || left(md5({value}), 8)" if name == "ua" else f"'+' || {value}"
+
+    def choice(names: tuple[str, ...]) -> str:
+        first = texts.get(names[0], "CAST(NULL AS STRING)")
+        # Without its first field it is no choice; the others only tell apart those that share the first.
+        return " || ".join([first, *(f"coalesce({part(name)}, '')" for name in names[1:])])
+
+    return f"coalesce({', '.join(map(choice, key))}, CAST(NULL AS STRING))"
+
+
+def view(blind: Mapping[int, tuple[str, ...]], table: str = "parsed_line") -> str:
+    """SELECT of the columns :data:`LINE` from a table of the good and the bad lines.
+
+    Args:
+        blind: for each number of a file the columns that its format cannot know.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, columns in blind.items():
+        groups.setdefault(columns, []).append(number)
+    whens = " ".join(
+        f"WHEN file IN ({', '.join(map(str, numbers))}) THEN {text(','.join(columns))}"
+        for columns, numbers in groups.items()
+        if columns
+    )
+    names = ", ".join(name for name, _ in LINE[:-1])
+    told = f"CASE {whens} ELSE '' END" if whens else "''"
+    return f"SELECT {names}, {told} AS blind FROM {table} WHERE bad IS NULL"

@@ -1,0 +1,142 @@
+"""Formats are told by what is in a line, field maps are checked, and lines come in chunks as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from tests.analytics.lines.test_formats import FOREIGN
+from tests.analytics.lines.traffic import (
+    HOSTILE,
+    HOSTILE_COMBINED,
+    HOSTILE_NGINX,
+    NATIVE,
+    START_US,
+    as_line,
+    plain_combined,
+    read_files,
+    write,
+    written,
+)
+from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
+from tricklecast.analytics.lines.embedded import ChunkReader
+from tricklecast.analytics.lines.mapped import parse_map
+from tricklecast.analytics.simulate.formats import FormatName
+
+LINES = {"tricklecast": written(FormatName.JSONL)} | {name: log for name, (log, _) in FOREIGN.items()}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_every_format_is_recognised(name: str) -> None:
+    """From its first lines, some of them broken."""
+    found = recognise("some.log", [b"{", *LINES[name].splitlines(), b"\xff"])
+    assert found.name == name.removeprefix("plain ")
+    assert found.coarse is (name == "plain combined")
+
+
+def test_what_is_asked_for_is_believed() -> None:
+    """A format that is asked for by name is not looked for; one that does not exist is refused."""
+    assert recognise("some.log", [b"words"], "caddy").name == "caddy"
+    assert recognise("some.log", [b"words"], "tricklecast").fields is None
+    with pytest.raises(UnknownFormat, match=r"some\.log"):
+        recognise("some.log", [b"words"], "nginx")
+    for asked in ("apache", "none.toml"):
+        with pytest.raises(BadFormat, match=asked):
+            recognise("some.log", [NATIVE], asked)
+
+
+EDGE = """
+layout = "json"
+prefix = "/live"
+[only]
+type = "access"
+[gone]
+flags = "DC"
+[fields]
+ts_us = { from = "time_ns", unit = "ns" }
+dur_us = { from = "took", unit = "ms" }
+method = "req.method"
+path = "req.uri"
+status = "status"
+client = { from = ["req.headers", "X-User", 0] }
+request_id = "id"
+retry_after_ms = { from = "wait_ns", unit = "ns" }
+"""
+
+
+def test_a_field_map_of_ones_own(tmp_path: Path) -> None:
+    """Nested keys, keys with dots, units, lines of something else."""
+    (tmp_path / "edge.toml").write_text(EDGE)
+    line = {
+        "type": "access",
+        "time_ns": START_US * 1000,
+        "took": 20,
+        "req": {"method": "GET", "uri": "/live/film/7?token=x"},
+        "req.headers": {"X-User": ["o'brien"]},
+        "status": 200,
+        "flags": "UC,DC",
+        "id": "a",
+        "wait_ns": 1_500_000_000,
+    }
+    log = write(tmp_path / "edge.log", [as_line(line), as_line(line | {"type": "debug"})])
+    (row,), _ = read_files(log, format=str(tmp_path / "edge.toml"))
+    assert (row["ts_us"], row["dur_us"], row["retry_after_ms"]) == (START_US - 20_000, 20_000, 1500)
+    assert (row["op"], row["channel"], row["seq"], row["path"]) == ("read", "film", 7, "/live/film/7")
+    assert (row["client"], row["request"], row["status"], row["reason"]) == ("o'brien", "a", None, "client_gone")
+    with pytest.raises(BadFormat, match="empty part"):
+        read_files(log, format=str(tmp_path / "edge.toml"), client_key="ip+")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("[fields", "field map"),
+        ("x = 1\n[fields]", "the map has no 'x'"),
+        ("[fields]\ncolour = 'a'", "no field 'colour'"),
+        ("[fields]\nmethod = 'a'\npath = 'b'", "nothing gives ts_us"),
+        ("[fields]\nts_us = {from = 'a', unit = 's'}", "nothing gives method"),
+        ("[fields]\nts_us = 'a'\nrequest = 'b'", "needs a unit"),
+        ("[fields]\nts_us = {from = 'a', unit = 'h'}\nrequest = 'b'", "not a valid Unit"),
+        ("[fields]\nts_us = {from = 'a', unit = 's'}\nrequest = 'a.b'", "both as a value and as an object"),
+        ("[fields]\nts_us = {from = 'a', unit = 's'}\nrequest = 'a\"b'", "has a quote"),
+        ("layout = 'words'\ncolumns = ['a']\n[fields]\nts_us = {from='a', unit='s'}\nrequest = 'b'", "no column"),
+        ("prefix = \"/a'b\"\n[fields]\nts_us = {from = 'a', unit = 's'}\nrequest = 'b'", "prefix must"),
+    ],
+)
+def test_wrong_field_maps_are_refused(wrong: str, told: str) -> None:
+    """A map that cannot be right is refused with the reason."""
+    with pytest.raises(BadFormat, match=told):
+        parse_map(wrong, "some.toml")
+
+
+@pytest.mark.parametrize(
+    ("first", "lines"),
+    [(NATIVE, HOSTILE), (FOREIGN["nginx"][0].splitlines()[0], HOSTILE_NGINX), (plain_combined(), HOSTILE_COMBINED)],
+)
+def test_hostile_lines(first: bytes, lines: list[tuple[bytes, str | None]]) -> None:
+    """Each line is read for itself: what is wrong with one is said, and never an error."""
+    form = recognise("some.log", first.splitlines())
+    with duckdb.connect() as con:
+        reader = ChunkReader(con, form)
+        table = reader.read([line for line, _ in lines], no=1)
+        found = dict(zip(table["no"].to_pylist(), table["bad"].to_pylist(), strict=True))
+        assert [(line[:80], found[no]) for no, (line, _) in enumerate(lines, 1)] == [
+            (line[:80], why) for line, why in lines
+        ]
+        assert reader.read([]).num_rows == 0
+
+
+def test_chunks_are_like_files(tmp_path: Path) -> None:
+    """Lines that are read as they come in give the rows that the whole file gives."""
+    with duckdb.connect() as con:
+        for name, log in LINES.items():
+            rows, _ = read_files(write(tmp_path / f"{name}.log", log))
+            lines = log.splitlines()
+            reader = ChunkReader(con, recognise(name, lines))
+            chunks = [row for at in range(0, len(lines), 7) for row in reader.read(lines[at : at + 7]).to_pylist()]
+            columns = list(rows[0])
+            assert sorted(repr([row[name] for name in columns]) for row in chunks) == sorted(
+                repr(list(row.values())) for row in rows
+            )
