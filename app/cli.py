@@ -53,7 +53,7 @@ COMMANDS: Final = {
         "tricklecast.app.access.cli", "inspect", "Show what an access token says.", ("tokens", "jwt")
     ),
     "storms": Mount("tricklecast.analytics.command.cli", "storms", "Find retry storms in access logs."),
-    "storms watch": Mount("tricklecast.analytics.watch_old.cli", "watch", "Tell of retry storms while they happen."),
+    "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
     "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
     "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
     "logs schema": Mount("tricklecast.analytics.logs.cli", "schema", "Print the schema of the access log."),
