@@ -101,12 +101,14 @@ class Ledger:
         self.changed.clear()
         self.gone.clear()
 
-    def compare(self, found: Sequence[tuple[Incident, bool]], now_us: int) -> list[News]:
+    def compare(self, found: Sequence[tuple[Incident, bool]], now_us: int, told_us: int | None = None) -> list[News]:
         """The news in what the rules have found.
 
         Args:
-            found: incidents, and whether each is a slow one. now_us: microseconds since the epoch.
+            found: incidents, and whether each is a slow one.
+            now_us: when the last lines were read; told_us: when the rules had been run. Microseconds since the epoch.
         """
+        told_us = now_us if told_us is None else told_us
         news: list[News] = []
         ids = {incident.id for incident, _ in found}
         seen: set[str] = set()
@@ -119,14 +121,14 @@ class Ledger:
             if before is None or not before.open:
                 # Rows of an incident that is over are in the window for a while; it began again if there are more.
                 after = replace(after, status=FIRING, severity=incident.severity.value)
-                news.append(self._told(after, now_us))
+                news.append(self._told(after, told_us))
             elif _ORDER.index(incident.severity) > _ORDER.index(Severity(before.severity)):
                 after = replace(after, status=WORSE, severity=incident.severity.value)
-                news.append(self._told(after, now_us))
+                news.append(self._told(after, told_us))
             else:
                 self._put(after)
         parts = [(known, self._part_of(known, found)) for known in self.open() if known.id not in seen]
-        return news + [self._told(replace(known, status=RESOLVED), now_us, into) for known, into in parts if into]
+        return news + [self._told(replace(known, status=RESOLVED), told_us, into) for known, into in parts if into]
 
     def over(self, now_us: int, *, all_read: bool) -> tuple[list[News], bool]:
         """The news that something is over, by when its last line was read.

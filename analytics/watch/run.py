@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from math import exp
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import Event
@@ -40,8 +41,15 @@ WARM_S: Final = 0.1
 SHARE: Final = 25
 """The rules run for one part in so many of the time, but for what may be a new storm."""
 
+BUSY: Final = 0.4
 BUSY_S: Final = 0.8
-"""What may be a new storm waits so long at most, if there is one after the other. Seconds."""
+"""If the rules run for such a share of the time, what may be a new storm waits so long since they last did. Seconds."""
+
+LOAD_S: Final = 5.0
+"""The time constant of that share. Seconds."""
+
+GOING_ON_S: Final = 2.0
+"""What is known already waits so long at least for the next look. Seconds."""
 
 SLOW_S: Final = 10.0
 """How long what has enough lines, but was no storm so far, waits for the next look. Seconds."""
@@ -123,8 +131,8 @@ class Watch:
         self.ledger = Ledger(request.params, store.incidents())
         self.window.restore(store.rows(VERSION), wall_us())
         self._understood: dict[str, list[int]] = {}
-        self._looked_at = float("-inf")
-        self._looking_s = 0.1
+        self._looked_at = clock() - SLOW_S
+        self._looking_s, self._load = 0.1, 0.0
         self._fresh = bool(self.ledger.open())
         with store.transaction():
             store.set_fact("logs", logs)
@@ -163,29 +171,31 @@ class Watch:
         self._write(rows, tidied, news)
         return read, news
 
-    def warm(self) -> bool:
-        """Whether something may be a storm in a moment."""
-        return self.window.suspects.warm()
-
     def _judged(self, now_us: int, last: bool) -> list[News]:
         """The news, if it is time to run the rules."""
         if not self._fresh:
             return []
-        passed = self._clock() - self._looked_at
-        due = self.window.suspects.due(self.ledger.told, now_us) and passed >= min(BUSY_S, 3 * self._looking_s)
-        if not due:
-            going_on = bool(self.ledger.open())
-            pause = max(2.0, SHARE * self._looking_s) if going_on else SLOW_S
-            due = passed >= pause and (going_on or self.window.suspects.many())
-        return self._look(now_us) if due or last else []
+        suspects, passed = self.window.suspects, self._clock() - self._looked_at
+        suspects.look(self.ledger.told, now_us)
+        pauses = []
+        if suspects.due:
+            pauses.append(0.0 if self._load < BUSY else BUSY_S)
+        if self.ledger.open():
+            pauses.append(max(GOING_ON_S, SHARE * self._looking_s))
+        if suspects.many:
+            pauses.append(SLOW_S)
+        return self._look(now_us) if last or passed >= min(pauses, default=float("inf")) else []
 
     def _look(self, now_us: int) -> list[News]:
         began = self._clock()
         found = self.window.judge()
+        self._load *= exp(-min(1e3, began - self._looked_at) / LOAD_S)
         self._looked_at = self._clock()
         self._looking_s = (self._looking_s + self._looked_at - began) / 2
+        self._load += (self._looked_at - began) / LOAD_S
         self._fresh = False
-        return self.ledger.compare(found, now_us)
+        self.window.suspects.looked()
+        return self.ledger.compare(found, now_us, self._wall_us())
 
     def _note(self, news: Sequence[News]) -> None:
         for each in news:
@@ -259,6 +269,7 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
         stop = held.enter_context(_interruptible())
         watch = Watch(request, store, [local, *remote])
         status = Status(err or sys.stderr, watch, quiet=request.quiet)
+        suspects = watch.window.suspects
         told = couriers(remote, store, watch.ledger.firing(time.time_ns() // 1000))
         status.say("watching; Ctrl-C ends it")
         ends = float("inf") if request.for_s is None else time.monotonic() + request.for_s
@@ -274,7 +285,7 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
                 status.show(told)
                 if last and not watch.source.behind:
                     break
-                pause = (WARM_S if watch.warm() else TICK_S) if read else LOOK_S
+                pause = (WARM_S if suspects.warm or suspects.due else TICK_S) if read else LOOK_S
                 if not watch.source.behind:
                     stop.wait(max(0.0, min(began + pause, ends) - time.monotonic()))
         finally:

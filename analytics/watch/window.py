@@ -240,6 +240,10 @@ class Suspects:
 
     The rules look only at keys that have enough lines (``buckets.sql``), and at seconds with enough clients
     (``fleets.sql``). A key is worth a look when it has so many, and again when it has a quarter more.
+
+    Attributes:
+        due: there may be an incident that is not known. many: a key that has gained lines has enough for one.
+        warm: a key is about to have enough.
     """
 
     def __init__(self, params: Params) -> None:
@@ -255,6 +259,7 @@ class Suspects:
         self._failed: dict[str, deque[tuple[int, str, int]]] = defaultdict(deque)
         self._next: dict[str, float] = {}
         self._touched: set[tuple[Any, ...]] = set()
+        self.due = self.many = self.warm = False
 
     def add(self, rows: Iterable[tuple[Any, ...]], now_us: int) -> None:
         """Rows of the roll-up, with the columns :data:`NAMES`."""
@@ -280,18 +285,22 @@ class Suspects:
             if failure and named:
                 self._failed[node].append((now_us, client, n))
 
-    def due(self, told: Callable[[str, str | None], bool], now_us: int) -> bool:
-        """Whether there may be an incident that is not known yet.
+    def look(self, told: Callable[[str, str | None], bool], now_us: int) -> None:
+        """Looks at what was added since the last call, and sets the attributes.
 
         Args:
             told: whether a client's incident on a channel is open.
         """
-        found = False
+        self.warm = False
         for name in self._touched:
             key = self._keys[name]
-            if key.hits() >= key.next:
-                key.next = key.hits() * _GROWN
-                found = found or not told(name[0], name[1])
+            hits = key.hits()
+            self.many = self.many or hits >= self._enough
+            self.warm = self.warm or self._enough <= 2 * hits < 2 * self._enough
+            if hits >= key.next:
+                key.next = hits * _GROWN
+                self.due = self.due or not told(name[0], name[1])
+        self._touched.clear()
         for node, failed in self._failed.items():
             while failed and now_us - failed[0][0] > _FLEET_US:
                 failed.popleft()
@@ -299,20 +308,13 @@ class Suspects:
             due = self._next.setdefault(node, self._enough)
             if n >= due and len({one[1] for one in failed}) >= self._many:
                 self._next[node] = n * _GROWN
-                found = True
+                self.due = True
             elif 2 * n < due:
                 self._next[node] = max(self._enough, n)
-        return found
 
-    def warm(self) -> bool:
-        """Whether a key that was touched is about to be worth a look."""
-        return any(self._enough <= 2 * self._keys[name].hits() < 2 * self._enough for name in self._touched)
-
-    def many(self) -> bool:
-        """Whether a key that was touched since the last look has enough lines; then all of them have been looked at."""
-        found = any(self._keys[name].hits() >= self._enough for name in self._touched)
-        self._touched.clear()
-        return found
+    def looked(self) -> None:
+        """The rules have looked at all that was added."""
+        self.due = self.many = False
 
     def forget(self, now_us: int) -> None:
         """Forgets keys and servers without lines."""
