@@ -1,4 +1,4 @@
-"""How soon `tricklecast storms watch` tells of a storm: from the write of its tenth line to the alert, and at what cost.
+"""How soon `tricklecast storms watch` tells of a storm: from the write of its tenth line to the alert; and its cost.
 
     python -m benchmarks.watch [--storms 20] [--rate 50] [--background 1000] [--healthy 20]
 

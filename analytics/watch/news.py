@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tricklecast.analytics.rules.incidents import Incident, Severity
 from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.watch.window import Found
 
 VERSION: Final = 2
 """Of the JSON object below: raised when a field changes its meaning or goes away; new fields do not raise it."""
@@ -101,20 +102,21 @@ class Ledger:
         self.changed.clear()
         self.gone.clear()
 
-    def compare(self, found: Sequence[tuple[Incident, bool]], now_us: int, told_us: int | None = None) -> list[News]:
+    def compare(self, found: Sequence[Found], now_us: int, told_us: int | None = None) -> list[News]:
         """The news in what the rules have found.
 
         Args:
-            found: incidents, and whether each is a slow one.
+            found: incidents.
             now_us: when the last lines were read; told_us: when the rules had been run. Microseconds since the epoch.
         """
         told_us = now_us if told_us is None else told_us
         news: list[News] = []
-        ids = {incident.id for incident, _ in found}
+        ids = {each.incident.id for each in found}
         seen: set[str] = set()
-        for incident, slow in found:
+        for each in found:
+            incident = each.incident
             before = self._known.get(incident.id) or self._continued(incident, ids)
-            after = self._entry(incident, slow, before, now_us)
+            after = self._entry(each, before, now_us)
             seen.add(after.id)
             if before is not None and (after.n, after.until_us) == (before.n, before.until_us):
                 continue
@@ -164,9 +166,9 @@ class Ledger:
         return None
 
     @staticmethod
-    def _part_of(known: Known, found: Sequence[tuple[Incident, bool]]) -> str | None:
+    def _part_of(known: Known, found: Sequence[Found]) -> str | None:
         """The incident that a known one turned out to be a part of: more was found to belong to it, before it."""
-        for incident, _ in found:
+        for incident in (each.incident for each in found):
             if (
                 incident.id != known.id
                 and incident.since_us <= known.until_us
@@ -178,7 +180,8 @@ class Ledger:
                 return incident.id
         return None
 
-    def _entry(self, incident: Incident, slow: bool, before: Known | None, now_us: int) -> Known:
+    def _entry(self, found: Found, before: Known | None, now_us: int) -> Known:
+        incident = found.incident
         known = before.id if before else incident.id
         since_us = min(before.since_us, incident.since_us) if before else incident.since_us
         n = max(before.n, incident.n) if before else incident.n
@@ -191,8 +194,8 @@ class Ledger:
             since_us=since_us,
             until_us=incident.until_us,
             n=n,
-            gap_us=self._slow_gap_us if slow else self._gap_us,
-            grown_us=now_us if grown or before is None else before.grown_us,
+            gap_us=self._slow_gap_us if found.slow else self._gap_us,
+            grown_us=(found.seen_us or now_us) if grown or before is None else before.grown_us,
             clients=incident.clients,
             channels=incident.channels,
             nodes=incident.nodes,

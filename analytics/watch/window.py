@@ -56,6 +56,27 @@ _BITS, _LO, _HI = (NAMES.index(name) for name in ("seq_bits", "seq_lo", "seq_hi"
 Columns = list[list[Any]]
 
 
+_SEEN: Final = """
+SELECT e.incident, max(p.seen_us)
+FROM (SELECT incident, unnest(clients) AS client, first_us, last_us FROM episodes) e
+    JOIN part p ON p.client = e.client AND p.last_us BETWEEN e.first_us AND e.last_us
+GROUP BY e.incident"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An incident that the rules have found.
+
+    Attributes:
+        incident: as in the report. slow: whether it may pause for longer because it is a slow one.
+        seen_us: when its last line was read, microseconds since the epoch.
+    """
+
+    incident: Incident
+    slow: bool = False
+    seen_us: int | None = None
+
+
 @dataclass(slots=True)
 class Added:
     """What some lines came to.
@@ -177,14 +198,15 @@ class Window:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
-    def judge(self) -> list[tuple[Incident, bool]]:
-        """The incidents of the last minutes; and whether each may pause for longer because it is a slow one."""
+    def judge(self) -> list[Found]:
+        """The incidents of the last minutes."""
         self._rules.execute(f"CREATE OR REPLACE TEMP TABLE rollup AS {merge_sql('part')}")
         embedded.reduce(self._rules)
         engine.run(self._rules, self._params)
         incidents = found(self._rules)
         slow = dict(self._rules.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
-        return [(one, bool(slow.get(one.number))) for one in incidents]
+        seen = dict(self._rules.execute(_SEEN).fetchall())
+        return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in incidents]
 
     def tidy(self, open_clients: Sequence[str], now_us: int) -> Columns | None:
         """Adds up rows of the same key and drops the old ones, now and then.
