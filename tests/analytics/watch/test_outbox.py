@@ -167,7 +167,12 @@ def test_a_webhook_says_whether_it_is_worth_another_attempt(
 def test_a_webhook_gets_the_key_by_which_it_knows_what_it_has(tmp_path: Path) -> None:
     """And no password of the URL is shown to people."""
     requests: list[httpx.Request] = []
-    webhook = Webhook("http://user:secret@hook/x", _client(lambda got: (requests.append(got), httpx.Response(204))[1]))
+
+    def taken(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(204)
+
+    webhook = Webhook("http://user:secret@hook/x", _client(taken))
     webhook.tell([{"key": "a-1-firing"}])
     assert requests[0].headers["Idempotency-Key"] == "a-1-firing"
     assert webhook.label == "webhook hook"

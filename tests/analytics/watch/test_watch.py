@@ -81,7 +81,7 @@ def test_ids_are_those_of_the_report(watched: Watched) -> None:
         *loop(30, 80, client="c", channel="three", status=503, op="publish", method="POST"),
         *loop(30, 120, client="d", channel="four", status=200, bytes_out=0, rseq=4, next_seq=5, conn=3),
     ]
-    told = {}
+    told: dict[str, str] = {}
     for first in range(0, len(storms), 7):
         watched.step(*storms[first : first + 7])
         told |= {each["incident"]["id"]: each["incident"]["class"] for each in watched.news}
