@@ -1,7 +1,7 @@
--- Who got what, by bucket of time, and which island in time each bucket belongs to: what one client kept getting on one
--- channel without a longer pause ("part"), or with pauses that a slow loop may have ("coarse").
--- The key has no seq (a client that sweeps upwards would escape it) and no release (the client's own word). Failures
--- share one key without a node, so that nobody stays below a threshold by collecting 404, 470 and 503 in turn, or hides
+-- Who got what, by bucket of time, and which island in time each bucket belongs to: what one client kept getting
+-- on one channel without a longer pause ("part"), or with pauses that a slow loop may have ("coarse"). The key has
+-- no seq (a client that sweeps upwards would escape it) and no release (the client's own word). Failures share one
+-- key without a node, so that nobody stays below a threshold by collecting 404, 470 and 503 in turn, or hides
 -- behind a load balancer; where one kind of failure follows another, that is a new island.
 CREATE OR REPLACE TEMP TABLE buckets AS
 WITH watched AS (
@@ -10,19 +10,20 @@ WITH watched AS (
         concat_ws(chr(0), client, named, coalesce(channel, chr(1)), place, family) AS name
     FROM candidate
 ),
--- Most of what fails does so now and then: whose lines are fewer than any storm's are not looked at. A number for each of
--- the others, because rows are sorted by it several times.
+-- Most of what fails does so now and then: whose lines are fewer than any storm's are not looked at. A number for
+-- each of the others, because rows are sorted by it several times.
 keys AS MATERIALIZED (
     SELECT name, row_number() OVER () AS key FROM watched GROUP BY name HAVING sum(n) >= least(fast_hits(), slow_hits())
 ),
 -- Between two chains is a pause that no storm spans.
 chained AS (
-    SELECT *, CAST(sum(starts) OVER (PARTITION BY key ORDER BY bucket_us, first_us, node, answer ROWS UNBOUNDED PRECEDING)
-        AS BIGINT) AS chain
+    SELECT *,
+        CAST(sum(starts) OVER (PARTITION BY key ORDER BY bucket_us, first_us, node, answer
+            ROWS UNBOUNDED PRECEDING) AS BIGINT) AS chain
     FROM (
         SELECT *, CASE
-            WHEN first_us - max(last_us) OVER (who ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) <= slow_gap_us()
-                OR bucket_us = lag(bucket_us) OVER who THEN 0 ELSE 1 END AS starts
+            WHEN first_us - lag(last_us) OVER who <= slow_gap_us() OR bucket_us = lag(bucket_us) OVER who THEN 0
+            ELSE 1 END AS starts
         FROM watched JOIN keys USING (name)
         WINDOW who AS (PARTITION BY key ORDER BY bucket_us, first_us, node, answer)
     )
@@ -73,7 +74,8 @@ repeating AS (
     FROM neighbours
     WHERE NOT once_per_seq(family) OR n > distinct_seqs OR again OR next_again
 ),
--- The pause before a bucket, the rate around it (a burst need not keep to the borders of seconds), the failures near it.
+-- The pause before a bucket, the rate around it (a burst need not keep to the borders of seconds), the failures
+-- near it.
 kinds AS (
     SELECT *, n - greatest(0, seqs - 1) AS row_hits,
         CASE WHEN family <> 'failure' THEN 1 ELSE
@@ -85,8 +87,11 @@ rated AS (
     SELECT *,
         first_us - lag(last_us) OVER near AS pause,
         lag(kinds) OVER near AS kinds_last,
-        bit_or(kinds) OVER (near ROWS BETWEEN 4 PRECEDING AND 1 PRECEDING) AS kinds_before,
-        bit_or(kinds) OVER (near ROWS BETWEEN 1 FOLLOWING AND 4 FOLLOWING) AS kinds_after,
+        -- Null for the first bucket, and for the last.
+        lag(kinds) OVER near | lag(kinds, 2, 0) OVER near | lag(kinds, 3, 0) OVER near | lag(kinds, 4, 0) OVER near
+            AS kinds_before,
+        lead(kinds) OVER near | lead(kinds, 2, 0) OVER near | lead(kinds, 3, 0) OVER near
+            | lead(kinds, 4, 0) OVER near AS kinds_after,
         greatest(row_hits / greatest(1.0, own_us(last_us - first_us, guard_ms, n) / 1e6),
             -- Buckets of posts and segments are long: what two of them hold need not have come at once.
             CASE WHEN family NOT IN ('post', 'served') THEN (row_hits + lag(row_hits) OVER near)

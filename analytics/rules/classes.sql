@@ -2,8 +2,10 @@
 CREATE OR REPLACE TEMP TABLE classed AS
 WITH told AS (
     SELECT *,
-        -- With the head unknown, a range of seqs is a sweep and one seq is a client left behind.
-        coalesce(seq_lo >= head_lo, seq_hi > seq_lo OR seq_hi = 0, head_hi = 0, true) AS ahead,
+        -- With the head unknown, a range of seqs is a sweep, one seq of a new channel is ahead, and any other is
+        -- behind.
+        coalesce(seq_lo >= head_lo, seq_hi > seq_lo OR seq_hi = 0 OR coalesce(trigger = 'channel_create', false),
+            head_hi = 0, true) AS ahead,
         coalesce(2 * (seq_hi - seq_lo + 1) >= n, false) AS rises,
         mean_rps < not_found_rps() AND peak_rps < fast_rps() AS unhurried,
         coalesce(early() * retry_after_ms, 1000) AS told_ms
@@ -15,7 +17,9 @@ WITH told AS (
 )
 SELECT * FROM (
 SELECT *, CASE answer
-    WHEN 'zero_byte' THEN 'zero_byte_loop'
+    -- Where the format does not say that the channel has ended, its events may.
+    WHEN 'zero_byte' THEN CASE WHEN blind LIKE '%eos%' AND ended_us IS NOT NULL THEN 'ended_loop'
+        ELSE 'zero_byte_loop' END
     WHEN 'served' THEN 'same_segment_loop'
     WHEN 'ended' THEN 'ended_loop'
     WHEN 'abandoned' THEN 'abandoned_loop'
@@ -23,21 +27,25 @@ SELECT *, CASE answer
     WHEN 'server_error' THEN 'server_error_loop'
     WHEN 'rejected' THEN 'rejected_loop'
     -- Of other servers' routes little is known: a slow 404 may be a poll that is meant so.
-    WHEN 'web' THEN CASE WHEN status_lo <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
+    -- And beside our own traffic they are scanners' mostly, which come to an end by themselves.
+    WHEN 'web' THEN CASE WHEN generic() = 0 AND (SELECT count(*) FROM quality WHERE answer IN ('served', 'zero_byte',
+            'ended', 'abandoned', 'post', 'not_found', 'seq_missing', 'rejected')) > 0 THEN NULL
+        WHEN status_lo <> 404 OR mean_rps >= not_found_rps() OR peak_rps >= fast_rps()
         THEN 'web_loop' END
     WHEN 'seq_missing' THEN CASE
         -- Who goes on from the head each time it fell behind leaves seqs out, each time.
         WHEN unhurried AND seq_hi - seq_lo + 1 >= 2 * n AND NOT coalesce(seq_lo >= head_lo, false) THEN NULL
-        -- Asking about once a second whether the next segment is there is waiting for it; falling behind now and then is
-        -- no loop; asking on past a head that stands still is one.
+        -- Asking about once a second whether the next segment is there is waiting for it; falling behind now and
+        -- then is no loop; asking on past a head that stands still is one.
         WHEN ahead AND unhurried AND NOT rises AND coalesce(seq_hi <= head_hi + 1, true) THEN NULL
         WHEN ahead AND slow AND NOT (head_lo IS NOT DISTINCT FROM head_hi AND rises) THEN NULL
         WHEN ahead THEN 'seq_ahead_sweep'
         WHEN NOT slow THEN 'seq_behind_loop' END
     WHEN 'not_found' THEN CASE
         WHEN NOT slow OR mean_rps >= not_found_rps() THEN 'not_found_loop'
-        -- A refusal that says that the channel has ended needs no event to prove it.
-        WHEN (ended_us IS NOT NULL OR 2 * closed >= n) AND born_us IS NULL THEN 'not_found_drip' END
+        -- It has ended: an event says so, or the refusals do, or it gave other answers before and none since.
+        WHEN (ended_us IS NOT NULL OR 2 * closed >= n OR lived_until_us <= first_us + gap_us()) AND born_us IS NULL
+            THEN 'not_found_drip' END
     WHEN 'overload' THEN CASE
         -- Polite: it waits about as long as it was told; or, told nothing, it is slow.
         WHEN retry_after_ms > 0 AND gap_ms >= told_ms AND peak_rps <= 1 + 1000 / greatest(1, told_ms) THEN NULL
@@ -45,8 +53,8 @@ SELECT *, CASE answer
             THEN NULL
         ELSE 'overload_client' END
     WHEN 'fleet_overload' THEN 'overload_amplification'
-    -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few times,
-    -- unless they insist.
+    -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few
+    -- times, unless they insist.
     WHEN 'fleet_herd' THEN CASE WHEN at_once OR (trigger = 'channel_end' AND insistent)
         OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config') THEN 'thundering_herd' END
     END AS class

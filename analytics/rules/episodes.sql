@@ -1,4 +1,5 @@
--- Which cases belong together. A hub is a reason to belong to one incident: a key, and a time without a longer pause.
+-- Which cases belong together. A hub is a reason to belong to one incident: a key, and a time without a longer
+-- pause.
 CREATE OR REPLACE TEMP TABLE hubs AS
 WITH marks AS (
     -- A cascade: one client on one channel gets an empty segment, then the channel's end, then 404.
@@ -14,8 +15,9 @@ WITH marks AS (
     SELECT id, 'fleets of a node', unnest(nodes), first_us, last_us, slow FROM classed WHERE fleet
     UNION ALL
     -- One restart is one cue, on however many nodes.
-    SELECT id, 'trigger', CASE WHEN trigger IN ('server_start', 'server_ready', 'drain', 'server_stop') THEN 'restart'
-        ELSE trigger END, trigger_us, trigger_us + together_us() - gap_us(), false
+    SELECT id, 'trigger', concat_ws(chr(0), class, CASE
+            WHEN trigger IN ('server_start', 'server_ready', 'drain', 'server_stop') THEN 'restart' ELSE trigger END),
+        trigger_us, trigger_us + together_us() - gap_us(), false
     FROM classed WHERE fleet AND trigger IS NOT NULL
 ),
 numbered AS (
@@ -31,10 +33,11 @@ numbered AS (
 hub AS (
     SELECT rule, min(id) AS least_id, list(DISTINCT id) AS ids FROM numbered GROUP BY rule, key, island
 ),
--- An overload of one node is one, however many channels and clients it touches: a time in which many clients are refused
--- and come again at the same moment.
+-- An overload of one node is one, however many channels and clients it touches: a time in which many clients are
+-- refused and come again at the same moment.
 refused AS (
-    SELECT id, clients[1] AS client, unnest(nodes) AS node, first_us, last_us FROM classed WHERE class = 'overload_client'
+    SELECT id, clients[1] AS client, unnest(nodes) AS node, first_us, last_us
+    FROM classed WHERE class = 'overload_client'
 ),
 borders AS (
     SELECT node, at_us, sum(sum(change)) OVER (PARTITION BY node ORDER BY at_us) AS clients
@@ -59,21 +62,29 @@ crowds AS (
     )
     GROUP BY node, island
 ),
--- What lies for the most part in another's time belongs to it; a client that has looped for an hour does not belong to
--- a moment's overload.
+-- What lies for the most part in another's time belongs to it; a client that has looped for an hour does not
+-- belong to a moment's overload.
 within AS (
     SELECT c.node, c.first_us AS crowd_us, r.id
     FROM crowds c JOIN refused r ON r.node = c.node
         AND 2 * (least(r.last_us, c.last_us) - greatest(r.first_us, c.first_us)) >= r.last_us - r.first_us
 ),
+fleet_clients AS (
+    SELECT id, nodes[1] AS node, unnest(clients) AS client, first_us, last_us FROM classed WHERE fleet
+),
 absorbed AS (
     SELECT f.id AS least_id, c.id
-    FROM (SELECT *, unnest(nodes) AS node FROM classed WHERE fleet) f
-        JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE is_failure(answer)) c ON c.node = f.node
+    FROM fleet_clients f JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE is_failure(answer)) c
+        ON c.node = f.node AND f.client = c.clients[1]
         AND 2 * (least(c.last_us, f.last_us + gap_us()) - greatest(c.first_us, f.first_us - gap_us()))
             >= greatest(1, c.last_us - c.first_us)
-    WHERE list_contains(f.clients, c.clients[1]) OR (f.class = c.class OR
-        f.class = 'overload_amplification' AND c.class = 'overload_client')
+    UNION
+    -- Also of those that it does not count, since they came as late as they were told.
+    SELECT f.id, r.id
+    FROM (SELECT id, nodes[1] AS node, first_us, last_us FROM classed WHERE class = 'overload_amplification') f
+        JOIN refused r ON r.node = f.node
+        AND 2 * (least(r.last_us, f.last_us + gap_us()) - greatest(r.first_us, f.first_us - gap_us()))
+            >= greatest(1, r.last_us - r.first_us)
 )
 SELECT least_id, unnest(ids) AS id, rule FROM hub WHERE len(ids) > 1
 UNION ALL

@@ -1,10 +1,10 @@
--- Storms that no single client makes: many whose retries add up (fleet_overload), or who come at one moment and again
--- (fleet_herd). Judged per node and second.
+-- Storms that no single client makes: many whose retries add up (fleet_overload), or who come at one moment and
+-- again (fleet_herd). Judged per node and second.
 CREATE OR REPLACE TEMP TABLE failures AS
 SELECT *, inside + CASE WHEN first_us - before < told_us THEN 1 ELSE 0 END AS early
 FROM (
-    -- "early": lines that came long before the client was told to come again. Who was told nothing was told a second,
-    -- if it was refused; a 404 is early whenever it comes again.
+    -- "early": lines that came long before the client was told to come again. Who was told nothing was told a
+    -- second, if it was refused; a 404 is early whenever it comes again.
     SELECT *,
         CASE WHEN own_us(last_us - first_us, guard_ms, n) / greatest(1, n - 1) < told_us THEN n - 1 ELSE 0 END
             AS inside,
@@ -34,8 +34,8 @@ WITH seconds AS (
     FROM failures
     GROUP BY node, bucket_us
 ),
--- A wave need not keep to the borders of seconds: a second counts with the one before if all of both came within one,
--- or the halves on either side of their border do.
+-- A wave need not keep to the borders of seconds: a second counts with the one before if all of both came within
+-- one, or the halves on either side of their border do.
 paired AS (
     SELECT *,
         CASE WHEN last_us - lag(first_us) OVER near <= 1000000 THEN lag(who) OVER near END AS others,
@@ -46,8 +46,8 @@ paired AS (
     FROM seconds
     WINDOW near AS (PARTITION BY node ORDER BY bucket_us)
 ),
--- Clients that fail in the node's usual second; where most of its seconds have none that is 1. In a short log, or a quiet
--- one, the only seconds with failures are those of the herd: they are not the usual ones.
+-- Clients that fail in the node's usual second; where most of its seconds have none that is 1. In a short log, or
+-- a quiet one, the only seconds with failures are those of the herd: they are not the usual ones.
 usual AS (
     SELECT node, CASE WHEN 2 * count(*) > greatest(usual_s(), coalesce(sum(since_last), 0) / 1e6 + 1)
         THEN quantile_disc(len(who), 0.5) ELSE 1 END AS usual
@@ -88,8 +88,8 @@ HAVING CASE WHEN answer = 'fleet_overload'
     -- Who still comes at the same rate after so long has been polling.
     ELSE count(*) <= herd_waves_s() OR max(load) >= herd_ratio() * quantile_disc(n, 0.5) END;
 
--- What each fleet's clients did in its time, a second on either side included: a wave begins and ends within seconds that
--- are not full enough to be seen.
+-- What each fleet's clients did in its time, a second on either side included: a wave begins and ends within
+-- seconds that are not full enough to be seen.
 CREATE OR REPLACE TEMP TABLE fleets AS
 WITH rows AS (
     SELECT s.answer AS fleet, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
@@ -106,7 +106,8 @@ members AS (
 ),
 judged AS (
     SELECT fleet, node, since_us, count(*) AS pairs, total(early) AS early,
-        -- What one client did is a storm of its own, or it is more than asking now and then whether it has changed.
+        -- What one client did is a storm of its own, or it is more than asking now and then whether it has
+        -- changed.
         total_if(n, n >= slow_hits() OR (n >= fast_hits() AND n / greatest(1, own_s) >= fast_rps()))
             AS looping,
         total_if(n, n >= herd_insists() AND (n - 1) / greatest(1, own_s) >= herd_insists_rps())

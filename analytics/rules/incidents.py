@@ -93,7 +93,7 @@ class Incident:
         clients: their keys, the busiest first; named: whether they are clients' keys, not networks.
         release, ua: product and version if all have the same; a user agent.
         channels: names, or method, path and status where no route matched. seq_lo, seq_hi: range of the seqs.
-        nodes: servers.
+        nodes: servers; none where the log does not say.
         n: requests. peak_rps: of all clients together, requests in one second. mean_rps: over its time.
         since_us, until_us: first and last arrival, microseconds since the epoch.
         trigger, trigger_us: the event before it that set it off, and when.
@@ -220,7 +220,7 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         channels=tuple(row["channels"]),
         seq_lo=row["seq_lo"],
         seq_hi=row["seq_hi"],
-        nodes=tuple(row["nodes"]),
+        nodes=tuple(node for node in row["nodes"] if node),
         n=row["n"],
         peak_rps=row["peak_rps"],
         mean_rps=row["mean_rps"],

@@ -1,14 +1,17 @@
--- Incidents: what an SRE is told. Counts are without double counting: what a fleet tells is not told by its members.
+-- Incidents: what an SRE is told. Counts are without double counting: what a fleet tells is not told by its
+-- members.
 CREATE OR REPLACE TEMP TABLE pulses AS
 WITH every AS (
-    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure, unnest(pulse) AS pulse
+    SELECT incident, id, answer, fleet, nodes, clients[1] AS client, is_failure(answer) AS failure,
+        unnest(pulse) AS pulse
     FROM episodes
 ),
 told AS (
     SELECT DISTINCT e.id, e.pulse.from_us AS from_us
-    FROM every e JOIN (SELECT incident, nodes, clients, first_us, last_us FROM episodes WHERE fleet) f
-        ON f.incident = e.incident AND NOT e.fleet AND e.failure AND e.pulse.from_us BETWEEN f.first_us AND f.last_us
-        AND list_has_any(f.nodes, e.nodes) AND list_contains(f.clients, e.client)
+    FROM every e JOIN (
+            SELECT incident, nodes[1] AS node, unnest(clients) AS client, first_us, last_us FROM episodes WHERE fleet
+        ) f ON f.incident = e.incident AND f.client = e.client AND NOT e.fleet AND e.failure
+        AND e.pulse.from_us BETWEEN f.first_us AND f.last_us AND list_contains(e.nodes, f.node)
 ),
 -- Two fleets of one node at one time are made of the same refusals: the overload tells them.
 twice AS (
@@ -47,8 +50,8 @@ GROUP BY incident, class;
 
 CREATE OR REPLACE TEMP TABLE roots AS
 SELECT p.incident,
-    -- A fleet is the root of what its members did; else what came first is. Many clients that each loop on refusals
-    -- amplify together.
+    -- A fleet is the root of what its members did; else what came first is. Many clients that each loop on
+    -- refusals amplify together.
     CASE WHEN p.class = 'overload_client' AND p.clients >= many_clients() THEN 'overload_amplification'
         ELSE p.class END AS class,
     arg_min(e.trigger, (e.first_us, e.id)) FILTER (e.trigger IS NOT NULL) AS trigger,
@@ -93,7 +96,8 @@ SELECT w.incident, w.n, w.first_us, w.last_us, w.nodes, w.bytes, w.dur_us,
     least(1.0, w.n / greatest(1, d.n)) AS request_share,
     least(1.0, w.dur_us / greatest(1, d.dur_us)) AS handler_share,
     least(1.0, w.bytes / greatest(1, d.bytes)) AS byte_share,
-    CAST(greatest(0, d.refused - w.refused - coalesce(e.refused, 0) - coalesce(b.refused, 0)) AS BIGINT) AS others_refused,
+    CAST(greatest(0, d.refused - w.refused - coalesce(e.refused, 0) - coalesce(b.refused, 0)) AS BIGINT)
+        AS others_refused,
     CAST(greatest(0, d.kept_slow - coalesce(b.kept_slow * d.kept / greatest(1, b.kept), 0)) AS BIGINT) AS others_slowed,
     greatest(0, d.n - w.n) AS others
 FROM windows w JOIN traffics d ON d.incident = w.incident AND d.during

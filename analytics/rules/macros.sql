@@ -16,9 +16,9 @@ CREATE OR REPLACE TEMP MACRO connections(bits, n) AS
         ELSE greatest(1, least(n, CAST(round(CASE WHEN bit_count(bits) < 57
             THEN -62 * ln(1 - bit_count(bits) / 62.0) ELSE n END) AS BIGINT))) END;
 
--- A client's own time, microseconds: a stretch without what the storm guard held back (guard_ms). If more was held than
--- there was time, several clients share the key; then at least a tenth of the time is taken to be their own. The last
--- request's hold comes after the stretch; no hold is longer than a second.
+-- A client's own time, microseconds: a stretch without what the storm guard held back (guard_ms). If more was held
+-- than there was time, several clients share the key; then at least a tenth of the time is taken to be their own.
+-- The last request's hold comes after the stretch; no hold is longer than a second.
 CREATE OR REPLACE TEMP MACRO sharing(length_us, guard_ms) AS
     greatest(1.0, ceil((coalesce(guard_ms, 0) * 1000.0 - 1000000) / greatest(1.0, length_us)));
 CREATE OR REPLACE TEMP MACRO own_us(length_us, guard_ms, n) AS
@@ -30,40 +30,41 @@ CREATE OR REPLACE TEMP MACRO own_name(client, named) AS
     coalesce(named AND NOT regexp_matches(client, '^[0-9a-f]{16}$')
         AND NOT regexp_matches(client, '^[0-9a-fA-F]*[.:][0-9a-fA-F.:]*($|[#+])'), false);
 
--- How many readers share a stretch's key. Readers behind one NAT get every segment once each, over connections of their
--- own: up to four connections are exact, beyond that an estimate with a slack of a half. A few segments that are asked
--- for all the time are a loop whatever the connections. Where the log does not say the connection, any number of readers
--- may share a key that is not a name of their own.
+-- How many readers share a stretch's key. Readers behind one NAT get every segment once each, over connections of
+-- their own: up to four connections are exact, beyond that an estimate with a slack of a half. A few segments that
+-- are asked for all the time are a loop whatever the connections. Where the log does not say the connection, any
+-- number of readers may share a key that is not a name of their own.
 CREATE OR REPLACE TEMP MACRO readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits) AS
     CASE WHEN answer = 'post' OR (seqs <= same_seq_few() AND length_us >= same_seq_us()
             AND busy_s * 1e6 >= same_seq_share() * length_us) THEN 1
         WHEN conn_bits IS NULL THEN n
         WHEN connections(conn_bits, n) <= 4 THEN least(n, connections(conn_bits, n))
         ELSE least(n, CAST(ceil(connections(conn_bits, n) * 1.5) AS BIGINT)) END;
--- Behind a proxy the connections are the proxy's, and only a name tells one reader from a crowd. One name may stand for
--- all users of an application: a crowd's rush for a segment is over in a moment, and each of them waits for new ones.
+-- Behind a proxy the connections are the proxy's, and only a name tells one reader from a crowd. One name may
+-- stand for all users of an application: a crowd's rush for a segment is over in a moment, and each of them waits
+-- for new ones.
 CREATE OR REPLACE TEMP MACRO readers(answer, n, seqs, busy_s, length_us, conn_bits, client, named, peak_rps, own_s,
         waited) AS
     CASE WHEN own_name(client, named)
-        AND (conn_bits IS NULL OR (seqs <= same_seq_few() AND length_us > crowd_us() * seqs AND 2 * n >= peak_rps * own_s
-                AND 2 * busy_s * 1e6 >= length_us)
+        AND (conn_bits IS NULL OR (seqs <= same_seq_few() AND length_us > crowd_us() * seqs
+                AND 2 * n >= peak_rps * own_s AND 2 * busy_s * 1e6 >= length_us)
             OR (connections(conn_bits, n) > 8 AND 2 * waited BETWEEN seqs AND 3 * seqs)) THEN 1
         ELSE readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits) END;
 
--- How many lines count towards a storm: all, or the repeats and the request that they repeat. Requests that waited are
--- first ones: up to two more readers than were counted, since two connections may share a bit.
+-- How many lines count towards a storm: all, or the repeats and the request that they repeat. Requests that waited
+-- are first ones: up to two more readers than were counted, since two connections may share a bit.
 CREATE OR REPLACE TEMP MACRO hits(answer, n, seqs, waited, readers) AS
     CASE WHEN once_per_seq(answer)
         THEN greatest(0, n - greatest(seqs * readers, least(waited, seqs * (readers + 2))) + 1) ELSE n END;
 
--- So many so quickly that it is a storm whatever the rest of its time. Per node: who asks each of ten servers once is in
--- no hurry.
+-- So many so quickly that it is a storm whatever the rest of its time. Per node: who asks each of ten servers once
+-- is in no hurry.
 CREATE OR REPLACE TEMP MACRO is_fast(hits, nodes, rps) AS
     hits / greatest(1, nodes) >= fast_hits() AND rps >= fast_rps();
 
 -- Rows of one part of a key as one row, with what follows from the sums: "answer" (the commonest kind of failure),
--- "hits" (lines that count), "length_us", "own_s" (its time without the guard's holds), "mean_rps" and "gap_ms" (both of
--- the own time).
+-- "hits" (lines that count), "length_us", "own_s" (its time without the guard's holds), "mean_rps" and "gap_ms"
+-- (both of the own time).
 CREATE OR REPLACE TEMP MACRO added_up(parts) AS TABLE
 SELECT *, hits / greatest(1.0, own_s) AS mean_rps, CASE WHEN n > 1 THEN own_s * 1000 / (n - 1) END AS gap_ms
 FROM (

@@ -47,6 +47,7 @@ class Params:
         share, share_rps: cost is measurable from this share of the nodes' requests, handler time or bytes on (0 to 1),
             if the storm has at least so many requests per second.
         heavy_share: cost is heavy from this share on (0 to 1).
+        generic: 1 to tell loops on paths that no route matches also where other paths match; else only where none does.
         peak_rps: a peak from which the rate alone is worth a warning. Per second.
     """
 
@@ -89,6 +90,7 @@ class Params:
     share: float = 0.1
     share_rps: float = 5.0
     heavy_share: float = 0.5
+    generic: int = 0
     peak_rps: float = 50.0
 
     def macros(self) -> Iterator[str]:

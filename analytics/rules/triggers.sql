@@ -1,4 +1,5 @@
--- Single clients' stretches and fleets in rows of one shape, each with the event that set it off, if there was one.
+-- Single clients' stretches and fleets in rows of one shape, each with the event that set it off, if there was
+-- one.
 CREATE OR REPLACE TEMP TABLE cases AS
 WITH every AS (
     SELECT answer, [client] AS clients, named, [channel] AS channels, channel, nodes, n, hits, bytes_in, bytes_out,
@@ -26,7 +27,8 @@ SELECT * FROM (
     SELECT answer, unnest(events) AS event, rank FROM (VALUES
         (['not_found', 'ended'], ['channel_end'], 0),
         (['not_found', 'ended'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
-        -- Where 470 is said, or waited, there is a channel: its new life explains more than the end of its former one.
+        -- Where 470 is said, or waited, there is a channel: its new life explains more than the end of its former
+        -- one.
         (['seq_missing', 'abandoned'], ['channel_create'], 0),
         (['seq_missing', 'abandoned'], ['server_start', 'server_ready', 'drain', 'server_stop'], 1),
         (['seq_missing', 'abandoned'], ['channel_end'], 2),
@@ -82,5 +84,7 @@ lives AS (
     FROM near n JOIN cases c USING (id) GROUP BY id
 )
 SELECT c.*, r.event AS trigger, r.ts_us AS trigger_us, l.ended_us, l.ends_us, 1 + coalesce(l.births, 0) AS lives,
-    CASE WHEN l.last_birth_us >= coalesce(l.ended_us, c.first_us) THEN l.last_birth_us END AS born_us
-FROM cases c LEFT JOIN ranked r ON r.id = c.id AND r.place = 1 LEFT JOIN lives l ON l.id = c.id;
+    CASE WHEN l.last_birth_us >= coalesce(l.ended_us, c.first_us) THEN l.last_birth_us END AS born_us,
+    v.until_us AS lived_until_us
+FROM cases c LEFT JOIN ranked r ON r.id = c.id AND r.place = 1 LEFT JOIN lives l ON l.id = c.id
+    LEFT JOIN lived v ON v.channel = c.channel;

@@ -1,12 +1,12 @@
--- One row per line: which kind of answer it is, under which key it is added up, and its measures.
--- Reads the view "line". Numbers out of range are dropped and texts are cut: whoever sends requests writes the log.
+-- One row per line: which kind of answer it is, under which key it is added up, and its measures. Reads the view
+-- "line". Numbers out of range are dropped and texts are cut: whoever sends requests writes the log.
 SELECT
     answer,
     CASE WHEN answer NOT IN ('unparsable', 'future') THEN coalesce(substr(node, 1, 256), '') ELSE '' END AS node,
     CASE
         WHEN answer IN ('unparsable', 'future') THEN NULL
-        -- No route of ours matched: requests are told apart by method, path (its first three parts, every number of up
-        -- to 16 digits written as 0) and status.
+        -- No route of ours matched: requests are told apart by method, path (its first three parts, every number
+        -- of up to 16 digits written as 0) and status.
         WHEN channel IS NULL AND op IS NULL AND answer IN ('web', 'overload', 'server_error')
             THEN coalesce(method, '?') || ' /' || substr(trim(TRAILING '/' FROM
                     replace(replace(replace(replace(translate(
@@ -51,8 +51,8 @@ SELECT
     CASE WHEN guard_ms BETWEEN 0 AND 604800000 THEN guard_ms END AS guard_ms,
     CASE WHEN attempt > 1 THEN 1 ELSE 0 END AS retried,
     CASE WHEN eos THEN 1 ELSE 0 END AS closed,
-    -- A segment that was complete before it was asked for: how long it took says how busy the server was. At the head
-    -- a GET waits for the publisher, and its wait says nothing.
+    -- A segment that was complete before it was asked for: how long it took says how busy the server was. At the
+    -- head a GET waits for the publisher, and its wait says nothing.
     CASE WHEN answer = 'served' AND rseq + 1 < next_seq THEN 1 ELSE 0 END AS kept,
     substr(release, 1, 64) AS release,
     substr(ua, 1, 128) AS ua,
@@ -64,7 +64,8 @@ FROM (
             WHEN ts_us > {latest_us} THEN 'future'
             WHEN ts_us IS NULL OR ts_us < 1 OR kind IS NULL OR kind NOT IN ('exchange', 'event') THEN 'unparsable'
             WHEN kind = 'event' THEN 'event'
-            WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND status = 200 AND bytes_out > 0 THEN 'served'
+            WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND status = 200
+                AND (bytes_out > 0 OR bytes_out IS NULL AND blind LIKE '%bytes_out%') THEN 'served'
             WHEN status IN (429, 503) THEN 'overload'
             WHEN status >= 500 THEN 'server_error'
             WHEN op IS NULL AND channel IS NULL AND status >= 400 THEN 'web'
@@ -74,7 +75,8 @@ FROM (
             WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND coalesce(bytes_out, 0) = 0 THEN
                 CASE
                     -- Who waited for two seconds has waited: long polls are renewed, however often.
-                    WHEN status IS NULL AND reason = 'client_gone' AND coalesce(dur_us, 0) < 2000000
+                    -- nginx writes 499 where our log has no status.
+                    WHEN (status IS NULL AND reason = 'client_gone' OR status = 499) AND coalesce(dur_us, 0) < 2000000
                         THEN 'abandoned'
                     WHEN status = 200 AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN
                         CASE WHEN eos THEN 'ended' ELSE 'zero_byte' END

@@ -94,7 +94,7 @@ def belongs(incident: Incident, storm: Storm | Trap) -> bool:
     return (
         incident.since_us <= storm.end_us + SLACK_US
         and storm.start_us <= incident.until_us + SLACK_US
-        and (not storm.node or storm.node in incident.nodes)
+        and (not storm.node or not incident.nodes or storm.node in incident.nodes)
         and _common(incident.channels, storm.channels)
         and (not incident.named or _common(incident.clients, storm.clients))
     )

@@ -99,6 +99,27 @@ def test_where_the_deciding_field_is_missing_both_classes_are_named(find: Find) 
     assert (sure.storm, sure.instead, sure.confidence) == (StormClass.ENDED_LOOP, None, Confidence.HIGH)
 
 
+def test_events_may_say_what_the_format_cannot(find: Find) -> None:
+    """Without ``eos``, but with the channel's end before it, an ended loop is known to be one."""
+    (one,) = find([event(9, "channel_end", "film"), *empty(10, 200, 0.03, eos=True)], blind="eos")
+    assert (one.storm, one.confidence) == (StormClass.ENDED_LOOP, Confidence.HIGH)
+
+
+def test_without_connections_a_crowd_is_not_accused(find: Find) -> None:
+    """Fifty readers behind one key without a name get each segment once, and are told of the end: no storm."""
+    crowd = [
+        line(turn + number / 100, 200, client="9c621e8a5dac51f8", conn=number, rseq=turn)
+        | {"bytes_out": 10_000, "next_seq": turn + 1}
+        for number in range(50)
+        for turn in range(60)
+    ]
+    over = [line(61 + number / 100, client="9c621e8a5dac51f8", conn=number) for number in range(50)]
+    assert find([*crowd, *over]) == []
+    assert find([*crowd, *over], blind="conn") == []
+    loops = loop(70, 200, 0.1, client="9c621e8a5dac51f8")
+    assert len(find([*crowd, *over, *loops], blind="conn")) == 1
+
+
 def test_the_peak_is_that_of_all_clients_together(find: Find) -> None:
     """Two clients at 20/s make a peak of 40/s."""
     lines = [*loop(10, 100, 0.05), *loop(10, 100, 0.05, client="c2", conn=2)]
@@ -121,6 +142,21 @@ def test_a_loop_on_any_web_server_is_found(find: Find) -> None:
         (StormClass.SERVER_ERROR_LOOP, ("GET /users/0/photo 500",), 200),
         (StormClass.WEB_LOOP, ("GET /api/token 401",), 900),
     ]
+
+
+def test_beside_our_own_traffic_other_paths_are_left_alone(find: Find) -> None:
+    """A scanner that asks for one page of another server is no incident, unless it is asked for."""
+    scanner = [line(1 + turn * 0.02, 404, path="/wp-login.php", op=None, channel=None) for turn in range(200)]
+    assert find([*scanner, *viewers(3, 60)]) == []
+    assert len(find([*scanner, *viewers(3, 60)], params=replace(Params(), generic=1))) == 1
+
+
+def test_a_channel_that_was_there_before_has_ended(find: Find) -> None:
+    """Without events: slow 404s for ever are a drip after other answers, and waiting before any."""
+    served = loop(1, 10, 1.0, 200, bytes_out=9, rseq=1, next_seq=2, client="c2")
+    (one,) = find([*served, *loop(20, 60, 1.5)])
+    assert one.storm is StormClass.NOT_FOUND_DRIP
+    assert find(loop(20, 60, 1.5)) == []
 
 
 def test_a_restart_does_not_explain_a_channel_that_never_was(find: Find) -> None:
