@@ -34,13 +34,16 @@ DIFFERENT: Final[dict[str, tuple[str, str]]] = {
     "one_slash": ("regexp_replace({0}, '/+', '/', 'g')", "regexp_replace({0}, '/+', '/')"),
     # In a path a plus is a plus; only in forms it is a space. DuckDB leaves it alone.
     "decoded": ("try(url_decode({0}))", "coalesce(try_url_decode(replace({0}, '+', '%2B')), {0})"),
-    # Infinity, 1_000 and 1d are numbers to one engine and not to the other. Java's regular expressions are slow.
+    # Infinity and NaN are numbers to both, "1d" only to Java, and so is "0x1p3".
     "number": (
-        "CASE WHEN regexp_full_match({0}, '-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?') THEN try_cast({0} AS DOUBLE) END",
-        "CASE WHEN right({0}, 1) BETWEEN '0' AND '9' AND left({0}, 1) BETWEEN '-' AND '9' AND instr({0}, 'x') = 0"
+        "CASE WHEN {0} BETWEEN '-' AND '9~' THEN try_cast({0} AS DOUBLE) END",
+        "CASE WHEN {0} BETWEEN '-' AND '9~' AND right({0}, 1) NOT IN ('d', 'D', 'f', 'F') AND instr({0}, 'x') = 0"
         " THEN try_cast({0} AS DOUBLE) END",
     ),
     "whole_part": ("try_cast(trunc({0}) AS BIGINT)", "try_cast({0} AS BIGINT)"),
+    # Spark's optimiser copies an expression to wherever its value is used, and runs it as often: a line would be parsed
+    # once for each of its fields. It leaves alone what could have another value each time.
+    "once": ("{0}", "CASE WHEN rand() >= 0 THEN {0} END"),
     "plain_end": ("rtrim({0}, chr(13) || chr(10))", "rtrim(chr(13), {0})"),
 }
 """Functions whose names or arguments differ."""

@@ -172,19 +172,18 @@ def _drop_doubles(con: duckdb.DuckDBPyConnection) -> int:
     found = con.execute("""
         DELETE FROM parsed_line WHERE rowid IN (
             SELECT unnest(list(rowid ORDER BY file, no)[2:]) FROM parsed_line
-            WHERE request IS NOT NULL AND bad IS NULL GROUP BY request HAVING count(*) > 1)""").fetchone()
-    return int(found[0]) if found else 0
+            WHERE request IS NOT NULL AND bad IS NULL GROUP BY request HAVING count(*) > 1)""").fetchall()
+    return int(found[0][0])
 
 
 def _counted(con: duckdb.DuckDBPyConnection, recognised: Recognised, doubled: int, now_us: int) -> Counts:
-    found = con.execute(
+    # All rows are fetched, always: a connection with a result that is not is good for nothing else.
+    ((lines, bad, unrouted, future),) = con.execute(
         """SELECT count(*), count(bad),
             count(*) FILTER (bad IS NULL AND kind = 'exchange' AND op IS NULL AND channel IS NULL),
             count(*) FILTER (bad IS NULL AND ts_us > ?) FROM parsed_line""",
         [now_us],
-    ).fetchone()
-    assert found is not None
-    lines, bad, unrouted, future = found
+    ).fetchall()
     counts = Counts(lines, bad, unrouted, future, doubled)
     if not counts.bad:
         return counts

@@ -433,7 +433,7 @@ def words(engine: Engine, fields: FieldMap, quoted: frozenset[int], raw: str) ->
     size = "len" if engine is Engine.EMBEDDED else "size"
     broken = f"coalesce({size}(parts) < {needed} OR {size}(run_0) < {first}, true)"
     made = f"""SELECT *, {broken} AS broken FROM (SELECT *, {", ".join([*cut, *whole_line])}
-        FROM (SELECT *, split({line}, chr(34)) AS parts FROM ({raw}) l) p) w"""
+        FROM (SELECT *, {call(engine, "once", f"split({line}, chr(34))")} AS parts FROM ({raw}) l) p) w"""
 
     def one(column: str) -> str:
         run, place = places[column]

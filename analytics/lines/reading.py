@@ -33,9 +33,12 @@ from tricklecast.analytics.lines.recognise import (
     check_format,
     recognise,
 )
-from tricklecast.analytics.lines.records import Shape, client_key, own_fields, parsed, unreadable
+from tricklecast.analytics.lines.records import LINE, Shape, client_key, own_fields, parsed, unreadable
 from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import FIELD_NAMES
+
+OWN: Final = tuple(name for name in FIELD_NAMES if name == "v" or name in dict(LINE))
+"""Fields of our own record that are looked at."""
 
 MAX_SAMPLES: Final = 5
 """Bad lines that are shown."""
@@ -193,7 +196,7 @@ def sources_of(form: Format, reading: Reading) -> list[Source]:
     """What has to be taken out of a line of JSON."""
     key = _key(reading)
     if form.fields is None:
-        return [Source((name,)) for name in FIELD_NAMES]
+        return [Source((name,)) for name in OWN]
     mapped = [source for name, sources in form.fields.fields.items() if name in form.present for source in sources]
     conditions = [source for source, _ in (*form.fields.only, *form.fields.gone)]
     own = key_sources(form.fields, key or DEFAULT_KEY).values()
@@ -249,7 +252,7 @@ def json_values(engine: Engine, sources: Sequence[Source], raw: str) -> str:
         struct = _structure(sources, "{{{}}}", '"{}": {}', "[{}]", '"VARCHAR"').replace("'", "''")
         # To ask json_valid() first would be to read every line twice.
         read = f"try(json_transform(line, '{struct}'))"
-    made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
+    made = f"SELECT *, {call(engine, 'once', f'CASE WHEN NOT odd THEN {read} END')} AS x FROM {tests}"
     named = ", ".join(f"{_taken(engine, source)} AS s{place}" for place, source in enumerate(sources))
     return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
 
@@ -274,7 +277,7 @@ def parquet_values(engine: Engine, form: Format, number: str, no: str, table: st
         number: SQL for the file's number; no: for the row's; table: what is selected from.
     """
     quote = '"' if engine is Engine.EMBEDDED else "`"
-    there = [name for name, _ in form.columns if name in FIELD_NAMES]
+    there = [name for name, _ in form.columns if name in OWN]
     values = ", ".join(f"CAST({quote}{name}{quote} AS STRING) AS t_{name}" for name in there)
     raw = f"SELECT {number} AS file, {no} AS no, CAST(NULL AS STRING) AS line, false AS broken, {values} FROM {table}"
     return raw, own_shape(engine, {name: f"t_{name}" for name in there}, Reading())

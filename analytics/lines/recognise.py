@@ -106,8 +106,10 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
     """
     check_format(asked)
     if asked.endswith(".toml"):
-        return _with_map(load_map(asked), lines)
+        return _asked_for(name, load_map(asked), lines)
     formats = NAMED.get(asked, (TRICKLECAST, *JSON_MAPS, COMBINED))
+    if len(formats) == 1 and formats[0] != TRICKLECAST:
+        return _asked_for(name, built_in(formats[0]), lines)
     if len(formats) == 1 or not lines:
         return _format(formats[0], lines)
     votes = Counter(found for line in lines if (found := _looks_like(line, formats)) is not None)
@@ -118,6 +120,17 @@ def recognise(name: str, lines: Sequence[bytes], asked: str = AUTO) -> Format:
         )
     best = max(votes.values())
     return _format(next(found for found in formats if votes[found] == best), lines)
+
+
+def _asked_for(name: str, fields: FieldMap, lines: Sequence[bytes]) -> Format:
+    records = [record for line in lines if (record := _object(line)) is not None]
+    for source, _ in fields.only:
+        # Lines of something else are passed over without a word; not a whole file of them.
+        if records and all(_at(record, source.path) is None for record in records):
+            raise NothingUnderstood(
+                f"no line at the beginning of {name!r} has a {source}, as those of {fields.name} do"
+            )
+    return _with_map(fields, lines)
 
 
 def shown(line: bytes) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 from tricklecast.analytics.lines.dialect import Engine, call, cut, text, whole
 from tricklecast.analytics.lines.routes import routed
 from tricklecast.trickle.records import VERSION, Kind, Op, Reason
-from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ
+from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ, Status
 
 LINE: Final[tuple[tuple[str, str], ...]] = (
     ("ts_us", "BIGINT"),
@@ -166,11 +166,13 @@ def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int
         window: first moment, and the first after the last, microseconds; lines of other times are left out.
     """
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
-    checked = f"SELECT *, {_what_is_wrong(shape)} AS bad FROM ({routed(engine, values, shape.prefix)}) routed"
+    # Our own log says what each path means.
+    known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(engine, values, shape.prefix)
+    checked = f"SELECT *, {call(engine, 'once', _what_is_wrong(shape))} AS bad FROM ({known}) known"
     columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
     left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
-    wanted = ["(bad IS NULL OR text IS NULL OR trim(text) <> '')"]
+    wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window
     if start is not None:
         wanted.append(f"coalesce(ts_us >= {start:d}, true)")
@@ -246,6 +248,9 @@ def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
             value = "seq" if shape.native else "coalesce(seq, r_seq)"
         elif name == "status" and "gone" in shape.fields:
             value = "CASE WHEN NOT gone THEN status END"
+        elif name == "rseq" and not shape.native:
+            # With 470 the header repeats what was asked for: nothing was resolved.
+            value = f"CASE WHEN status = {Status.SEQ_MISSING:d} THEN NULL ELSE rseq END"
         elif name in _LEFT_OUT and shape.native:
             value = _IF_EXCHANGE.format(f"coalesce({name}, {_LEFT_OUT[name]})")
         low, high = _RANGES[name]

@@ -95,6 +95,14 @@ def test_whole_seconds_stay_whole(tmp_path: Path) -> None:
     assert "ts_us" in rows[0]["blind"]
 
 
+def test_what_a_refusal_repeats_was_not_resolved(tmp_path: Path) -> None:
+    """With 470 a server sends the seq that was asked for; its own log has no resolved one."""
+    nginx = {"msec": START_US / 1e6, "request": "GET /trickle/film/9 HTTP/1.1", "sent_http_lp_trickle_seq": "9"}
+    log = [as_line(nginx | {"status": status}) for status in (200, 470)]
+    rows, _ = read_files(write(tmp_path / "a.log", log))
+    assert [row["rseq"] for row in rows] == [9, None]
+
+
 def test_clients_without_a_name(tmp_path: Path) -> None:
     """Who sends no name is told by address and user agent; or by what is asked for."""
     path = write(tmp_path / "a.log", FOREIGN["nginx"][0].replace(b'"player-1"', b'""'))

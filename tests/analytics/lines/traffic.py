@@ -201,7 +201,7 @@ HOSTILE_COMBINED: list[tuple[bytes, str | None]] = [
     (_HEAD + b'- [09/Oct/2025:08:53:20 +0000] "GET /trickle/film/12 HTTP/1.1"' + _TAIL + b" 0.5", None),
     (_HEAD + b'- [32/Oct/2025:08:53:20 +0000] "GET / HTTP/1.1"' + _TAIL, "time"),
     (_HEAD + b'- [09/Oct/2025] "GET / HTTP/1.1"' + _TAIL, "unreadable"),
-    (_HEAD + b'- [09/Oct/2025:08:53:20 +0000] "GET /', "status"),
+    (_HEAD + b'- [09/Oct/2025:08:53:20 +0000] "GET /', "unreadable"),
     (b'"' * 1000, "unreadable"),
     (b"\xff\xfe", "unreadable"),
 ]
