@@ -92,6 +92,7 @@ def run(storms: int, rate: float, background: float, healthy_s: float) -> None:
                         sys.exit(err.read_text())
                     time.sleep(0.02)
                 print(f"ready after {time.monotonic() - began:.1f} s")
+                time.sleep(2)  # the rules are planned meanwhile
                 traffic = Background(file, background)
                 before = cpu_s(process.pid)
                 while traffic.passed_s() < healthy_s:

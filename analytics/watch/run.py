@@ -32,7 +32,7 @@ from tricklecast.analytics.watch.window import Columns, Window
 LOOK_S: Final = 0.05
 """How often it is looked whether a log has grown. Seconds."""
 
-TICK_S: Final = 0.4
+TICK_S: Final = 0.5
 """How often lines are read while they keep coming: the fixed cost of a few lines is that of a hundred. Seconds."""
 
 WARM_S: Final = 0.1
@@ -272,6 +272,7 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
         suspects = watch.window.suspects
         told = couriers(remote, store, watch.ledger.firing(time.time_ns() // 1000))
         status.say("watching; Ctrl-C ends it")
+        watch.window.warm_up()
         ends = float("inf") if request.for_s is None else time.monotonic() + request.for_s
         try:
             while True:

@@ -6,11 +6,14 @@ a row like any other, and so are those of a server whose clock is wrong.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+import duckdb
 
 from tricklecast.analytics.lines import Format, Reading
 from tricklecast.analytics.lines.dialect import Engine
@@ -20,7 +23,7 @@ from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
-from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, WATCHED
+from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, WATCHED
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, roll_up_sql
 
 WINDOW_S: Final = 300.0
@@ -38,7 +41,11 @@ TIDY_S: Final = 15.0
 SKEW_S: Final = 600.0
 """A server whose newest line is this far from when it was read has a wrong clock, or is read late. Seconds."""
 
+FEW_ROWS: Final = 10_000
+"""Up to so many rows the rules run as they were planned once; beyond, they are planned anew for the rows that are."""
+
 MAX_FORMATS: Final = 100
+_TABLE: Final = re.compile(r"CREATE OR REPLACE TEMP TABLE (\w+) AS\s(.*)", re.DOTALL)
 _GROWN: Final = 1.25
 _HALVED_US: Final = 120_000_000
 _FLEET_US: Final = 10_000_000
@@ -117,6 +124,9 @@ class Window:
         self._reader = self._rules.cursor()
         # To plan how to read a few lines best takes longer than to read them.
         self._reader.execute("PRAGMA disable_optimizer")
+        self._few = self._rules.cursor()
+        self._few.execute("PRAGMA disable_optimizer")
+        self._steps: list[str] = []
         self._formats: dict[object, str] = {}
         self._tidied, self._fresh = clock(), 0
         self.suspects = Suspects(self._params)
@@ -126,6 +136,7 @@ class Window:
     def close(self) -> None:
         """Frees the memory."""
         self._reader.close()
+        self._few.close()
         self._rules.close()
 
     def restore(self, kept: Iterable[Columns], now_us: int) -> None:
@@ -198,14 +209,39 @@ class Window:
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
+    def warm_up(self) -> None:
+        """Plans the rules, so that the first storm does not wait for that."""
+        if self._steps:
+            return
+        self._few.execute(engine.prelude(self._params))
+        queries = [("rollup", merge_sql("part")), *QUERIES.items()]
+        for step in engine.STEPS:
+            texts = (statement.query for statement in duckdb.extract_statements(engine.step_sql(step)))
+            queries += [(made[1], made[2].rstrip("; \n")) for made in map(_TABLE.search, texts) if made is not None]
+        for table, query in queries:
+            self._few.execute(f"CREATE TEMP TABLE {table} AS {query}")
+        for table, query in queries:
+            self._few.execute(f"PREPARE make_{table} AS INSERT INTO {table} {query}")
+        self._steps = [table for table, _ in queries]
+
     def judge(self) -> list[Found]:
         """The incidents of the last minutes."""
-        self._rules.execute(f"CREATE OR REPLACE TEMP TABLE rollup AS {merge_sql('part')}")
-        embedded.reduce(self._rules)
-        engine.run(self._rules, self._params)
-        incidents = found(self._rules)
-        slow = dict(self._rules.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
-        seen = dict(self._rules.execute(_SEEN).fetchall())
+        rows = self._rules.execute("SELECT count(*) FROM part").fetchone()
+        if rows is not None and rows[0] <= FEW_ROWS:
+            # To plan the rules takes longer than to run them, and they do not change.
+            self.warm_up()
+            made = self._few
+            for table in self._steps:
+                made.execute(f"DELETE FROM {table}")
+                made.execute(f"EXECUTE make_{table}")
+        else:
+            made = self._rules
+            made.execute(f"CREATE OR REPLACE TEMP TABLE rollup AS {merge_sql('part')}")
+            embedded.reduce(made)
+            engine.run(made, self._params)
+        incidents = found(made)
+        slow = dict(made.execute("SELECT incident, bool_or(slow) FROM episodes GROUP BY incident").fetchall())
+        seen = dict(made.execute(_SEEN).fetchall())
         return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in incidents]
 
     def tidy(self, open_clients: Sequence[str], now_us: int) -> Columns | None:
