@@ -16,6 +16,8 @@ from threading import Event
 from types import FrameType
 from typing import IO, Final
 
+import stamina
+
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
 from tricklecast.analytics.lines.recognise import NothingUnderstood
@@ -167,8 +169,8 @@ class Watch:
         news += over
         self._note(news)
         open_clients = {client for known in self.ledger.open() for client in known.clients}
-        tidied = self.window.tidy(list(open_clients), now_us) if read else None
-        self._write(rows, tidied, news)
+        tidied = read and self.window.tidy(list(open_clients), now_us)
+        self._write([self.window.rows()] if tidied and self._kept else rows, news, anew=tidied)
         return read, news
 
     def _judged(self, now_us: int, last: bool) -> list[News]:
@@ -204,15 +206,14 @@ class Watch:
                 worst = self.counts.began.get(each["incident"]["id"], severity)
                 self.counts.began[each["incident"]["id"]] = max(worst, severity, key=list(Severity).index)
 
-    def _write(self, rows: Sequence[Columns], tidied: Columns | None, news: Sequence[News]) -> None:
-        if not (rows or tidied or news or self.ledger.changed or self.ledger.gone):
+    def _write(self, rows: Sequence[Columns], news: Sequence[News], *, anew: bool) -> None:
+        if not (rows or news or self.ledger.changed or self.ledger.gone):
             return
         with self._store.transaction():
             self._put_positions()
-            if self._kept and tidied is not None:
-                self._store.clear_rows()
-                self._store.add_rows(VERSION, tidied)
-            elif self._kept:
+            if self._kept:
+                if anew:
+                    self._store.clear_rows()
                 for columns in rows:
                     self._store.add_rows(VERSION, columns)
             self._store.put_incidents(self.ledger.stored())
@@ -258,6 +259,7 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
     Raises:
         BadInput: a log or the state is not to be used. Busy: another watch uses the state.
     """
+    stamina.instrumentation.set_on_retry_hooks([])  # the status says it
     local = Lines(out or sys.stdout, for_programs if request.json else for_people)
     remote: list[Receiver] = [*map(Webhook, request.webhooks), *map(Alertmanager, request.alertmanagers)]
     with ExitStack() as held:
@@ -284,7 +286,7 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
                 for courier in told:
                     courier.wake(news)
                 status.show(told)
-                if last and not watch.source.behind:
+                if last:
                     break
                 pause = (WARM_S if suspects.warm or suspects.due else TICK_S) if read else LOOK_S
                 if not watch.source.behind:

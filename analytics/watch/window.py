@@ -128,7 +128,7 @@ class Window:
         self._few.execute("PRAGMA disable_optimizer")
         self._steps: list[str] = []
         self._formats: dict[object, str] = {}
-        self._tidied, self._fresh = clock(), 0
+        self._tidy_at, self._fresh = clock() + TIDY_S, 0
         self.suspects = Suspects(self._params)
         self.dropped = 0
         self.skew_s: dict[str, float] = {}
@@ -244,18 +244,18 @@ class Window:
         seen = dict(made.execute(_SEEN).fetchall())
         return [Found(one, bool(slow.get(one.number)), seen.get(one.number)) for one in incidents]
 
-    def tidy(self, open_clients: Sequence[str], now_us: int) -> Columns | None:
+    def tidy(self, open_clients: Sequence[str], now_us: int) -> bool:
         """Adds up rows of the same key and drops the old ones, now and then.
 
         Args:
             open_clients: whose incidents are open.
 
         Returns:
-            all rows that are left, to be kept in place of those that were kept before; ``None`` if it was not time.
+            whether it was done: then :meth:`rows` stand for all that were kept before.
         """
-        if self._clock() < self._tidied + TIDY_S and self._fresh < MAX_ROWS:
-            return None
-        self._tidied, self._fresh = self._clock(), 0
+        if self._clock() < self._tidy_at and self._fresh < MAX_ROWS:
+            return False
+        self._fresh = 0
         old, oldest = now_us - round(WINDOW_S * 1e6), now_us - round(OPEN_S * 1e6)
         merged = merge_sql("part").replace(" FROM part ", ", max(seen_us) AS seen_us FROM part ")
         self._rules.execute(
@@ -273,6 +273,13 @@ class Window:
         self._rules.execute(f"INSERT INTO part SELECT {names} FROM tidy WHERE place <= {MAX_ROWS}")
         self._rules.execute("DROP TABLE tidy")
         self.suspects.forget(now_us)
+        left = self._rules.execute("SELECT count(*) FROM part").fetchone()
+        # Many rows take long to write down.
+        self._tidy_at = self._clock() + max(TIDY_S, left[0] / 1_000 if left else 0)
+        return True
+
+    def rows(self) -> Columns:
+        """All rows, to be kept."""
         left = self._rules.execute(f"SELECT {', '.join(f'list({name})' for name in NAMES)} FROM part").fetchone()
         return [column or [] for column in left or ()]
 
