@@ -1,25 +1,29 @@
-"""How soon `tricklecast storms watch` tells of a storm: from the write of its tenth line to the alert.
+"""How soon `tricklecast storms watch` tells of a storm: from the write of its tenth line to the alert; and its cost.
 
-    python -m benchmarks.watch [--storms 20] [--rate 50] [--background 200]
+    python -m benchmarks.watch [--storms 20] [--rate 50] [--background 1000] [--healthy 20]
 
-Prints the median, the 90th percentile and the maximum. Storms come one
-after the other, each of a client and a channel of its own, in the middle of healthy traffic.
+Prints how long it took to be ready, the processor's time with healthy traffic alone and with storms, and the median,
+the 90th percentile and the maximum of the delays. Storms come one after the other, each of a client and a channel of
+its own, in the middle of healthy traffic.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from io import FileIO
 from pathlib import Path
 from statistics import median
+from threading import Thread
 from typing import Any, Final
 
-READY_S: Final = 300.0
-AFTER_S: Final = 12.0
+READY_S: Final = 60.0
+AFTER_S: Final = 8.0
 """How long is waited after the last storm, for alerts that are late and for the ends of storms. Seconds."""
 
 
@@ -30,59 +34,103 @@ def line(client: str, channel: str, **fields: Any) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
-def drive(log: Path, storms: int, rate: float, background: float) -> list[float]:
+class Background:
+    """Healthy traffic: fifty viewers of one channel, each of whom gets every segment once."""
+
+    def __init__(self, file: FileIO, rate: float) -> None:
+        self._file, self._rate = file, rate
+        self._began, self._lines = time.monotonic(), 0
+
+    def passed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._began
+
+    def write(self) -> None:
+        """Writes what has come due."""
+        due = []
+        while self._lines < self.passed_s() * self._rate:
+            seq = self._lines // 50
+            served = {"status": 200, "seq": -1, "rseq": seq, "next_seq": seq + 1, "bytes_out": 8192}
+            due.append(line(f"viewer-{self._lines % 50}", "live", **served))
+            self._lines += 1
+        self._file.write(b"".join(due))
+
+
+def drive(file: FileIO, traffic: Background, storms: int, rate: float) -> list[float]:
     """Writes the storms and the healthy traffic; returns when the tenth line of each was written."""
     tenth: list[float] = []
-    with log.open("ab", buffering=0) as file:
-        began, healthy = time.monotonic(), 0
-        for number in range(storms):
-            for turn in range(25):
-                file.write(line(f"client-{number}", f"channel-{number}", status=404))
-                if turn == 9:
-                    tenth.append(time.time())
-                time.sleep(1 / rate)
-                while healthy < (time.monotonic() - began) * background:
-                    seq = healthy // 50
-                    served = {"status": 200, "seq": -1, "rseq": seq, "next_seq": seq + 1, "bytes_out": 8192}
-                    file.write(line(f"viewer-{healthy % 50}", "live", **served))
-                    healthy += 1
-            time.sleep(0.3)
+    for number in range(storms):
+        for turn in range(25):
+            file.write(line(f"client-{number}", f"channel-{number}", status=404))
+            if turn == 9:
+                tenth.append(time.time())
+            time.sleep(1 / rate)
+            traffic.write()
+        until = time.monotonic() + 0.3 + 0.37 * (number % 4)
+        while time.monotonic() < until:
+            traffic.write()
+            time.sleep(0.02)
     return tenth
 
 
-def run(storms: int, rate: float, background: float) -> None:
+def run(storms: int, rate: float, background: float, healthy_s: float) -> None:
     """One measurement."""
-    with tempfile.TemporaryDirectory() as folder:
-        log, out, err = (Path(folder, name) for name in ("access.jsonl", "out", "err"))
-        log.touch()
-        with out.open("wb") as told, err.open("wb") as said:
-            command = [sys.executable, "-m", "tricklecast", "storms", "watch", str(log), "--json"]
-            process = subprocess.Popen(command, stdout=told, stderr=said)
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "access.jsonl").open("ab", buffering=0) as file:
+        err = Path(folder, "err")
+        told: list[tuple[float, dict[str, Any]]] = []
+        with err.open("wb") as said:
+            command = [sys.executable, "-m", "tricklecast", "storms", "watch", file.name, "--json"]
             began = time.monotonic()
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
+            assert process.stdout is not None
+            out = process.stdout
+            reader = Thread(target=lambda: told.extend((time.time(), json.loads(each)) for each in out))
+            reader.start()
             try:
                 while b"Ctrl-C" not in err.read_bytes():
                     if process.poll() is not None or time.monotonic() > began + READY_S:
                         sys.exit(err.read_text())
-                    time.sleep(0.05)
+                    time.sleep(0.02)
                 print(f"ready after {time.monotonic() - began:.1f} s")
-                tenth = drive(log, storms, rate, background)
+                time.sleep(2)  # the rules are planned meanwhile
+                traffic = Background(file, background)
+                before = cpu_s(process.pid)
+                while traffic.passed_s() < healthy_s:
+                    traffic.write()
+                    time.sleep(0.02)
+                if healthy_s:
+                    share = (cpu_s(process.pid) - before) / healthy_s
+                    print(f"{share:.1%} of a core at {background:,.0f} healthy lines per second")
+                before, since = cpu_s(process.pid), time.monotonic()
+                tenth = drive(file, traffic, storms, rate)
+                share = (cpu_s(process.pid) - before) / (time.monotonic() - since)
+                print(f"{share:.1%} of a core with one storm after the other")
                 time.sleep(AFTER_S)
             finally:
                 process.terminate()
                 process.wait()
-        show([json.loads(each) for each in out.read_text().splitlines()], tenth)
+                reader.join()
+        show(told, tenth)
 
 
-def show(told: list[dict[str, Any]], tenth: list[float]) -> None:
+def cpu_s(pid: int) -> float:
+    """The time that a process has spent on processors; 0 where /proc does not tell. Seconds."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def show(told: list[tuple[float, dict[str, Any]]], tenth: list[float]) -> None:
     """Prints the figures."""
-    late: dict[int, float] = {}
-    for news in told:
-        if news["status"] == "firing":
-            [client] = news["episode"]["clients"]
-            number = int(client.removeprefix("client-"))
-            late[number] = news["told_us"] / 1e6 - tenth[number]
+    late: dict[str, float] = {}
+    for moment, news in told:
+        for client in news["incident"]["clients"]:
+            if news["status"] == "firing" and client.startswith("client-"):
+                late.setdefault(client, moment - tenth[int(client.removeprefix("client-"))])
     times = sorted(late.values())
-    print(f"{len(tenth)} storms, {len(late)} told, {sum(n['status'] == 'resolved' for n in told)} ended")
+    print(f"{len(tenth)} storms, {len(late)} told, {sum(n['status'] == 'resolved' for _, n in told)} ended")
     if times:
         print(f"median {median(times):.2f} s, p90 {times[len(times) * 9 // 10]:.2f} s, max {times[-1]:.2f} s")
 
@@ -91,6 +139,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--storms", type=int, default=20)
     parser.add_argument("--rate", type=float, default=50.0, help="requests per second of a storm")
-    parser.add_argument("--background", type=float, default=200.0, help="healthy lines per second")
+    parser.add_argument("--background", type=float, default=1000.0, help="healthy lines per second")
+    parser.add_argument("--healthy", type=float, default=20.0, help="seconds of healthy traffic before the storms")
     arguments = parser.parse_args()
-    run(arguments.storms, arguments.rate, arguments.background)
+    run(arguments.storms, arguments.rate, arguments.background, arguments.healthy)

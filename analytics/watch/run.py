@@ -1,143 +1,369 @@
-"""One run of ``tricklecast storms watch``, from a checked request to its end."""
+"""One run of the watch: read, judge, write down, tell; and the command's options checked."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import exp
 from pathlib import Path
+from tempfile import mkdtemp
+from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import IO, Final
 
-from tricklecast.analytics.errors import SparkFailed
-from tricklecast.analytics.spark import failures_as_one_line, one_line, spark_session
-from tricklecast.analytics.watch.courier import Courier
-from tricklecast.analytics.watch.judge import Found, Judge
-from tricklecast.analytics.watch.ledger import Ledger
-from tricklecast.analytics.watch.limits import WatchLimits
-from tricklecast.analytics.watch.reading import read_health
-from tricklecast.analytics.watch.receivers import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
-from tricklecast.analytics.watch.request import WatchRequest
-from tricklecast.analytics.watch.state import carried_over, only_spark, state_folder
-from tricklecast.analytics.watch.status import Status
-from tricklecast.trickle import __version__
+import stamina
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines import Reading
+from tricklecast.analytics.lines.recognise import NothingUnderstood
+from tricklecast.analytics.rules.incidents import Severity
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan.rollup import VERSION
+from tricklecast.analytics.store.store import Store
+from tricklecast.analytics.watch.deliver import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs, plain
+from tricklecast.analytics.watch.news import RESOLVED, Ledger, News
+from tricklecast.analytics.watch.outbox import Courier, couriers, tell_waiting
+from tricklecast.analytics.watch.source import Source
+from tricklecast.analytics.watch.window import Columns, Window
 
-LOOK_S: Final = 0.25
-"""How often it is looked whether a storm is over, and how the source is doing. Seconds."""
+LOOK_S: Final = 0.05
+"""How often it is looked whether a log has grown. Seconds."""
 
-HEALTH: Final = "source.json"
-"""Where the source says how it is doing, in the state's folder."""
+TICK_S: Final = 0.5
+"""How often lines are read while they keep coming: the fixed cost of a few lines is that of a hundred. Seconds."""
 
-CHECKPOINT: Final = "spark"
-"""Spark's own part of the state, in the same folder."""
+WARM_S: Final = 0.1
+"""The same while something is about to be a storm. Seconds."""
+
+SHARE: Final = 25
+"""The rules run for one part in so many of the time, but for what may be a new storm."""
+
+BUSY: Final = 0.4
+BUSY_S: Final = 0.8
+"""If the rules run for such a share of the time, what may be a new storm waits so long since they last did. Seconds."""
+
+LOAD_S: Final = 5.0
+"""The time constant of that share. Seconds."""
+
+GOING_ON_S: Final = 2.0
+"""What is known already waits so long at least for the next look. Seconds."""
+
+SLOW_S: Final = 10.0
+"""How long what has enough lines, but was no storm so far, waits for the next look. Seconds."""
+
+ENOUGH_LINES: Final = 20
+"""A log of which none of so many lines is understood is not what it was taken for."""
 
 FAREWELL_S: Final = 3.0
 """How long receivers are waited for at the end. Seconds."""
 
 
-def run(request: WatchRequest) -> Found:
-    """Watches until it is interrupted.
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What is to be watched, and who is to be told.
 
-    Returns:
-        what was found.
-
-    Raises:
-        BadInput: the state is not to be used. SparkUnavailable, SparkFailed: as they say.
+    Attributes:
+        logs: files, folders, patterns, or ``-``. reading: how lines are read. params: what a storm is.
+        earliest: begin with what is there already, if the state knows no better.
+        state: folder of what must survive a restart; ``None`` for nothing.
+        json: JSON lines on standard output, instead of words. webhooks, alertmanagers: URLs.
+        for_s: end after so long, seconds; ``None`` for when interrupted. quiet: nothing but alerts and errors.
     """
-    limits = WatchLimits()
-    with ExitStack() as held:
-        folder = held.enter_context(state_folder(request.state))
-        ledger = Ledger(folder, request.source, limits)
-        status = Status(sys.stderr, quiet=request.quiet)
-        stop = held.enter_context(_interruptible())
-        status.say("starting Spark")
-        # Batches are small: Java's optimising compiler takes twice the time of all of them before it saves any.
-        spark = held.enter_context(
-            spark_session(request.master, small=True, verbose=request.verbose, conf=request.conf)
+
+    logs: tuple[str, ...]
+    reading: Reading = field(default_factory=Reading)
+    params: Params = field(default_factory=Params)
+    earliest: bool = False
+    state: Path | None = None
+    json: bool = False
+    webhooks: tuple[str, ...] = ()
+    alertmanagers: tuple[str, ...] = ()
+    for_s: float | None = None
+    quiet: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a run came to: lines, those that could not be read, and the worst severity of each storm that began."""
+
+    lines: int = 0
+    bad: int = 0
+    began: dict[str, Severity] = field(default_factory=dict)
+
+
+class Watch:
+    """Reads, judges and writes down; knows nothing of threads, signals and terminals.
+
+    Attributes:
+        counts: what it came to so far. source, window, ledger: see there.
+    """
+
+    def __init__(
+        self,
+        request: WatchRequest,
+        store: Store,
+        receivers: Sequence[Receiver],
+        clock: Callable[[], float] = time.monotonic,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        """
+        Args:
+            request: what is to be watched; store: what is known of earlier runs; receivers: who is to be told.
+            clock: seconds; wall_us: microseconds since the epoch.
+
+        Raises:
+            BadInput: a log is not there, or the store is of other logs.
+        """
+        self.counts = Counts()
+        self._store, self._clock, self._wall_us = store, clock, wall_us
+        self._receivers = [receiver.name for receiver in receivers]
+        self._kept = request.state is not None
+        self.source = Source(
+            request.logs, request.reading, store.positions(), earliest=request.earliest, clock=clock, wall_us=wall_us
         )
-        local = Lines("json" if request.json else "terminal", sys.stdout, for_programs if request.json else for_people)
-        couriers = [Courier(receiver, ledger) for receiver in _remote(request)]
-        judge = Judge(ledger, request.params, limits, local, couriers)
-        held.enter_context(failures_as_one_line())
-        held.enter_context(only_spark(spark, folder))
-        query = start_query(spark, request, folder, judge, limits)
-        held.callback(query.stop)
-        for courier in couriers:
-            courier.start()
-        try:
-            _watch(request, query, judge, status, folder, stop)
-        finally:
-            for courier in couriers:
-                courier.close(FAREWELL_S)
-            status.end(judge.found, ledger)
-        return judge.found
+        logs = sorted(str(Path(log).absolute()) for log in request.logs)
+        if store.fact("logs") not in (None, logs):
+            raise BadInput(f"{str(request.state)!r} is the state of another watch: use another --state, or remove it")
+        self.window = Window(request.params, request.reading, clock)
+        self.ledger = Ledger(request.params, store.incidents())
+        self.window.restore(store.rows(VERSION), wall_us())
+        self._understood: dict[str, list[int]] = {}
+        self._looked_at = clock() - SLOW_S
+        self._looking_s, self._load = 0.1, 0.0
+        self._fresh = bool(self.ledger.open())
+        with store.transaction():
+            store.set_fact("logs", logs)
+            self._put_positions()
+
+    def step(self, *, last: bool = False) -> tuple[bool, list[News]]:
+        """Reads what was added, and judges it if need be; everything that follows is in the store when this returns.
+
+        Args:
+            last: judge whatever was read.
+
+        Returns:
+            whether there were lines, and the news.
+
+        Raises:
+            BadInput: of a log that somebody gave by name nothing is understood.
+        """
+        now_us, rows, read = self._wall_us(), [], False
+        for piece in self.source.read():
+            added = self.window.add(piece.form, piece.lines, now_us)
+            self.counts.lines += added.lines + piece.too_long
+            self.counts.bad += added.bad + piece.too_long
+            rows.append(added.columns)
+            self._check(piece.path, piece.named, piece.form.name, added.lines, added.bad)
+            read = True
+        self._fresh = self._fresh or read
+        news = self._judged(now_us, last)
+        over, look = self.ledger.over(now_us, all_read=not self._fresh)
+        if look:
+            news += self._look(now_us)
+            over, _ = self.ledger.over(now_us, all_read=True)
+        news += over
+        self._note(news)
+        open_clients = {client for known in self.ledger.open() for client in known.clients}
+        tidied = read and self.window.tidy(list(open_clients), now_us)
+        self._write([self.window.rows()] if tidied and self._kept else rows, news, anew=tidied)
+        return read, news
+
+    def _judged(self, now_us: int, last: bool) -> list[News]:
+        """The news, if it is time to run the rules."""
+        if not self._fresh:
+            return []
+        suspects, passed = self.window.suspects, self._clock() - self._looked_at
+        suspects.look(self.ledger.told, now_us)
+        pauses = []
+        if suspects.due:
+            pauses.append(0.0 if self._load < BUSY else BUSY_S)
+        if self.ledger.open():
+            pauses.append(max(GOING_ON_S, SHARE * self._looking_s))
+        if suspects.many:
+            pauses.append(SLOW_S)
+        return self._look(now_us) if last or passed >= min(pauses, default=float("inf")) else []
+
+    def _look(self, now_us: int) -> list[News]:
+        began = self._clock()
+        found = self.window.judge()
+        self._load *= exp(-min(1e3, began - self._looked_at) / LOAD_S)
+        self._looked_at = self._clock()
+        self._looking_s = (self._looking_s + self._looked_at - began) / 2
+        self._load += (self._looked_at - began) / LOAD_S
+        self._fresh = False
+        self.window.suspects.looked()
+        return self.ledger.compare(found, now_us, self._wall_us())
+
+    def _note(self, news: Sequence[News]) -> None:
+        for each in news:
+            if each["status"] != RESOLVED or each["incident"]["id"] in self.counts.began:
+                severity = Severity(each["incident"]["severity"])
+                worst = self.counts.began.get(each["incident"]["id"], severity)
+                self.counts.began[each["incident"]["id"]] = max(worst, severity, key=list(Severity).index)
+
+    def _write(self, rows: Sequence[Columns], news: Sequence[News], *, anew: bool) -> None:
+        if not (rows or news or self.ledger.changed or self.ledger.gone):
+            return
+        with self._store.transaction():
+            self._put_positions()
+            if self._kept:
+                if anew:
+                    self._store.clear_rows()
+                for columns in rows:
+                    self._store.add_rows(VERSION, columns)
+            self._store.put_incidents(self.ledger.stored())
+            self._store.forget_incidents(self.ledger.gone)
+            self._store.post(self._receivers, [(each["key"], each) for each in news])
+        self.ledger.written()
+
+    def _put_positions(self) -> None:
+        changed, gone = self.source.positions()
+        self._store.put_positions(changed)
+        self._store.forget_positions(gone)
+
+    def _check(self, path: str, named: bool, form: str, lines: int, bad: int) -> None:
+        """A log of which nothing is understood is an error, or a problem if nobody gave it by name."""
+        seen = self._understood.setdefault(path, [0, 0])
+        seen[0] += lines
+        seen[1] += bad
+        if seen[0] == seen[1] >= ENOUGH_LINES:
+            words = f"not one of {seen[0]:,} lines of {path!r} could be read as {form}"
+            if named:
+                raise NothingUnderstood(words)
+            self.source.problems[path] = words
+        if seen[1] < seen[0]:
+            seen[:] = [-1 << 40, 0]  # never again
+
+    def end(self) -> None:
+        """Frees the memory.
+
+        Raises:
+            NothingUnderstood: there were lines, and not one of them could be read.
+        """
+        self.window.close()
+        if 0 < self.counts.lines == self.counts.bad:
+            raise NothingUnderstood(f"not one of {self.counts.lines:,} lines could be read")
 
 
-def start_query(
-    spark: SparkSession, request: WatchRequest, folder: Path, judge: Judge, limits: WatchLimits
-) -> StreamingQuery:
-    """Starts the stream of a request.
+def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None = None) -> Counts:
+    """Watches until it is interrupted, or its time or standard input is over.
 
     Args:
-        folder: its state; judge: gets what each batch changed.
+        out: where alerts go; err: where it is told how it goes; the process's own by default.
+
+    Raises:
+        BadInput: a log or the state is not to be used. Busy: another watch uses the state.
     """
-    from tricklecast.analytics.watch.query import start, state_schema  # brings pyspark along
-    from tricklecast.analytics.watch.stream import read_stream
+    stamina.instrumentation.set_on_retry_hooks([])  # the status says it
+    local = Lines(out or sys.stdout, for_programs if request.json else for_people)
+    remote: list[Receiver] = [*map(Webhook, request.webhooks), *map(Alertmanager, request.alertmanagers)]
+    with ExitStack() as held:
+        folder = request.state
+        if folder is None:
+            folder = Path(mkdtemp(prefix="tricklecast-watch-"))
+            held.callback(shutil.rmtree, folder, ignore_errors=True)
+        store = held.enter_context(Store(folder))
+        stop = held.enter_context(_interruptible())
+        watch = Watch(request, store, [local, *remote])
+        status = Status(err or sys.stderr, watch, quiet=request.quiet)
+        suspects = watch.window.suspects
+        told = couriers(remote, store, watch.ledger.firing(time.time_ns() // 1000))
+        status.say("watching; Ctrl-C ends it")
+        watch.window.warm_up()
+        ends = float("inf") if request.for_s is None else time.monotonic() + request.for_s
+        try:
+            while True:
+                began = time.monotonic()
+                last = stop.is_set() or began >= ends or watch.source.ended
+                read, news = watch.step(last=last)
+                while tell_waiting(store, local):
+                    pass
+                for courier in told:
+                    courier.wake(news)
+                status.show(told)
+                if last:
+                    break
+                pause = (WARM_S if suspects.warm or suspects.due else TICK_S) if read else LOOK_S
+                if not watch.source.behind:
+                    stop.wait(max(0.0, min(began + pause, ends) - time.monotonic()))
+        finally:
+            for courier in told:
+                courier.close(FAREWELL_S)
+        watch.end()
+        status.end(store, told)
+        return watch.counts
 
-    (folder / HEALTH).unlink(missing_ok=True)  # what the source of an earlier run said
-    # A session of its own has settings of its own.
-    own = spark.newSession()
-    since = carried_over(folder / CHECKPOINT, f"tricklecast {__version__}, Spark {spark.version}, {state_schema(own)}")
-    blocks = read_stream(own, request.source, folder / HEALTH, earliest=request.earliest, since=since)
-    query = start(own, blocks, judge.batch, folder / CHECKPOINT, limits)
-    # Until there is its number, no batch has been judged: the first is one without lines.
-    judge.follow(str(query.id))
-    return query
+
+class Status:
+    """What the watch says about itself, on stderr: what is wrong with the logs, and what it came to."""
+
+    def __init__(self, err: IO[str], watch: Watch, *, quiet: bool) -> None:
+        """
+        Args:
+            err: where to; watch: about what; quiet: nothing but what is wrong.
+        """
+        self._err = err
+        self._watch = watch
+        self._quiet = quiet
+        self._told: set[str] = set()
+        self._counted: dict[str, int] = {}
+
+    def say(self, text: str) -> None:
+        """A line about what is being done."""
+        if not self._quiet:
+            self._line(text)
+
+    def show(self, couriers: Sequence[Courier]) -> None:
+        """What is wrong at this moment; each thing once."""
+        watch = self._watch
+        now = {f"cannot read {plain(path)}: {plain(why)}" for path, why in list(watch.source.problems.items())[:20]}
+        now |= {f"{one.label} does not take alerts: {plain(one.failing)}" for one in couriers if one.failing}
+        ahead = {f"the clock of {plain(node)} is wrong by hours or more" for node in _far(watch.window.skew_s)}
+        for words in sorted((now | ahead) - self._told):
+            self._line(words)
+        self._told = now | ahead | {words for words in self._told if words.startswith("the clock")}
+        self._count(watch.source.lost, "bytes of the logs were gone before they could be read")
+        self._count(watch.window.dropped, "lines were left out because there were too many: of those few at a time")
+        self._count(watch.counts.bad, "lines could not be read")
+
+    def _count(self, number: int, what: str) -> None:
+        """How many so far; again when it has doubled, since this may go on."""
+        if number > 2 * self._counted.get(what, 0):
+            self._counted[what] = number
+            self._line(f"{number:,} {what}")
+
+    def end(self, store: Store, couriers: Sequence[Courier]) -> None:
+        """What it came to."""
+        counts, left = self._watch.counts, store.undelivered()
+        words = [f"{counts.lines:,} lines read", f"{len(counts.began):,} storms"]
+        words += [f"{left:,} alerts not delivered"] if left else []
+        refused = sum(courier.refused for courier in couriers)
+        self.say(", ".join(words + ([f"{refused:,} alerts refused"] if refused else [])))
+
+    def _line(self, text: str) -> None:
+        self._err.write(f"storms watch: {text}\n")
+        self._err.flush()
 
 
-def _watch(
-    request: WatchRequest,
-    query: StreamingQuery,
-    judge: Judge,
-    status: Status,
-    folder: Path,
-    stop: threading.Event,
-) -> None:
-    ends = float("inf") if request.for_s is None else time.monotonic() + request.for_s
-    while not stop.wait(min(LOOK_S, max(0.0, ends - time.monotonic()))) and time.monotonic() < ends:
-        if not query.isActive:
-            judge.check()
-            raise SparkFailed(f"Spark failed: {one_line(str(query.exception()))} (-v shows all of it)")
-        health = read_health(folder / HEALTH)
-        if health is not None and health.lag_bytes == 0 and not query.status["isDataAvailable"]:
-            judge.idle()
-        status.show(health, judge)
-    judge.check()
-
-
-def _remote(request: WatchRequest) -> list[Receiver]:
-    webhooks: list[Receiver] = [Webhook(url) for url in request.webhooks]
-    return [*webhooks, *(Alertmanager(url) for url in request.alertmanagers)]
+def _far(skew_s: dict[str, float]) -> Iterator[str]:
+    """Servers whose clock is ahead; what is behind may be an old log that is being read."""
+    yield from (node for node, off_s in skew_s.items() if off_s > 0)
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def _interruptible() -> Iterator[Event]:
     """An event that is set by Ctrl-C and SIGTERM."""
-    stop = threading.Event()
+    stop = Event()
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         stop.set()
 
-    before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

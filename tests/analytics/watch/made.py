@@ -1,51 +1,41 @@
-"""News made by hand."""
+"""Lines of access logs for the tests of the watch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Final
 
-from tricklecast.analytics.causes import Cause
-from tricklecast.analytics.classes import StormClass
-from tricklecast.analytics.episodes import Severity
-from tricklecast.analytics.report_old.model import Episode
-from tricklecast.analytics.watch.news import news_of
-from tricklecast.analytics.watch.open_storms import Change, Kind
-
-BASE_US = 1_760_000_000_000_000
-
-EPISODE = Episode(
-    id="0123456789ab",
-    storm=StormClass.ZERO_BYTE_LOOP,
-    severity=Severity.CRITICAL,
-    start_us=BASE_US,
-    end_us=BASE_US + 3_000_000,
-    n=300,
-    hits=300,
-    clients=("player-7",),
-    n_clients=1,
-    channels=("film",),
-    n_channels=1,
-    node="edge-1",
-    release="probe/1.0",
-    seq_lo=7,
-    seq_hi=7,
-    head=7,
-    trigger="channel_end",
-    trigger_us=BASE_US,
-    peak_rps=100.0,
-    backoff="hot_loop",
-    retry_after=None,
-    bytes_out=0,
-    handler_s=0.1,
-    why=Cause("the server serves the same empty segment again", "an empty close must advance the head"),
-)
+NOW_US: Final = 1_760_000_000_000_000
 
 
-def news(name: str = "a", kind: Kind = Kind.BEGAN, **fields: Any) -> dict[str, Any]:
-    """News of one storm.
+def line(at_s: float = 0.0, **fields: Any) -> str:
+    """A request to a channel that is not there, so many seconds after :data:`NOW_US`."""
+    record: dict[str, Any] = {"v": 1, "ts_us": NOW_US + round(at_s * 1e6), "node": "edge-1", "kind": "exchange"}
+    record |= {"op": "read", "method": "GET", "path": "/film/1", "channel": "film", "status": 404, "client": "player-1"}
+    return json.dumps(record | fields)
 
-    Args:
-        name: its id; fields: of its episode.
-    """
-    return news_of(Change(kind, replace(EPISODE, id=name, **fields)), BASE_US + 4_000_000)
+
+def loop(n: int, begin_s: float = 0.0, every_s: float = 0.05, **fields: Any) -> list[str]:
+    """So many of them, one after the other."""
+    return [line(begin_s + turn * every_s, **fields) for turn in range(n)]
+
+
+def append(path: Path, lines: list[str]) -> None:
+    """Adds lines to a log."""
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{each}\n" for each in lines)
+
+
+class Clock:
+    """A clock that stands still until it is moved; seconds, and microseconds since the epoch."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def wall_us(self) -> int:
+        """Microseconds since the epoch."""
+        return NOW_US + round((self.now_s - 1_000.0) * 1e6)

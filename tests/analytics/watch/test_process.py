@@ -1,99 +1,133 @@
-"""The command as it is run: it tells while the log grows, and being killed loses no alert and tells none twice."""
+"""The command as a process: alerts, exit codes, and kills at any moment."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.analytics.support.writer import LogWriter
-from tests.analytics.watch.hook import Hook, listening
-from tests.support.waiting import eventually
+from tests.analytics.watch.made import append, loop
 
-WITHIN_S = 180.0
-"""Spark takes its time where several test runs share two cores."""
+WAIT_S = 60.0
 
 
-@contextmanager
-def watching(logs: Path, state: Path, hook: Hook, said: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The command, in a process of its own, until it is killed or the context is left."""
-    command = [sys.executable, "-m", "tricklecast", "storms", "watch", str(logs), "--state", str(state)]
-    options = ["--json", "--webhook", hook.url, "--fail-on", "critical"]
-    with said.open("wb") as out, (said.with_suffix(".err")).open("wb") as err:
-        process = subprocess.Popen([*command, *options], stdout=out, stderr=err, start_new_session=True)
-    try:
-        eventually(
-            lambda: b"Ctrl-C" in said.with_suffix(".err").read_bytes() or process.poll() is not None,
-            within_s=WITHIN_S,
-        )
-        assert process.poll() is None, said.with_suffix(".err").read_text()
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+class Process:
+    """The watch of a log, with a state, whose alerts go to a file."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.log, self._out, self._err = (folder / name for name in ("access.jsonl", "out", "err"))
+        self.log.touch()
+        self._command = [sys.executable, "-m", "tricklecast", "storms", "watch", str(self.log), "--json", *options]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts it."""
+        with self._out.open("ab") as out, self._err.open("wb") as err:
+            self._process = subprocess.Popen(self._command, stdout=out, stderr=err)
+
+    def said(self) -> str:
+        """What it said on stderr."""
+        return self._err.read_text()
+
+    def ready(self) -> None:
+        """Waits until it watches."""
+        self.wait(lambda: "watching" in self.said())
+
+    def wait(self, come: Callable[[], bool]) -> None:
+        """Waits for something."""
+        until = time.monotonic() + WAIT_S
+        while not come():
+            assert self._process is not None
+            assert self._process.poll() is None, self.said()
+            assert time.monotonic() < until, (self.said(), self.news())
+            time.sleep(0.01)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ends it."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(WAIT_S)
+
+    def news(self) -> list[dict[str, Any]]:
+        """What it told, the whole lines."""
+        return [json.loads(each) for each in self._out.read_bytes().split(b"\n")[:-1]] if self._out.exists() else []
+
+    def firing(self) -> dict[str, str]:
+        """The client of each storm that was told, by the key of its news."""
+        return {each["key"]: each["incident"]["clients"][0] for each in self.news() if each["status"] == "firing"}
 
 
-def storm(log: Path, client: str) -> None:
-    """Twenty refusals in a fifth of a second, on a channel of its own."""
-    writer = LogWriter("edge-1", random.Random(1))
-    for turn in range(20):
-        writer.not_found(turn * 0.01, client, f"film-{client}")
-    with log.open("a", encoding="ascii") as file:
-        file.writelines(line + "\n" for line in writer.lines())
+def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: Path) -> None:
+    """The alert comes on standard output, and the exit code is 0."""
+    process = Process(tmp_path)
+    process.start()
+    process.ready()
+    append(process.log, loop(10))
+    process.wait(lambda: bool(process.firing()))
+    assert process.end() == 0
+    assert "10 lines read, 1 storms" in process.said()
 
 
-def firing(said: Path) -> list[str]:
-    """Whose storms the command told the beginning of, on its standard output."""
-    news = [json.loads(line) for line in said.read_text(encoding="ascii").splitlines()]
-    return [each["episode"]["clients"][0] for each in news if each["status"] == "firing"]
+@pytest.mark.parametrize(
+    ("arguments", "given", "expected", "said"),
+    [
+        (["-", "--fail-on", "minor"], "\n".join(loop(20)), 1, "20 lines read, 1 storms"),
+        (["-"], "", 0, "0 lines read"),
+        (["-"], "no log at all\n", 3, "cannot tell the format of 'standard input'"),
+        (["nowhere/"], "", 3, "no such log"),
+        (["-", "--set", "fast_hit=3"], "", 2, "did you mean 'fast_hits'"),
+        (["-", "--webhook", "hook"], "", 2, "is no http"),
+        (["-", "--format", "apache"], "", 2, "no format 'apache'"),
+    ],
+)
+def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) -> None:
+    """Standard input is a log like any other, and what is wrong is said in one line."""
+    command = [sys.executable, "-m", "tricklecast", "storms", "watch", *arguments]
+    ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert ended.returncode == expected, ended.stderr
+    assert said in " ".join(ended.stderr.replace("│", " ").split())
+
+
+def killed_at_random(folder: Path, kills: int, seed: int) -> None:
+    """Writes one storm after the other while the watch is killed, again and again, and compares what was told."""
+    rng = random.Random(seed)
+    process = Process(folder, "--state", str(folder / "state"), "--from", "earliest")
+    for number in range(kills):
+        process.start()
+        began = time.monotonic()
+        # A storm in two parts, so that some kills come between them.
+        append(process.log, loop(6, 10.0 * number, client=f"client-{number}", channel=f"channel-{number}"))
+        until = began + rng.uniform(0.3, 1.6)
+        while time.monotonic() < until:
+            time.sleep(0.005)
+        append(process.log, loop(6, 10.0 * number + 0.3, client=f"client-{number}", channel=f"channel-{number}"))
+        until = time.monotonic() + rng.uniform(0.0, 0.6)
+        while time.monotonic() < until:
+            time.sleep(0.005)
+        process.end(signal.SIGKILL)
+    process.start()
+    process.wait(lambda: set(process.firing().values()) >= {f"client-{number}" for number in range(kills)})
+    process.wait(lambda: sum(each["status"] == "resolved" for each in process.news()) >= kills)
+    assert process.end() == 0
+    assert len(process.firing()) == kills, "the same storm was told under another key"
+    totals = {each["incident"]["clients"][0]: each["incident"]["n"] for each in process.news()}
+    assert set(totals.values()) == {12}, "a line was lost or counted twice"
+
+
+def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Every storm is told, under one key, and with all of its lines."""
+    killed_at_random(tmp_path, kills=5, seed=14)
 
 
 @pytest.mark.long
-def test_killed_and_started_again(tmp_path: Path) -> None:
-    """Killed while a webhook is being told; a storm while nobody watches; started again; ended with SIGTERM to
-    it and its Java, as a service manager sends it.
-
-    Each of the two storms is told once on standard output. The webhook gets the first one again, since it had not
-    answered, with the same key.
-    """
-    logs, state = tmp_path / "logs", tmp_path / "state"
-    logs.mkdir()
-    log = logs / "access.jsonl"
-    log.touch()
-    with listening() as hook:
-        with watching(logs, state, hook, tmp_path / "first") as process:
-
-            def kill() -> tuple[int, dict[str, str]]:
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                return 503, {}
-
-            hook.answer = kill
-            storm(log, "a")
-            eventually(lambda: process.poll() is not None, within_s=WITHIN_S)
-        assert firing(tmp_path / "first") == ["a"]
-        hook.answer = lambda: (200, {})
-        storm(log, "b")
-        log.rename(logs / "access-20251009T085320-0001.jsonl")
-        with watching(logs, state, hook, tmp_path / "second") as process:
-            eventually(lambda: firing(tmp_path / "second") == ["b"], within_s=WITHIN_S)
-            began = [f"{each['episode']['id']}-firing" for _, _, each in hook.requests if each["status"] == "firing"]
-            eventually(lambda: len(set(hook.keys)) >= 2, within_s=WITHIN_S)
-            os.killpg(process.pid, signal.SIGTERM)
-            assert process.wait(WITHIN_S) == 1
-        assert firing(tmp_path / "second") == ["b"]
-    first, again, *others = [key for key in hook.keys if key.endswith("-firing")]
-    assert first == again == began[0]
-    assert len(others) == 1
-    assert others[0] != first
-    summary = (tmp_path / "second.err").read_text(encoding="utf-8").splitlines()[-1]
-    assert summary.endswith("lines read, 1 storm")
+def test_a_hundred_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    """The same, for as long as it takes."""
+    killed_at_random(tmp_path, kills=100, seed=41)

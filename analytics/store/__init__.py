@@ -1,0 +1,1 @@
+"""What must survive a restart, in one SQLite file: :class:`~tricklecast.analytics.store.store.Store`."""

@@ -1,0 +1,165 @@
+"""Growing and rotating logs are followed: every line once, whatever a file is called by now."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.analytics.watch.made import Clock, append, line, loop
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.lines import UnknownFormat
+from tricklecast.analytics.store.store import Position
+from tricklecast.analytics.watch.source import Source, is_log
+
+NGINX = '192.0.2.1 - - [09/Oct/2025:08:53:20 +0000] "GET /film/{} HTTP/1.1" 404 0 "-" "player/1"'
+
+
+class Followed:
+    """A source, its clock, and the positions that a store would have."""
+
+    def __init__(self, *logs: Path, earliest: bool = True, positions: list[Position] | None = None) -> None:
+        self.clock = Clock()
+        self.source = Source(
+            [str(log) for log in logs],
+            positions=positions or [],
+            earliest=earliest,
+            clock=self.clock,
+            wall_us=self.clock.wall_us,
+        )
+        self.positions = {(one.inode, one.head): one for one in positions or []}
+
+    def read(self) -> list[str]:
+        """The lines that were added."""
+        self.clock.now_s += 2.0
+        found = [each for piece in self.source.read() for each in piece.lines]
+        changed, gone = self.source.positions()
+        self.positions |= {(one.inode, one.head): one for one in changed}
+        for each in gone:
+            del self.positions[each]
+        return found
+
+    def restarted(self, *logs: Path) -> Followed:
+        """Another process that goes on."""
+        return Followed(*logs, positions=list(self.positions.values()))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log with three lines."""
+    path = tmp_path / "access.jsonl"
+    append(path, loop(3))
+    return path
+
+
+def test_lines_are_read_once_as_they_come(log: Path) -> None:
+    """Each look gives what was added since the last one; half a line waits for its end."""
+    followed = Followed(log)
+    assert followed.read() == loop(3)
+    assert followed.read() == []
+    whole = line(9)
+    with log.open("a") as file:
+        file.write(whole[:20])
+    assert followed.read() == []
+    with log.open("a") as file:
+        file.write(whole[20:] + "\n")
+    assert followed.read() == [whole]
+
+
+def test_a_first_run_begins_behind_what_is_there(log: Path) -> None:
+    """Without ``earliest`` only new lines count, and a line that is half written is one of them."""
+    whole = line(9)
+    with log.open("a") as file:
+        file.write(whole[:20])
+    followed = Followed(log, earliest=False)
+    with log.open("a") as file:
+        file.write(whole[20:] + "\n")
+    assert followed.read() == [whole]
+
+
+def test_a_rename_neither_loses_nor_doubles_a_line(log: Path) -> None:
+    """What was written just before a rotation is read from the renamed file."""
+    followed = Followed(log)
+    followed.read()
+    append(log, loop(2, 10))
+    log.rename(log.with_name("access.jsonl.1"))
+    append(log, loop(2, 20))
+    assert sorted(followed.read() + followed.read()) == sorted(loop(2, 10) + loop(2, 20))
+    assert followed.read() == []
+
+
+def test_copy_and_truncate_neither_loses_nor_doubles_a_line(log: Path) -> None:
+    """The copy is known by its first line and the bytes before the position, and read on from there."""
+    followed = Followed(log)
+    followed.read()
+    append(log, loop(2, 10))
+    shutil.copy(log, log.with_name("access.jsonl.1"))
+    log.write_text("")
+    append(log, loop(2, 20))
+    assert sorted(followed.read() + followed.read()) == sorted(loop(2, 10) + loop(2, 20))
+    restarted = followed.restarted(log)
+    assert restarted.read() == []
+
+
+def test_a_copy_that_is_compressed_is_ignored(log: Path) -> None:
+    """An old log in gz is no log that grows, in a folder or beside a file."""
+    followed = Followed(log, log.parent)
+    followed.read()
+    with gzip.open(log.with_name("access.jsonl.1.gz"), "wt") as file:
+        file.write("\n".join(loop(3)))
+    assert followed.read() == []
+    assert not is_log("access.jsonl.1.gz")
+
+
+def test_a_restart_goes_on_where_it_was_killed(log: Path) -> None:
+    """Also in a file that was renamed meanwhile, and with a new one in its place."""
+    followed = Followed(log)
+    followed.read()
+    append(log, loop(2, 10))
+    log.rename(log.with_name("access.jsonl.1"))
+    append(log, loop(2, 20))
+    assert sorted(followed.restarted(log).read()) == sorted(loop(2, 10) + loop(2, 20))
+
+
+def test_every_format_is_recognised(tmp_path: Path) -> None:
+    """A folder may have logs of several formats; what is no log is told as a problem."""
+    append(tmp_path / "server.jsonl", loop(2))
+    append(tmp_path / "nginx.log", [NGINX.format(1)])
+    append(tmp_path / "other.log", ["no log at all"])
+    followed = Followed(tmp_path)
+    formats = {Path(piece.path).name: piece.form.name for piece in followed.source.read()}
+    assert formats == {"server.jsonl": "tricklecast", "nginx.log": "combined"}
+    assert list(followed.source.problems) == [str(tmp_path / "other.log")]
+
+
+def test_a_named_file_of_no_format_is_an_error(tmp_path: Path) -> None:
+    """It is said at once, rather than that there were no storms."""
+    append(tmp_path / "other.log", ["no log at all"])
+    with pytest.raises(UnknownFormat, match="cannot tell the format"):
+        Followed(tmp_path / "other.log").read()
+
+
+def test_a_log_that_cannot_be_followed_is_an_error(tmp_path: Path) -> None:
+    """A folder that is not there, a URL, a compressed file; a file that is not there yet is waited for."""
+    with pytest.raises(BadInput, match="no such log"):
+        Followed(tmp_path / "nowhere")
+    with pytest.raises(BadInput, match="cannot watch"):
+        Source(["s3a://bucket/logs"])
+    (tmp_path / "access.log.gz").touch()
+    with pytest.raises(BadInput, match="does not grow"):
+        Followed(tmp_path / "access.log.gz")
+    followed = Followed(tmp_path / "later.jsonl")
+    assert followed.read() == []
+    append(tmp_path / "later.jsonl", loop(1))
+    assert followed.read() == loop(1)
+
+
+def test_a_line_that_is_too_long_is_skipped_and_counted(log: Path) -> None:
+    """However long it is, what follows it is read."""
+    append(log, ["x" * 2_500_000, line(9)])
+    followed = Followed(log)
+    pieces = list(followed.source.read())
+    assert [each for piece in pieces for each in piece.lines] == [*loop(3), line(9)]
+    assert sum(piece.too_long for piece in pieces) == 1

@@ -1,0 +1,229 @@
+"""The watch finds what the report finds, tells what is new, and believes no clock of a log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.analytics.watch.made import NOW_US, Clock, append, line, loop
+from tricklecast.analytics.lines import find_logs
+from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.lines.recognise import NothingUnderstood
+from tricklecast.analytics.rules.incidents import incidents
+from tricklecast.analytics.scan import embedded
+from tricklecast.analytics.store.store import Store
+from tricklecast.analytics.watch import window
+from tricklecast.analytics.watch.deliver import Lines, as_alerts, for_people, headline
+from tricklecast.analytics.watch.run import SLOW_S, Watch, WatchRequest
+
+
+class Watched:
+    """A watch of one log, step by step, with a clock of its own."""
+
+    def __init__(self, folder: Path, store: Store, log: Path | None = None) -> None:
+        self.log = log or folder / "access.jsonl"
+        self.log.touch()
+        self.clock = Clock()
+        self.store = store
+        request = WatchRequest((str(self.log),), earliest=True, state=folder / "state")
+        receiver = Lines(StringIO(), json.dumps)
+        self.watch = Watch(request, store, [receiver], self.clock, self.clock.wall_us)
+
+    def step(self, *lines: str, after_s: float = 1.0) -> list[tuple[str, str]]:
+        """Adds lines, lets time pass and gives the news: status and id."""
+        append(self.log, list(lines))
+        self.clock.now_s += after_s
+        self.news = self.watch.step()[1]
+        return [(each["status"], each["incident"]["id"]) for each in self.news]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    """An empty store."""
+    with Store(tmp_path / "state") as store:
+        yield store
+
+
+@pytest.fixture
+def watched(tmp_path: Path, store: Store) -> Watched:
+    """A watch of an empty log."""
+    return Watched(tmp_path, store)
+
+
+def reported(*logs: Path) -> list[Any]:
+    """The incidents of a report."""
+    with embedded.connect() as connection:
+        read_lines(connection, find_logs([str(log) for log in logs]))
+        return incidents(connection)
+
+
+def test_a_storm_is_told_by_its_tenth_request_and_again_when_it_is_over(watched: Watched) -> None:
+    """It is told once, however long it lasts; and it is over when no line of it was read for its gap."""
+    [(began, name)] = watched.step(*loop(10))
+    assert began == "firing"
+    assert watched.step(*loop(30, 0.5)) == []
+    assert watched.step(after_s=4.0) == []
+    assert watched.step(after_s=2.5) == [("resolved", name)]
+    assert watched.news[0]["incident"]["n"] == 40
+    assert watched.step(after_s=60.0) == []
+
+
+def test_ids_are_those_of_the_report(watched: Watched) -> None:
+    """What is told live can be looked up in the report, whatever pieces the lines came in."""
+    storms = [
+        *loop(30, 0, client="a", channel="one"),
+        *loop(30, 40, client="b", channel="two", status=470, seq=7, rseq=7, next_seq=90),
+        *loop(30, 80, client="c", channel="three", status=503, op="publish", method="POST"),
+        *loop(30, 120, client="d", channel="four", status=200, bytes_out=0, rseq=4, next_seq=5, conn=3),
+    ]
+    told: dict[str, str] = {}
+    for first in range(0, len(storms), 7):
+        watched.step(*storms[first : first + 7])
+        told |= {each["incident"]["id"]: each["incident"]["class"] for each in watched.news}
+    assert told == {one.id: one.storm for one in reported(watched.log)}
+    assert len(told) == 4
+
+
+def test_healthy_traffic_is_silent_and_never_judged(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who gets each segment once costs no run of the rules."""
+    monkeypatch.setattr(watched.watch.window, "judge", lambda: pytest.fail("the rules were run"))
+    for turn in range(100):
+        served = {"status": 200, "rseq": turn, "next_seq": turn + 1, "bytes_out": 900}
+        assert watched.step(*[line(turn, client=f"viewer-{each}", **served) for each in range(5)]) == []
+
+
+def test_a_line_years_ahead_silences_and_ends_nothing(watched: Watched) -> None:
+    """A storm that goes on is not over because of it, and the next storm is told."""
+    [(_, name)] = watched.step(*loop(10))
+    years_s = 5 * 365 * 86_400.0
+    assert watched.step(line(years_s), line(years_s, client="other"), *loop(5, 1)) == []
+    assert watched.step(*loop(20, 2), after_s=4.0) == []
+    assert [status for status, _ in watched.step(*loop(10, 4, client="next", channel="news"))] == ["firing"]
+    assert ("resolved", name) in watched.step(after_s=10.0)
+
+
+def test_a_server_whose_clock_is_wrong_is_watched_as_any_other(watched: Watched) -> None:
+    """Its storm is told and ends like one of a server whose clock is right; that it is wrong is noted."""
+    years_s = 3 * 365 * 86_400.0
+    wrong = loop(10, years_s, node="edge-2", client="x", channel="news")
+    told = watched.step(*wrong, *loop(10))
+    assert [status for status, _ in told] == ["firing", "firing"]
+    assert watched.watch.window.skew_s == {"edge-2": pytest.approx(years_s, abs=5)}
+    assert {one.id for one in reported(watched.log)} == {name for _, name in told}
+    assert sorted(watched.step(after_s=7.0)) == sorted(("resolved", name) for _, name in told)
+
+
+def test_a_storm_that_costs_more_is_told_as_worse(watched: Watched) -> None:
+    """Severity follows what it does to the server, and rises once."""
+    [(began, name)] = watched.step(*loop(10, 0, 0.1))
+    assert (began, watched.news[0]["incident"]["severity"]) == ("firing", "warn")
+    assert watched.step(*loop(300, 1, 0.005), after_s=SLOW_S) == [("worse", name)]
+    assert watched.news[0]["incident"]["severity"] == "critical"
+    assert watched.step(*loop(300, 3, 0.005), after_s=SLOW_S) == []
+
+
+def test_what_came_before_makes_it_another_incident(watched: Watched) -> None:
+    """If an earlier line turns out to belong to it, it has the report's new id, and the old one is over."""
+    [(_, first)] = watched.step(*loop(10, 3))
+    news = watched.step(*loop(30, 0, 0.1), after_s=SLOW_S)
+    [second] = {name for _, name in news} - {first}
+    assert sorted(news) == [("firing", second), ("resolved", first)]
+    assert {each["into"] for each in watched.news} == {None, second}
+    assert [one.id for one in reported(watched.log)] == [second]
+
+
+def test_a_storm_keeps_its_id_when_its_beginning_leaves_the_window(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on; it is no news."""
+    monkeypatch.setattr(window, "OPEN_S", 30.0)
+    monkeypatch.setattr(window, "WINDOW_S", 30.0)
+    [(_, name)] = watched.step(*loop(10))
+    for turn in range(1, 30):
+        assert watched.step(*loop(20, 4 * turn, 0.1), after_s=4.0) == []
+    assert [each.id for each in watched.watch.ledger.open()] == [name]
+
+
+def test_when_there_is_too_much_the_smallest_go_first(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is dropped is counted; events and what belongs to an open incident stay."""
+    monkeypatch.setattr(window, "MAX_ROWS", 20)
+    event = line(0, kind="event", event="server_start", op=None, status=None, client=None, channel=None)
+    watched.step(event, *loop(10))
+    crowd = [line(1, client=f"client-{each}") for each in range(100)]
+    watched.step(*crowd, *loop(5, 1, client="busy"), after_s=window.TIDY_S)
+    assert watched.watch.window.dropped > 80
+    rows = watched.watch.window._rules.execute("SELECT answer, client FROM part").fetchall()
+    assert ("event", None) in rows
+    assert {"player-1", "busy"} <= {client for _, client in rows}
+
+
+def test_a_restart_goes_on_with_what_was_counted(tmp_path: Path, store: Store, watched: Watched) -> None:
+    """Eight lines before a kill and two after it are a storm of ten; an open one is not told again."""
+    [(_, name)] = watched.step(*loop(10, client="known", channel="news"))
+    assert watched.step(*loop(6, 0.01)) == []
+    again = Watched(tmp_path, store)
+    told = again.step(*loop(4, 0.31))
+    assert [status for status, _ in told] == ["firing"]
+    assert {each.id for each in again.watch.ledger.open()} == {name, told[0][1]}
+    assert again.news[0]["incident"]["n"] == 10
+
+
+def test_nginx_lines_are_watched_as_our_own(tmp_path: Path, store: Store) -> None:
+    """The format is recognised, and its storms have the ids of the report."""
+    nginx = '192.0.2.1 - - [09/Oct/2025:08:53:{:02d} +0000] "GET /film/1 HTTP/1.1" 404 0 "-" "player/1"'
+    watched = Watched(tmp_path, store, tmp_path / "nginx.log")
+    told = watched.step(*[nginx.format(turn // 10) for turn in range(100)])
+    assert told == [("firing", one.id) for one in reported(watched.log)]
+
+
+def test_a_log_of_which_nothing_is_understood_is_an_error(watched: Watched) -> None:
+    """Lines that look like ours, but are not, are no quiet zero."""
+    with pytest.raises(NothingUnderstood, match="not one of 30 lines"):
+        watched.step(*['{"kind": "exchange", "ts_us": "never"}'] * 30)
+
+
+def test_names_of_clients_cannot_steer_a_terminal(watched: Watched) -> None:
+    """Whoever sends requests writes the log."""
+    watched.step(*loop(10, client="\x1b[31mred"))
+    assert headline(watched.news[0]).startswith("08:53:20 warn not_found_loop: ?[31mred on film at edge-1, 10 requests")
+    assert "\x1b" not in for_people(watched.news[0])
+
+
+def test_alertmanager_gets_another_alert_when_a_storm_gets_worse(watched: Watched) -> None:
+    """The severity is a label: the old alert is over at once."""
+    watched.step(*loop(10))
+    [news] = watched.news
+    from datetime import UTC, datetime
+
+    now = datetime.fromtimestamp(NOW_US / 1e6 + 60, UTC)
+    [alert] = as_alerts(news, now)
+    assert alert["labels"]["incident"] == news["incident"]["id"]
+    worse = dict(news) | {"status": "worse", "incident": news["incident"] | {"severity": "critical"}}
+    over = {
+        alert["labels"]["severity"]: alert["endsAt"] <= now.isoformat(timespec="milliseconds")
+        for alert in as_alerts(worse, now)
+    }
+    assert over == {"critical": False, "minor": True, "warn": True}
+
+
+def test_a_state_of_other_logs_is_refused(tmp_path: Path, store: Store, watched: Watched) -> None:
+    """What was counted in one log says nothing about another."""
+    from tricklecast.analytics.errors import BadInput
+
+    with pytest.raises(BadInput, match="another watch"):
+        Watched(tmp_path, store, tmp_path / "other.jsonl")
+
+
+def test_params_decide(tmp_path: Path, store: Store) -> None:
+    """The thresholds are those of the report."""
+    watched = Watched(tmp_path, store)
+    request = WatchRequest((str(watched.log),), earliest=True)
+    strict = replace(request, params=replace(request.params, fast_hits=20, slow_hits=40))
+    watched.watch = Watch(strict, store, [], watched.clock, watched.clock.wall_us)
+    assert watched.step(*loop(15)) == []
+    assert len(watched.step(*loop(10, 0.75))) == 1
