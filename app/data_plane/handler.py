@@ -38,6 +38,7 @@ from tricklecast.app.data_plane.request import (
     Tally,
     content_length,
     expects_continue,
+    has_body,
 )
 from tricklecast.app.data_plane.responses import (
     CONTINUE,
@@ -55,7 +56,7 @@ from tricklecast.app.data_plane.responses import (
     refusal_reply,
     stored_reply,
 )
-from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.routing import HINT, Route
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -382,7 +383,12 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parke
     done: Reply | Refusal | Channel | None
     match route.op:
         case Op.CREATE:
-            if not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
+            if has_body(request.headers):
+                # Meant for a segment: it would vanish.
+                done = Reply(
+                    Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Unexpected body: {HINT}".encode(), close=True
+                )
+            elif not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
                 done = Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=b"Invalid Expect-Content")
             else:
                 done = registry.create(route.channel, request.text(EXPECT_CONTENT), now)

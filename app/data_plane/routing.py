@@ -18,6 +18,9 @@ CONTROL_PLANE: Final = frozenset(
 CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
+HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
+"""The answer to a client that reads or publishes at a channel's URL."""
+
 _NEXT: Final = NEXT_ROUTE.encode()
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
@@ -123,7 +126,7 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         return Route(None, error=f"Invalid channel name: {error.why}")
     if len(parts) == 1:
         op = CHANNEL_METHODS.get(method)
-        hint = "" if op else "Method not allowed: this URL names a channel; its segments are at CHANNEL/SEQ"
+        hint = "" if op else f"Method not allowed: {HINT}"
         return Route(op, channel, allow="POST, DELETE, OPTIONS", error=hint)
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)
