@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -93,9 +94,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     }
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
+    told = None
     try:
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, control or listener))
+            told = settings.health_file
         uvloop.run(_serve(settings, limits, listener, control, announce, early))
     except* TrickleError as group:
         raise group.exceptions[0] from None
@@ -104,8 +107,9 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             signal.signal(number, handler)
         for opened in filter(None, (listener, control)):
             opened.close()
-        if settings.health_file is not None:
-            settings.health_file.unlink(missing_ok=True)
+        if told is not None:
+            with contextlib.suppress(OSError):  # its folder may be read-only by now; the server has ended all the same
+                told.unlink(missing_ok=True)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -136,9 +140,9 @@ async def _serve(
     sink = log.put if log else None
     plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
     if log is not None:
-        await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
         log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
+        await log.check()
     if settings.changefeed:
         changefeed.start(registry)
     server = Server(uvicorn_config(settings, plane, log, access), plane, log, announce, settings)
