@@ -147,8 +147,10 @@ class AccessLog:
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
             async with self._opened() as file:
-                await self._begin(file)
-                await self._drain(file)
+                if self._pending:
+                    await self._begin(file)
+                    await self._drain(file)
+                    await asyncio.to_thread(_sync, file.fileno())
         except OSError as error:
             raise self._explained(error) from error
 
