@@ -24,6 +24,9 @@ HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
 _NEXT: Final = NEXT_ROUTE.encode()
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
 
+MAX_SUBJECT: Final = 64
+"""The storm guard remembers so many bytes of a wrong path."""
+
 _NOT_PLAIN: Final = frozenset({b"", CHANGEFEED.encode(), *(name.encode() for name in CONTROL_PLANE)})
 """First path segments that may be something else than a channel's name."""
 
@@ -89,6 +92,11 @@ class Router:
                 except InvalidChannelName:
                     pass  # said in words by parse_route
         return None
+
+    def subject(self, target: bytes) -> str:
+        """What a wrong path is about, to the storm guard: its first segment, below the base path if it begins so."""
+        parts = self.match(target) or tuple(filter(None, _path(target).split(b"/")))
+        return "/" + parts[0][:MAX_SUBJECT].decode("latin-1") if parts else "/"
 
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
         """The path segments of a request target below the base path; ``None`` if it is not ours.
