@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.control_plane.api import channels_router, health_router
+from tricklecast.app.control_plane.api import channels_router, health_router, method_not_allowed, root_router
 from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.limits import Limits
@@ -296,9 +296,15 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         summary="Control plane of a segmented HTTP pub/sub server for live media.",
         redoc_url=None,
     )
-    api.include_router(channels_router(plane))
-    api.include_router(health_router(plane.registry))
-    api.include_router(metrics_router(plane, log, access))
+    routers = (
+        root_router(settings.base_path),
+        channels_router(plane),
+        health_router(plane.registry),
+        metrics_router(plane, log, access),
+    )
+    for router in routers:
+        api.include_router(router)
+    api.add_exception_handler(405, method_not_allowed(routers))
     access.protect(api)
     # A preflight carries no token: it must not come as far as the access control.
     api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)
