@@ -166,7 +166,7 @@ class AccessLog:
         self._wake.set()
 
     def _explained(self, error: OSError) -> AccessLogError:
-        return AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}")
+        return AccessLogError(f"cannot write the access log {self._path} (--access-log): {error.strerror or error}")
 
     def _opened(self) -> AbstractAsyncContextManager[Any]:
         # Unbuffered, so that the task knows how much was written when the disk is full.

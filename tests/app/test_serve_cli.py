@@ -78,3 +78,10 @@ def test_describe_has_one_line_a_setting() -> None:
 def test_wrong_usage_is_exit_code_2(runner: CliRunner, arguments: list[str]) -> None:
     """What the command line does not know is a usage error."""
     assert runner.invoke(cli, ["serve", *arguments]).exit_code == 2
+
+
+def test_the_help_shows_every_option_whole() -> None:
+    """At 80 columns, too."""
+    shown = CliRunner().invoke(cli, ["serve", "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown.split(), name
