@@ -420,7 +420,8 @@ def test_a_full_disk_stops_nobody(
     assert len([line for line in lines if not line.endswith(b"}")]) <= 1
     assert (log.written, log.dropped) == (30, 0)
     assert [entry.message for entry in caplog.records] == [
-        f"cannot write the access log {path} (--access-log): No space left on device; it is tried again, and records wait meanwhile",
+        f"cannot write the access log {path} (--access-log): No space left on device; "
+        "it is tried again, and records wait meanwhile",
         f"the access log {path} is written again",
     ]
 

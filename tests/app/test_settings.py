@@ -247,7 +247,7 @@ def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
 def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
     """The file is flat."""
     config.write_text("[server]\nport = 1\n")
-    with pytest.raises(InvalidSettings, match="server in .*: there is no such setting"):
+    with pytest.raises(InvalidSettings, match=r"server in .*: there is no such setting"):
         load({}, config)
 
 

@@ -155,7 +155,8 @@ def test_a_full_disk() -> None:
         forked("serve", "--port", "0", "--access-log", full),
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
-    assert result.stderr == "tricklecast: cannot write the access log /dev/full (--access-log): No space left on device\n"
+    text = "cannot write the access log /dev/full (--access-log): No space left on device"
+    assert result.stderr == f"tricklecast: {text}\n"
     assert result.returncode == 1
 
 
