@@ -8,7 +8,8 @@ After an orderly end the file has every record. After a kill it lacks the queue,
 when the machine itself goes down, what the kernel has not written yet (about 30 s) is lost.
 
 If a log that has been written cannot be written any more, for example on a full disk, the server goes on: records wait
-in the queue, and the task tries again. A log that never could be written, or cannot be completed, is an error.
+in the queue, and the task tries again. A log whose first records cannot be written, or that cannot be completed, is an
+error.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class AccessLog:
         Raises:
             AccessLogError: the file could never be written, or could not be completed after :meth:`close`.
         """
-        await self.check()
+        if not self.written:
+            await self.check()
         while not self._closing or self._pending:
             try:
                 await self._write_file()
@@ -137,15 +139,18 @@ class AccessLog:
                 await self._failed(error)
 
     async def check(self) -> None:
-        """Open the log once, so that an unusable path is an error at the start.
+        """Write what is queued, so that a log that cannot be written is an error at the start.
 
         Raises:
             AccessLogError: it cannot.
         """
         try:
             await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
-            async with self._opened():
-                pass
+            async with self._opened() as file:
+                if self._pending:
+                    await self._begin(file)
+                    await self._drain(file)
+                    await asyncio.to_thread(_sync, file.fileno())
         except OSError as error:
             raise self._explained(error) from error
 
@@ -161,7 +166,7 @@ class AccessLog:
         self._wake.set()
 
     def _explained(self, error: OSError) -> AccessLogError:
-        return AccessLogError(f"cannot write the access log {self._path}: {error.strerror or error}")
+        return AccessLogError(f"cannot write the access log {self._path} (--access-log): {error.strerror or error}")
 
     def _opened(self) -> AbstractAsyncContextManager[Any]:
         # Unbuffered, so that the task knows how much was written when the disk is full.
@@ -176,16 +181,19 @@ class AccessLog:
     async def _write_file(self) -> None:
         """Write one file until it is due for rotation or to be reopened, or the log is closed."""
         async with self._opened() as file:
-            self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            self._size = await file.tell() if self._rotates else 0
-            self._opened_at = time.monotonic()
-            if self._size and await asyncio.to_thread(_is_torn, self._path):
-                # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
-                await file.write(b"\n")
+            await self._begin(file)
             due = await self._write(file)
             await asyncio.to_thread(_sync, file.fileno())
         if due:
             await self._rotate()
+
+    async def _begin(self, file: Any) -> None:
+        self._rotates = self._path != STDOUT and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        self._size = await file.tell() if self._rotates else 0
+        self._opened_at = time.monotonic()
+        if self._size and await asyncio.to_thread(_is_torn, self._path):
+            # A server that wrote it was killed. The torn line stays a line of its own; log readers count it.
+            await file.write(b"\n")
 
     async def _write(self, file: Any) -> bool:
         """Write until there is a reason to close the file; returns whether it is due for rotation."""

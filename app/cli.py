@@ -122,7 +122,7 @@ def load(name: str) -> Any:
             importlib.import_module(mount.extra[1])
     except ModuleNotFoundError as error:
         raise _missing(name, mount, error) from None
-    single = typer.Typer(add_completion=False)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name)(runnable(function))
     return typer.main.get_command(single)
 

@@ -6,6 +6,7 @@ Docker runs it every few seconds: it imports little.
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 from pathlib import Path
 from typing import Annotated, Final
@@ -21,6 +22,10 @@ _HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The address at which a server that listens on all addresses is reached from its own machine."""
 
 
+_ADDRESS: Final = re.compile(rb"(https?://[^\s/]+:\d+\n)?")
+"""What a server writes to its health file."""
+
+
 class Unhealthy(TrickleError):
     """The server does not answer, or does not answer 200."""
 
@@ -29,12 +34,22 @@ def write_address(file: Path, address: str) -> None:
     """Write the URL at which the server answers health checks, for :func:`health`.
 
     Raises:
-        InvalidInput: the file cannot be written.
+        InvalidInput: the file cannot be written, or it is there and holds anything but such a URL.
     """
     try:
+        if file.exists() and not file.is_dir() and not _is_ours(file):
+            raise InvalidInput(f"health_file: {file} exists and was not written by a server; name another file")
         file.write_text(f"{address}\n", encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"health_file: cannot write {file}: {error.strerror or error}") from None
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file is one that a server may overwrite and remove; an empty one was torn by a crash."""
+    if not file.is_file():
+        return False  # a device or a pipe
+    with file.open("rb") as opened:
+        return _ADDRESS.fullmatch(opened.read(1024)) is not None
 
 
 def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:

@@ -62,6 +62,7 @@ def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | Non
     router = APIRouter(tags=["metrics"])
     page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access)))
 
+    @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
     async def metrics() -> Response:
         return Response(page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})

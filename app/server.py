@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
 from tricklecast.app.changefeed import Changefeed
-from tricklecast.app.control_plane.api import channels_router, health_router
+from tricklecast.app.control_plane.api import channels_router, health_router, method_not_allowed, root_router
 from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.limits import Limits
@@ -93,9 +94,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     }
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: None)  # the log has only just been opened
     before |= {number: signal.signal(number, _ignore) for number in _UNUSED_SIGNALS}
+    told = None
     try:
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, control or listener))
+            told = settings.health_file
         uvloop.run(_serve(settings, limits, listener, control, announce, early))
     except* TrickleError as group:
         raise group.exceptions[0] from None
@@ -104,8 +107,9 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
             signal.signal(number, handler)
         for opened in filter(None, (listener, control)):
             opened.close()
-        if settings.health_file is not None:
-            settings.health_file.unlink(missing_ok=True)
+        if told is not None:
+            with contextlib.suppress(OSError):  # its folder may be read-only by now; the server has ended all the same
+                told.unlink(missing_ok=True)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
@@ -136,9 +140,9 @@ async def _serve(
     sink = log.put if log else None
     plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
     if log is not None:
-        await log.check()
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
         log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
+        await log.check()
     if settings.changefeed:
         changefeed.start(registry)
     server = Server(uvicorn_config(settings, plane, log, access), plane, log, announce, settings)
@@ -292,9 +296,15 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
         summary="Control plane of a segmented HTTP pub/sub server for live media.",
         redoc_url=None,
     )
-    api.include_router(channels_router(plane))
-    api.include_router(health_router(plane.registry))
-    api.include_router(metrics_router(plane, log, access))
+    routers = (
+        root_router(settings.base_path),
+        channels_router(plane),
+        health_router(plane.registry),
+        metrics_router(plane, log, access),
+    )
+    for router in routers:
+        api.include_router(router)
+    api.add_exception_handler(405, method_not_allowed(routers))
     access.protect(api)
     # A preflight carries no token: it must not come as far as the access control.
     api.add_middleware(CheckOrigin, write_origins=settings.cors_write_origins)

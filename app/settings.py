@@ -188,6 +188,21 @@ class Settings(AccessSettings):
         """Use only the arguments: :func:`load` reads the other sources itself and notes where each value came from."""
         return (init_settings,)
 
+    @field_validator("host")
+    @classmethod
+    def _no_port(cls, value: str) -> str:
+        host, _, port = value.rpartition(":")
+        if port.isdigit() and host and (":" not in host or host.endswith("]")):
+            raise ValueError(f"{value!r} names a port, too: the port goes to --port")
+        return value
+
+    @field_validator("access_log", mode="before")
+    @classmethod
+    def _some_file(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("must be the path of a file, or - for standard output")
+        return value
+
     @field_validator("base_path")
     @classmethod
     def _normalize_base_path(cls, value: str) -> str:
@@ -231,7 +246,24 @@ class Settings(AccessSettings):
     @model_validator(mode="after")
     def _whole_tls(self) -> Settings:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together")
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise ValueError(f"tls_cert and tls_key go together: {missing} is missing")
+        return self
+
+    @model_validator(mode="after")
+    def _two_ports(self) -> Settings:
+        if self.port and self.port == self.control_port and self.control_host in (None, self.host):
+            raise ValueError(
+                f"port and control_port are the same: {self.port}; the control plane needs a port of its own"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _within_the_budget(self) -> Settings:
+        for name in ("max_segment_bytes", "window_bytes"):
+            # Defaults do not count: a small budget alone is no mistake.
+            if name in self.model_fields_set and getattr(self, name) > self.max_total_bytes:
+                raise ValueError(f"{name} must not exceed max_total_bytes, the memory of all segments")
         return self
 
     def limits(self) -> Limits:
@@ -336,12 +368,14 @@ def load(arguments: Mapping[str, Any], config: Path | None = None) -> Loaded:
     try:
         return Loaded(Settings.model_validate(values), {name: sources[name] for name in Settings.model_fields})
     except ValidationError as error:
-        raise InvalidSettings(_one_line(error, sources)) from None
+        raise InvalidSettings(_one_line(error, sources, config)) from None
 
 
 def _read_file(config: Path | None) -> dict[str, Any]:
     if config is None:
         return {}
+    if config.is_dir():
+        raise InvalidSettings(f"config: {config} is a directory")
     if not config.is_file():
         raise InvalidSettings(f"config: no such file: {config}")
     try:
@@ -350,7 +384,7 @@ def _read_file(config: Path | None) -> dict[str, Any]:
         raise InvalidSettings(f"config: cannot read {config}: {error}") from None
 
 
-def _one_line(error: ValidationError, sources: Mapping[str, Source]) -> str:
+def _one_line(error: ValidationError, sources: Mapping[str, Source], config: Path | None) -> str:
     problems = []
     for problem in error.errors():
         name = ".".join(str(part) for part in problem["loc"])
@@ -358,11 +392,14 @@ def _one_line(error: ValidationError, sources: Mapping[str, Source]) -> str:
         message = message.replace("Input should be", "must be").replace("String should", "must")
         if name.endswith("_s"):
             message = message.replace("a number", "a number of seconds")
-        problems.append(f"{_spelt(name, sources.get(name))}: {message}" if name else message)
+        if problem["type"] == "extra_forbidden":
+            nearest = get_close_matches(name[:MAX_NAME_LENGTH], sorted(Settings.model_fields), n=1, cutoff=0.75)
+            message += f" (did you mean {nearest[0]}?)" if nearest else ""
+        problems.append(f"{_spelt(name, sources.get(name), config)}: {message}" if name else message)
     return "; ".join(problems)
 
 
-def _spelt(name: str, source: Source | None) -> str:
+def _spelt(name: str, source: Source | None, config: Path | None) -> str:
     """A setting's name as its source spells it: an option, a variable, or a key of the file."""
     match source:
         case Source.COMMAND_LINE:
@@ -370,7 +407,7 @@ def _spelt(name: str, source: Source | None) -> str:
         case Source.ENVIRONMENT:
             return f"{Settings.model_config['env_prefix']}{name.upper()}"
         case _:
-            return f"{name} in the file of settings"
+            return f"{name} in {config or 'the file of settings'}"
 
 
 def unknown_variables(names: Iterable[str]) -> str | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Final
 
 from fastapi import APIRouter, HTTPException, Path, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import PlainTextResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.routing import Route
 
 from tricklecast.app.control_plane.middleware import RECORD, MayManage, Visible, everything
 from tricklecast.app.control_plane.models import (
@@ -78,10 +82,12 @@ def health_router(registry: Registry) -> APIRouter:
     """The routes ``/healthz`` and ``/readyz``."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", summary="Is the process alive?")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", summary="Does it take new work?", responses={503: {"description": "Shutting down"}})
     async def readyz(response: Response) -> dict[str, str]:
         if registry.shutting_down:
@@ -90,6 +96,41 @@ def health_router(registry: Registry) -> APIRouter:
         return {"status": "ready"}
 
     return router
+
+
+def root_router(base_path: str) -> APIRouter:
+    """The route ``/``: a line for people.
+
+    Args:
+        base_path: that of the channels; empty for the root.
+    """
+    router = APIRouter()
+    text = f"tricklecast: a segment is at {base_path}/CHANNEL/SEQ; the control plane is described at /docs\n"
+
+    @router.head("/", include_in_schema=False)
+    @router.get("/", include_in_schema=False)
+    async def root() -> PlainTextResponse:
+        return PlainTextResponse(text)
+
+    return router
+
+
+def method_not_allowed(routers: Iterable[APIRouter]) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """A handler that answers 405 with all methods of the path: Starlette names those of one route of several.
+
+    Args:
+        routers: all of the application's.
+    """
+    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+
+    async def handler(request: Request, error: Exception) -> Response:
+        assert isinstance(error, StarletteHTTPException)
+        path = request.scope["path"]
+        allow = {method for route in routes if route.path_regex.match(path) for method in route.methods or ()}
+        error.headers = {"Allow": ", ".join(sorted(allow))}
+        return await http_exception_handler(request, error)
+
+    return handler
 
 
 def channels_router(plane: DataPlane) -> APIRouter:

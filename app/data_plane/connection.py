@@ -838,8 +838,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.deaf = True
         reply = Reply(status, reason, body=text.encode("ascii"), close=True)
-        exchange = self.exchange
-        if exchange is None:
+        exchange, request = self.exchange, self._request
+        if exchange is None and request is not None and request.route is not None and not request.wanted:
+            # It was answered already, and a second response would be taken for that to the client's next request.
+            self.without_route().end(reason)
+            self.close()
+        elif exchange is None:
             exchange = self.exchange = self.without_route()
             exchange.answer(reply)
         elif exchange.answerable:

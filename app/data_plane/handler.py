@@ -38,6 +38,7 @@ from tricklecast.app.data_plane.request import (
     Tally,
     content_length,
     expects_continue,
+    has_body,
 )
 from tricklecast.app.data_plane.responses import (
     CONTINUE,
@@ -55,7 +56,7 @@ from tricklecast.app.data_plane.responses import (
     refusal_reply,
     stored_reply,
 )
-from tricklecast.app.data_plane.routing import Route
+from tricklecast.app.data_plane.routing import HINT, Route
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
@@ -74,8 +75,9 @@ LOOKS: Final = 6
 """How often the core is asked again about a POST that has overtaken others, each time after twice as long: soon, and
 cheaply. 1 + 2 + 4 + … shares make up ``overtaking_grace_s``."""
 
-_MANY: Final = frozenset({Op.READ, Op.CHANGES, Op.NEXT})
-"""Operations that many clients behind one address do on one channel. A channel has one publisher and one owner."""
+_MANY: Final = frozenset({Op.READ, Op.CHANGES, Op.NEXT, None})
+"""Operations that many clients behind one address do on one channel, wrong paths and methods included. A channel has
+one publisher and one owner."""
 
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e\t]*")
 
@@ -376,13 +378,20 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parke
     if request.method == b"OPTIONS" and not route.not_found:
         return options_reply(route)
     if (reply := path_reply(route)) is not None:
+        if request.method == b"HEAD":
+            return reply
         answer = Answer.MISSING if reply.status == Status.NOT_FOUND else Answer.REFUSED
         return _delay(connection, request, route, answer, 0) or reply
     now = plane.clock()
     done: Reply | Refusal | Channel | None
     match route.op:
         case Op.CREATE:
-            if not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
+            if has_body(request.headers):
+                # Meant for a segment: it would vanish.
+                done = Reply(
+                    Status.BAD_REQUEST, Reason.BAD_REQUEST, body=f"Unexpected body: {HINT}".encode(), close=True
+                )
+            elif not _is_plain(request.headers.get(EXPECT_CONTENT, b"")):
                 done = Reply(Status.BAD_REQUEST, Reason.BAD_REQUEST, body=b"Invalid Expect-Content")
             else:
                 done = registry.create(route.channel, request.text(EXPECT_CONTENT), now)
@@ -426,7 +435,8 @@ def _delay(
     connection.watched = True
     client = guarded_client(route.op, request.headers, request.ip)
     many = route.op in _MANY and not has_name(request.headers)
-    delay_s = guard.hold(client, route.channel, answer, about, plane.clock(), many=many)
+    subject = route.channel or plane.router.subject(request.target)
+    delay_s = guard.hold(client, subject, answer, about, plane.clock(), many=many)
     if not delay_s:
         return None
     if len(plane.parked[ParkedFor.GUARD]) >= MAX_GUARDED:

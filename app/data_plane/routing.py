@@ -18,8 +18,14 @@ CONTROL_PLANE: Final = frozenset(
 CHANNEL_METHODS: Final = {b"POST": Op.CREATE, b"DELETE": Op.DELETE}
 SEGMENT_METHODS: Final = {b"GET": Op.READ, b"HEAD": Op.READ, b"POST": Op.PUBLISH, b"DELETE": Op.CLOSE_SEGMENT}
 NEXT_METHODS: Final = {b"GET": Op.NEXT, b"HEAD": Op.NEXT}
+HINT: Final = "this URL names a channel; its segments are at CHANNEL/SEQ"
+"""The answer to a client that reads or publishes at a channel's URL."""
+
 _NEXT: Final = NEXT_ROUTE.encode()
 _SEGMENT_ALLOW: Final = "GET, HEAD, POST, DELETE, OPTIONS"
+
+MAX_SUBJECT: Final = 64
+"""The storm guard remembers so many bytes of a wrong path."""
 
 _NOT_PLAIN: Final = frozenset({b"", CHANGEFEED.encode(), *(name.encode() for name in CONTROL_PLANE)})
 """First path segments that may be something else than a channel's name."""
@@ -87,6 +93,11 @@ class Router:
                     pass  # said in words by parse_route
         return None
 
+    def subject(self, target: bytes) -> str:
+        """What a wrong path is about, to the storm guard: its first segment, below the base path if it begins so."""
+        parts = self.match(target) or tuple(filter(None, _path(target).split(b"/")))
+        return "/" + parts[0][:MAX_SUBJECT].decode("latin-1") if parts else "/"
+
     def match(self, target: bytes) -> tuple[bytes, ...] | None:
         """The path segments of a request target below the base path; ``None`` if it is not ours.
 
@@ -123,7 +134,7 @@ def parse_route(method: bytes, parts: tuple[bytes, ...]) -> Route:
         return Route(None, error=f"Invalid channel name: {error.why}")
     if len(parts) == 1:
         op = CHANNEL_METHODS.get(method)
-        hint = "" if op else "Method not allowed: this URL names a channel; its segments are at CHANNEL/SEQ"
+        hint = "" if op else f"Method not allowed: {HINT}"
         return Route(op, channel, allow="POST, DELETE, OPTIONS", error=hint)
     if len(parts) > 2:
         return Route(None, channel, error="Not found", not_found=True)

@@ -68,6 +68,30 @@ def test_a_note_that_cannot_be_left_keeps_a_server_from_starting(tmp_path: Path)
         serve(settings, lambda address: None)
 
 
+def test_a_folder_is_no_health_file(tmp_path: Path) -> None:
+    """One line, and no second error on the way out."""
+    settings = Settings.model_validate({"port": 0, "health_file": tmp_path})
+    with pytest.raises(InvalidInput, match=r"^health_file: cannot write .*: Is a directory$"):
+        serve(settings, lambda address: None)
+
+
+def test_a_file_of_somebody_else_is_kept(tmp_path: Path) -> None:
+    """A file that no server has written is neither overwritten nor removed; one of a killed server is overwritten."""
+    file = tmp_path / "precious"
+    for content in ("notes\n", "http://127.0.0.1:1/path\n", "http://127.0.0.1:1\nmore\n"):
+        file.write_text(content)
+        settings = Settings.model_validate({"port": 0, "health_file": file})
+        with pytest.raises(InvalidInput, match=r"^health_file: .*precious exists and was not written by a server"):
+            serve(settings, lambda address: None)
+        assert file.read_text() == content
+    with pytest.raises(InvalidInput, match="/dev/null exists and was not written by a server"):
+        write_address(Path("/dev/null"), "http://127.0.0.1:1")
+    for content in ("", "https://[::1]:7\n"):
+        file.write_text(content)
+        write_address(file, "http://127.0.0.1:1")
+        assert file.read_text() == "http://127.0.0.1:1\n"
+
+
 def test_the_image_asks_so() -> None:
     """Its health check knows no port."""
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 def test_every_setting_is_an_option(runner: CliRunner) -> None:
     """None can be forgotten, and each says what it is and what it is by default."""
-    text = runner.invoke(cli, ["serve", "--help"]).output
+    text = " ".join(runner.invoke(cli, ["serve", "--help"]).output.split())
     for name, field in Settings.model_fields.items():
         flag = "--" + name.replace("_", "-")
         assert flag in text
@@ -78,3 +78,10 @@ def test_describe_has_one_line_a_setting() -> None:
 def test_wrong_usage_is_exit_code_2(runner: CliRunner, arguments: list[str]) -> None:
     """What the command line does not know is a usage error."""
     assert runner.invoke(cli, ["serve", *arguments]).exit_code == 2
+
+
+def test_the_help_shows_every_option_whole() -> None:
+    """At 80 columns, too."""
+    shown = CliRunner().invoke(cli, ["serve", "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown.split(), name

@@ -13,7 +13,7 @@ import pytest
 from tests.support.local import local_server
 from tests.support.logs import read_log
 from tests.support.waiting import eventually
-from tricklecast.app.access_log import AccessLog
+from tricklecast.app.access_log import AccessLog, AccessLogError
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.server import LOOK_S, serve, sweep
@@ -38,6 +38,14 @@ def test_a_signal_during_the_start_is_not_forgotten(
     events = [record["event"] for record in read_log(path) if record.get("channel") is None]
     assert events == ["server_start", "config", "server_ready", "drain", "server_stop"]
     assert signal.getsignal(number) is handler
+
+
+def test_a_log_on_a_full_disk_stops_the_start() -> None:
+    """Not the first request: nobody is told that the server listens."""
+    announced: list[str] = []
+    with pytest.raises(AccessLogError, match=r"/dev/full \(--access-log\): No space left on device$"):
+        serve(Settings.model_validate({"port": 0, "access_log": Path("/dev/full")}), announced.append)
+    assert not announced
 
 
 def test_sighup_without_a_log_drains() -> None:

@@ -85,8 +85,8 @@ def test_environment_names_in_any_case(name: str, monkeypatch: pytest.MonkeyPatc
 def test_sizes_take_units(config: Path) -> None:
     """Sizes are numbers of bytes or have a unit, in every layer."""
     config.write_text('window_bytes = "1MiB"\n')
-    settings = load({"max_segment_bytes": "2kB", "max_total_bytes": "5"}, config).settings
-    assert (settings.window_bytes, settings.max_segment_bytes, settings.max_total_bytes) == (1 << 20, 2000, 5)
+    settings = load({"max_segment_bytes": "2kB", "max_total_bytes": "5000000"}, config).settings
+    assert (settings.window_bytes, settings.max_segment_bytes, settings.max_total_bytes) == (1 << 20, 2000, 5_000_000)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,23 @@ def test_settings_are_frozen() -> None:
             "--base-path: not a usable URL: '/a b': a base path is a plain URL path such as /trickle",
         ),
         ({"base_path": "/é"}, "--base-path: only ASCII is possible here; percent-encode the rest"),
-        ({"tls_cert": "x"}, "tls_cert and tls_key go together"),
-        ({"tls_key": "x"}, "tls_cert and tls_key go together"),
+        ({"tls_cert": "x"}, "tls_cert and tls_key go together: tls_key is missing"),
+        ({"tls_key": "x"}, "tls_cert and tls_key go together: tls_cert is missing"),
+        ({"host": "localhost:4902"}, "--host: 'localhost:4902' names a port, too: the port goes to --port"),
+        ({"host": "[::1]:4902"}, "--host: '[::1]:4902' names a port, too: the port goes to --port"),
+        (
+            {"port": 7, "control_port": 7},
+            "port and control_port are the same: 7; the control plane needs a port of its own",
+        ),
+        ({"access_log": ""}, "--access-log: must be the path of a file, or - for standard output"),
+        (
+            {"max_total_bytes": 10, "window_bytes": 11},
+            "window_bytes must not exceed max_total_bytes, the memory of all segments",
+        ),
+        (
+            {"max_total_bytes": 10, "max_segment_bytes": 11},
+            "max_segment_bytes must not exceed max_total_bytes, the memory of all segments",
+        ),
         ({"node": "n" * 65}, "--node: must have at most 64 characters"),
         ({"storm_guard": "maybe"}, "--storm-guard: must be 'on' or 'off'"),
         ({"colour": "red"}, "--colour: there is no such setting"),
@@ -199,7 +214,7 @@ def test_several_wrong_values_are_still_one_line(config: Path, monkeypatch: pyte
     with pytest.raises(InvalidSettings) as error:
         load({}, config)
     text = str(error.value)
-    assert "prot in the file of settings: there is no such setting" in text
+    assert f"prot in {config}: there is no such setting (did you mean port?)" in text
     assert "TRICKLECAST_PORT: must be a whole number" in text
     assert "\n" not in text
 
@@ -223,10 +238,16 @@ def test_a_file_that_cannot_be_read(config: Path, content: bytes | None, line: s
     assert "\n" not in str(error.value)
 
 
+def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
+    """It is there, and cannot be read."""
+    with pytest.raises(InvalidSettings, match=r"^config: .* is a directory$"):
+        load({}, tmp_path)
+
+
 def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
     """The file is flat."""
     config.write_text("[server]\nport = 1\n")
-    with pytest.raises(InvalidSettings, match="server in the file of settings: there is no such setting"):
+    with pytest.raises(InvalidSettings, match=r"server in .*: there is no such setting"):
         load({}, config)
 
 

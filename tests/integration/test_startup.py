@@ -136,14 +136,14 @@ def test_a_wrong_file_is_one_line_and_the_code_of_other_errors(tmp_path: Path) -
 
 def test_half_of_tls(tmp_path: Path) -> None:
     """A certificate without its key."""
-    assert failing("--tls-cert", str(tmp_path / "cert.pem")) == "tls_cert and tls_key go together"
+    assert failing("--tls-cert", str(tmp_path / "cert.pem")) == "tls_cert and tls_key go together: tls_key is missing"
 
 
 def test_an_unwritable_log(tmp_path: Path) -> None:
     """A log that cannot be written stops the server before it says that it listens."""
     (tmp_path / "file").touch()
     line = refusal(port=0, access_log=tmp_path / "file" / "access.jsonl")
-    assert line.startswith(f"cannot write the access log {tmp_path}/file/access.jsonl: ")
+    assert line.startswith(f"cannot write the access log {tmp_path}/file/access.jsonl (--access-log): ")
 
 
 def test_a_full_disk() -> None:
@@ -155,7 +155,8 @@ def test_a_full_disk() -> None:
         forked("serve", "--port", "0", "--access-log", full),
         capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
-    assert result.stderr == "tricklecast: cannot write the access log /dev/full: No space left on device\n"
+    text = "cannot write the access log /dev/full (--access-log): No space left on device"
+    assert result.stderr == f"tricklecast: {text}\n"
     assert result.returncode == 1
 
 

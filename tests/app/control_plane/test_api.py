@@ -319,3 +319,30 @@ def test_the_page_does_not_grow_with_channels() -> None:
         return generate_latest(registry).count(b"\n")
 
     assert series(300) == series(30)
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+def test_a_head_is_a_get_without_its_body(target: Target, path: str) -> None:
+    """Monitors ask so."""
+    whole, head = target.ask("GET", path), target.ask("HEAD", path)
+    assert (whole.status, head.status, head.body) == (200, 200, b"")
+    assert head.get("Content-Type") == whole.get("Content-Type")
+
+
+def test_the_root_says_where_to_go(target: Target) -> None:
+    """One plain line, with the base path and the control plane's description."""
+    answer = target.ask("GET", "/")
+    assert answer.body == (
+        b"tricklecast: a segment is at /trickle/CHANNEL/SEQ; the control plane is described at /docs\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [("/api/v1/channels", "GET, POST"), ("/api/v1/channels/x", "DELETE, GET"), ("/healthz", "GET, HEAD")],
+)
+def test_a_wrong_method_is_told_the_right_ones(target: Target, path: str, allow: str) -> None:
+    """All that the path knows."""
+    answer = target.ask("PUT", path, body=b"")
+    assert (answer.status, answer.get("Allow")) == (405, allow)
+    assert content(answer) == {"detail": "Method Not Allowed"}

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.app.data_plane.support import connections
+from tests.app.hostile.support import exchange, statuses
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually
 from tricklecast.app.core.limits import Limits
@@ -398,7 +399,7 @@ def test_who_has_more_to_send_is_read_from_for_a_moment(headers: dict[str, str])
 @pytest.mark.parametrize("chunked", [False, True], ids=["counted", "chunked"])
 @pytest.mark.parametrize("waits", [False, True], ids=["answered", "waiting"])
 def test_a_body_that_nobody_reads_is_bounded(waits: bool, chunked: bool, channel: Channel, server: LocalServer) -> None:
-    """A GET with a body of 1 MiB is answered 413, and the connection closes, whether the reader waits or is served."""
+    """A GET with a body of 1 MiB is answered once: 413, or the segment if that was there; the connection closes."""
     channel.publish(0, b"x")
     connection = channel.target.open()
     size = 1 << 20
@@ -412,11 +413,21 @@ def test_a_body_that_nobody_reads_is_bounded(waits: bool, chunked: bool, channel
         piece = bytes(size // 16)
         if not connection.try_send(encode_chunk(piece) if chunked else piece):
             break
-    answer = connection.response()
-    assert (answer.status, answer.body) == (413, b"Request body too large")
+    if waits:
+        answer = connection.response()
+        assert (answer.status, answer.body) == (413, b"Request body too large")
     connection.half_close()
     connection.closed()
-    assert server.record(reason="too_large", conn=max(record.conn or 0 for record in server.records)).status == 413
+    record = server.record(reason="too_large", conn=max(record.conn or 0 for record in server.records))
+    assert record.status == (413 if waits else None)
+
+
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"1" + b"0" * (1 << 15)], ids=["malformed", "endless size"])
+def test_a_request_that_was_answered_is_not_answered_again(rest: bytes, channel: Channel, server: LocalServer) -> None:
+    """What is wrong with its body ends the connection without a word."""
+    channel.publish(0, b"x")
+    head = b"GET %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % channel.at(0).encode()
+    assert statuses(exchange(server, head + rest, half_close=False)) == [200]
 
 
 def test_a_body_that_nobody_reads_may_be_small(channel: Channel) -> None:

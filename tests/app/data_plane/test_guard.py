@@ -38,11 +38,13 @@ class Script(StormGuard):
         self.hold_s = 0.0
         self.told: list[tuple[int, Answer]] = []
         self.many: list[bool] = []
+        self.about: list[str] = []
         self.progressed = 0
 
     def hold(self, client: int, channel: str, answer: Answer, seq: int, now: float, *, many: bool) -> float:
         self.told.append((seq, answer))
         self.many.append(many)
+        self.about.append(channel)
         return self.hold_s
 
     def progress(self, client: int, channel: str) -> None:
@@ -244,6 +246,8 @@ def test_a_client_that_is_served_is_reported_once() -> None:
         ("GET", "0", NAMED, False),
         ("POST", "0", {}, False),
         ("DELETE", "", {}, False),
+        ("GET", "", {}, True),
+        ("POST", "one/two", {}, True),
     ],
 )
 def test_which_clients_may_be_many(method: str, path: str, headers: dict[str, str], many: bool) -> None:
@@ -252,6 +256,18 @@ def test_which_clients_may_be_many(method: str, path: str, headers: dict[str, st
         channel = target.channel()
         target.ask(method, channel.at(path) if path else channel.path, headers, b"x" if method == "POST" else None)
         assert script.many == [many]
+
+
+def test_wrong_paths_are_told_apart() -> None:
+    """By their first segment, that below the base path if they begin with it; a long one is cut; a HEAD is not told."""
+    with scripted() as (_, target, script):
+        paths = ("/live/0", "/live/1", "/other", "/trickle/a%01/0", "/trickle/b%01", "/" + "x" * 500)
+        for path in paths:
+            assert target.ask("GET", path).status in (400, 404)
+        assert script.about == ["/live", "/live", "/other", "/a%01", "/b%01", "/" + "x" * 64]
+        for path in paths:
+            assert target.ask("HEAD", path).status in (400, 404)
+        assert len(script.about) == len(paths)
 
 
 def test_where_a_connection_goes_back_or_elsewhere_is_told() -> None:

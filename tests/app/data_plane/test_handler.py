@@ -79,3 +79,26 @@ def test_a_wait_that_is_over_does_not_go_on_twice() -> None:
         eventually(lambda: not server.plane.parked[ParkedFor.OVERTAKEN])
         server.inside(parked.go_on)
         assert server.record(channel=channel.name, seq=3).reason == "client_gone"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ("", 200),
+        ("Content-Length: 0\r\n", 200),
+        ("Content-Length: 4\r\n", 400),
+        ("Content-Length: 4\r\nExpect: 100-continue\r\n", 400),
+        ("Transfer-Encoding: chunked\r\n", 400),
+    ],
+)
+def test_a_body_for_a_channel_is_refused(fields: str, status: int) -> None:
+    """A segment that is posted without a seq does not vanish with a 200: its client is told at the head."""
+    with local_server() as server, server.client() as target:
+        connection = target.open()
+        connection.send(f"POST /trickle/forgot HTTP/1.1\r\nHost: x\r\n{fields}\r\n".encode())
+        connection.expects("POST")
+        answer = connection.response()
+        assert (answer.status, answer.closes) == (status, status == 400)
+        if status == 400:
+            assert answer.body == b"Unexpected body: this URL names a channel; its segments are at CHANNEL/SEQ"
+        assert ("forgot" in server.plane.registry.channels) == (status == 200)
