@@ -260,10 +260,9 @@ class Settings(AccessSettings):
 
     @model_validator(mode="after")
     def _within_the_budget(self) -> Settings:
-        for name in ("max_segment_bytes", "window_bytes"):
-            # Defaults do not count: a small budget alone is no mistake.
-            if name in self.model_fields_set and getattr(self, name) > self.max_total_bytes:
-                raise ValueError(f"{name} must not exceed max_total_bytes, the memory of all segments")
+        # The default does not count: a small budget alone is no mistake. A window may exceed it: one channel may have all.
+        if "max_segment_bytes" in self.model_fields_set and self.max_segment_bytes > self.max_total_bytes:
+            raise ValueError("max_segment_bytes must not exceed max_total_bytes, the memory of all segments")
         return self
 
     def limits(self) -> Limits:

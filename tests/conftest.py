@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 from tests.support.two_sparks import pytest_xdist_make_scheduler
@@ -11,3 +13,7 @@ __all__ = ["pytest_xdist_make_scheduler"]
 # The same examples on every machine, however slow it is: a red run is a change of the code.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+# A shell ignores SIGINT for what it starts in the background, and nohup ignores SIGHUP; the tests send both.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)

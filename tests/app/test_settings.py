@@ -148,8 +148,8 @@ def test_settings_are_frozen() -> None:
         ),
         ({"access_log": ""}, "--access-log: must be the path of a file, or - for standard output"),
         (
-            {"max_total_bytes": 10, "window_bytes": 11},
-            "window_bytes must not exceed max_total_bytes, the memory of all segments",
+            {"max_total_bytes": 10, "max_segment_bytes": 11},
+            "max_segment_bytes must not exceed max_total_bytes, the memory of all segments",
         ),
         (
             {"max_total_bytes": 10, "max_segment_bytes": 11},

@@ -488,11 +488,11 @@ def test_an_unused_connection_is_closed_after_the_keep_alive() -> None:
     """Also one whose last request had a body that came after its answer."""
     with local_server(keep_alive_s=1) as server, server.client() as target:
         early, plain = target.open(), target.open()
-        early.send(early.render("POST", "/trickle/c", {"Content-Length": "5"}))
-        early.expects("POST")
+        early.send(early.render("GET", "/trickle/_changes/next", {"Content-Length": "5"}))
+        early.expects("GET")
         assert early.response().status == 200
         early.send(b"12345")
-        plain.request("GET", "/trickle/c/next")
+        plain.request("GET", "/trickle/_changes/next")
         assert plain.response().status == 200
         early.closed()
         plain.closed()
