@@ -260,7 +260,8 @@ class Settings(AccessSettings):
 
     @model_validator(mode="after")
     def _within_the_budget(self) -> Settings:
-        # The default does not count: a small budget alone is no mistake. A window may exceed it: one channel may have all.
+        # The default does not count: a small budget alone is no mistake. A window may exceed the budget: one channel
+        # may have all of it.
         if "max_segment_bytes" in self.model_fields_set and self.max_segment_bytes > self.max_total_bytes:
             raise ValueError("max_segment_bytes must not exceed max_total_bytes, the memory of all segments")
         return self

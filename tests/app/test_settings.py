@@ -151,10 +151,6 @@ def test_settings_are_frozen() -> None:
             {"max_total_bytes": 10, "max_segment_bytes": 11},
             "max_segment_bytes must not exceed max_total_bytes, the memory of all segments",
         ),
-        (
-            {"max_total_bytes": 10, "max_segment_bytes": 11},
-            "max_segment_bytes must not exceed max_total_bytes, the memory of all segments",
-        ),
         ({"node": "n" * 65}, "--node: must have at most 64 characters"),
         ({"storm_guard": "maybe"}, "--storm-guard: must be 'on' or 'off'"),
         ({"colour": "red"}, "--colour: there is no such setting"),
