@@ -43,6 +43,7 @@ LINE: Final[tuple[tuple[str, str], ...]] = (
     ("attempt", "INT"),
     ("retry_after_ms", "BIGINT"),
     ("guard_ms", "BIGINT"),
+    ("conn", "BIGINT"),
     ("request", "VARCHAR"),
     ("blind", "VARCHAR"),
 )
@@ -80,6 +81,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
     "attempt": (1, 1_000_000),
     "retry_after_ms": (0, MAX_DUR_US // 1000),
     "guard_ms": (0, MAX_DUR_US // 1000),
+    "conn": (0, 1 << 53),
 }
 """What a number may be; any other is dropped rather than summed."""
 

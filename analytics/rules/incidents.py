@@ -205,7 +205,8 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         confidence = Confidence.LOW
     else:
         confidence = Confidence.HIGH if row["clear"] and row["named"] else Confidence.MEDIUM
-    key = f"{row['samples'][0]['node']} {row['first_us']}"
+    first = row["samples"][0]  # of a fleet the clients become more, so that they cannot name it
+    key = f"{first['node']} {row['first_us']} {first['who'] or ''}"
     return Incident(
         id=sha256(key.encode()).hexdigest()[:12],
         number=row["incident"],

@@ -33,7 +33,7 @@ from tricklecast.analytics.simulate.formats import FormatName
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WORDS = {"event", "epoch", "reason", "bytes_in", "guard_ms"}
+WORDS = {"event", "epoch", "reason", "bytes_in", "guard_ms", "conn"}
 HEADERS = {"rseq", "next_seq", "eos", "attempt", "retry_after_ms"}
 
 FOREIGN: dict[str, tuple[bytes, set[str]]] = {
