@@ -120,6 +120,14 @@ def test_without_connections_a_crowd_is_not_accused(find: Find) -> None:
     assert len(find([*crowd, *over, *loops], blind="conn")) == 1
 
 
+def test_incidents_that_begin_at_the_same_moment_have_ids_of_their_own(find: Find) -> None:
+    """Two players loop on two channels of one server, from the same microsecond on."""
+    lines = [*loop(10, 200, 0.05), *loop(10, 200, 0.05, client="c2", channel="news", conn=2)]
+    found = find(lines)
+    assert len(found) == 2
+    assert found[0].id != found[1].id
+
+
 def test_the_peak_is_that_of_all_clients_together(find: Find) -> None:
     """Two clients at 20/s make a peak of 40/s."""
     lines = [*loop(10, 100, 0.05), *loop(10, 100, 0.05, client="c2", conn=2)]
