@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import sys
-import tomllib
-from collections.abc import Iterable
-from dataclasses import fields, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.errors import AnalyticsError
-from tricklecast.analytics.rules.params import Params
 from tricklecast.trickle.wire import redacted
 
 
@@ -97,7 +93,7 @@ def watch(
         request = WatchRequest(
             logs=tuple(logs),
             reading=reading,
-            params=load_params(params, settings or ()),
+            params=thresholds(params, settings or ()),
             earliest=beginning is Beginning.EARLIEST,
             state=state,
             json=json,
@@ -118,50 +114,6 @@ def watch(
         severities.index(worst) >= severities.index(Severity(fail_on.value)) for worst in found.began.values()
     ):
         raise typer.Exit(1)
-
-
-def load_params(file: str | None, settings: Iterable[str]) -> Params:
-    """The thresholds of a run.
-
-    Args:
-        file: a TOML file with a ``[storms]`` table, or with the names at its top level.
-        settings: ``NAME=VALUE`` each; they override the file.
-
-    Raises:
-        ValueError: with the file's name or the setting, and what is wrong.
-    """
-    changes: dict[str, Any] = {}
-    if file is not None:
-        try:
-            document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"cannot read {file!r}: {getattr(error, 'strerror', None) or error}") from None
-        changes |= document.get("storms", document)
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals:
-            raise ValueError(f"{setting!r} is not NAME=VALUE")
-        changes[name.strip()] = float(value) if _is_number(value) else value
-    known = {field.name: getattr(Params(), field.name) for field in fields(Params)}
-    for name, value in changes.items():
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            raise ValueError(f"there is no threshold {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        whole = isinstance(known[name], int)
-        if isinstance(value, bool) or not isinstance(value, int | float) or (whole and value != int(value)):
-            raise ValueError(f"{name} is a {'whole ' if whole else ''}number, not {value!r}")
-        if not 0 < value <= (1.0 if name.endswith("share") or name == "early" else 1e9):
-            raise ValueError(f"{name} = {value}: out of range")
-        changes[name] = int(value) if whole else float(value)
-    return replace(Params(), **changes)
-
-
-def _is_number(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _url(url: str) -> str:
