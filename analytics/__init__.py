@@ -1,7 +1,11 @@
-"""Finds retry storms in access logs with Spark: what looped, since when, against what, why, and what to do.
+"""Finds retry storms in access logs: which clients repeat which requests, since when, after what, why, and the fix.
 
-The way of a line: ``sources`` (read, normalise, name the kind of answer) → ``rollup`` (one scan, one ``groupBy``) →
-``episodes`` (islands in time, thresholds) and ``fleet`` (many clients at once) → ``triggers`` (what happened just
-before) → ``causes`` (words) → ``report``. Every transform is ``DataFrame -> DataFrame`` and uses Spark's own functions
-only: no Python UDF, no RDD, and no window or sort above raw lines. ``job`` runs them; ``cli`` is the command.
+The way of a line: ``lines`` (files of any format become one record shape) → ``scan`` (each line gets a kind of answer;
+lines are rolled up; what could be a storm is kept) → ``rules`` (a chain of SQL files: stretches of one client, fleets
+of many, triggers, classes, incidents) → ``report`` (incidents and figures as terminal text, HTML, JSON, Prometheus
+gauges). Two engines read lines with the same expressions, DuckDB here or Spark on a cluster; the rules run in DuckDB
+(docs/adr/0017). ``cli`` is ``tricklecast storms``; ``watch`` runs the same rules over the last minutes of logs that
+grow, and sends alerts; ``store`` keeps its state.
+
+``logs`` shows and compacts access logs, and ``simulate`` writes logs with storms of known place and kind.
 """

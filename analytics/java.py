@@ -12,16 +12,10 @@ from typing import Final
 JAVA_VERSION: Final = 17
 """The oldest Java that Spark 4 runs on."""
 
-HUGE_METHOD: Final = 8000
-"""Bytes of code from which on Java runs a method as it is, at a third of the speed, unless it is told to compile that,
-too (HotSpot's ``-XX:-DontCompileHugeMethods``). The loop over the lines is about as large, as Spark generates it."""
-
-_ALL_COMPILED: Final = "-XX:-DontCompileHugeMethods"
-
-FAST: Final = f"{_ALL_COMPILED} -XX:+UseParallelGC"
+FAST: Final = "-XX:+UseParallelGC"
 """Nobody waits for a single pause of a report: the collector with the least work takes a sixth off a scan."""
 
-QUICK: Final = f"{_ALL_COMPILED} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=192m"
+QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=192m"
 """Room for compiled code is only reserved, so that it costs nothing. Without the optimising compiler Java would reserve
 48 MB, which are enough for a report, but not for a session that goes on: once they are full nothing is compiled any
 more, all is several times slower, and Java itself may end."""

@@ -31,8 +31,7 @@ CONNECT_S: Final = 5.0
 MAX_PORT: Final = 65_535
 
 SMALL_INPUT: Final = 100_000_000
-"""Bytes of log up to which Java's optimising compiler does not pay for itself: without it such a report takes half of
-the CPU time. Above, parsing JSON profits from it."""
+"""Bytes of log up to which one core is enough, and Java's optimising compiler does not pay for itself."""
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _UNCHOSEN: Final = "200"
@@ -40,12 +39,15 @@ CLUSTER_PARTITIONS: Final = 32
 """Parts of a shuffle on a cluster where nobody has chosen another number. Spark's default is made for shuffles of raw
 rows; those of a roll-up are small, and a report has a dozen of them."""
 
-_INTERPRETED: Final = {
+_SMALL: Final = {
+    # Another Python takes longer to start than the lines of a small log take.
+    "spark.sql.files.minPartitionNum": "1",
+    _PARTITIONS: "1",
+    # Compiling plans takes longer than running them as they are.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # What follows from what was filtered spares no work where there are few rows, and finding it out costs some.
-    "spark.sql.constraintPropagation.enabled": "false",
 }
+_ONE_CORE: Final = "local[1]"
 
 
 def settings(
@@ -78,10 +80,11 @@ def settings(
             _PARTITIONS: str(_cores()),
             "spark.sql.adaptive.enabled": "false",
         }
+        if small:
+            chosen |= _SMALL
+            if master == LOCAL:
+                chosen["spark.master"] = _ONE_CORE
         chosen["spark.driver.extraJavaOptions"] = java.QUICK if small else java.FAST
-    else:
-        # Whose Java is not for us to choose: rather no loop in one piece than one that is not compiled.
-        chosen["spark.sql.codegen.hugeMethodLimit"] = str(java.HUGE_METHOD)
     return chosen | dict(conf or {})
 
 
@@ -231,19 +234,6 @@ def _stderr_to(target: IO[bytes] | None) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Runs plans as they are, for many small ones over few rows: compiling them would take longer than running them."""
-    before = {name: spark.conf.get(name) for name in _INTERPRETED}
-    try:
-        for name, value in _INTERPRETED.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, was in before.items():
-            spark.conf.set(name, was or "")
 
 
 @contextmanager

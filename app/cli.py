@@ -49,18 +49,24 @@ COMMANDS: Final = {
         "tricklecast.subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."
     ),
     "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels."),
+    "store check": Mount("tricklecast.app.storage.cli", "check", "Compare a data directory with its checksums."),
+    "store ls": Mount("tricklecast.app.storage.cli", "ls", "List what a data directory holds."),
+    "store export": Mount("tricklecast.app.storage.cli", "export", "Write segments of a data directory to files."),
+    "store prune": Mount("tricklecast.app.storage.cli", "prune", "Remove the oldest segments of a data directory."),
     "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", ("tokens", "jwt")),
     "token inspect": Mount(
         "tricklecast.app.access.cli", "inspect", "Show what an access token says.", ("tokens", "jwt")
     ),
-    "storms": Mount("tricklecast.analytics.command.cli", "storms", "Find retry storms in access logs."),
+    "storms": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms in access logs."),
     "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
-    "incidents": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms, told as incidents."),
     "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
     "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
     "logs schema": Mount("tricklecast.analytics.logs.cli", "schema", "Print the schema of the access log."),
     "simulate": Mount(
-        "tricklecast.analytics.simulate.cli", "simulate", "Write access logs with storms of known place and kind."
+        "tricklecast.analytics.simulate.cli",
+        "simulate",
+        "Write access logs with storms of known place and kind.",
+        ("analytics", "msgspec"),
     ),
     "stress": Mount(
         "tricklecast.app.tools.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."

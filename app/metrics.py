@@ -21,11 +21,13 @@ from prometheus_client.registry import Collector
 
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
+from tricklecast.app.bus import ENDS, Bus
 from tricklecast.app.control_plane.api import RateLimitedPage
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import UNLIMITED, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.latency import Histogram
+from tricklecast.app.storage.archive import Archive, Figures
 from tricklecast.trickle import __version__
 from tricklecast.trickle.records import Reason
 
@@ -51,16 +53,19 @@ both get rates over a meaningful time."""
 _REFUSED_BY_LIMIT: Final = Reason.limit("")
 
 
-def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> APIRouter:
+def metrics_router(
+    plane: DataPlane, log: AccessLog | None, access: Access | None = None, bus: Bus | None = None
+) -> APIRouter:
     """The route ``/metrics`` in Prometheus' text format.
 
     Args:
         plane: the data plane.
         log: the server's access log, if it writes one.
         access: the server's access control, if it has any.
+        bus: its subscriptions and changes.
     """
     router = APIRouter(tags=["metrics"])
-    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access)))
+    page = RateLimitedPage(partial(generate_latest, collectors(plane, log, access, bus)))
 
     @router.head("/metrics", include_in_schema=False)
     @router.get("/metrics", summary="Prometheus metrics")
@@ -70,15 +75,20 @@ def metrics_router(plane: DataPlane, log: AccessLog | None, access: Access | Non
     return router
 
 
-def collectors(plane: DataPlane, log: AccessLog | None, access: Access | None = None) -> CollectorRegistry:
+def collectors(
+    plane: DataPlane, log: AccessLog | None, access: Access | None = None, bus: Bus | None = None
+) -> CollectorRegistry:
     """Everything that a server exposes; arguments as for :func:`metrics_router`."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PlaneMetrics(plane))
     registry.register(ReaderLagMetrics(plane))
     registry.register(ChannelRates(plane.registry.channels, plane.clock, plane.options.metrics_channels))
-    registry.register(LimitMetrics(plane, log))
+    registry.register(LimitMetrics(plane, log, bus))
     registry.register(ServerMetrics(plane, log))
     registry.register(AccessMetrics(access))
+    registry.register(StorageMetrics(plane))
+    if bus is not None:
+        registry.register(ChangesMetrics(bus))
     ProcessCollector(registry=registry)
     return registry
 
@@ -309,13 +319,16 @@ def _sum(rates: Iterable[_Rate]) -> _Rate:
 class LimitMetrics(Collector):
     """Every limit that all clients share, and its use: under one name each, so that one alert rule watches all."""
 
-    def __init__(self, plane: DataPlane, log: AccessLog | None) -> None:
+    def __init__(self, plane: DataPlane, log: AccessLog | None, bus: Bus | None = None) -> None:
         self._plane = plane
         self._log = log
+        self._bus = bus
 
     def collect(self) -> Iterator[Metric]:
         registry = self._plane.registry
         capacities = registry.capacities._asdict()
+        if self._bus is not None:
+            capacities |= {"followers": self._bus.changes.followers, "subscriptions": self._bus.used}
         limited = {name: capacity for name, capacity in capacities.items() if capacity.limit != UNLIMITED}
         limits: dict[str, float] = {name: capacity.limit for name, capacity in limited.items()}
         used: dict[str, float] = {name: capacity.used for name, capacity in limited.items()}
@@ -374,3 +387,43 @@ class AccessMetrics(Collector):
         yield _counters("webhook_answers", "Answers of the webhook; 503 is none.", "status", answers)
         waiting = webhook.waiting if webhook is not None else 0
         yield _gauge("webhook_waiting", "Questions that the webhook has not answered yet.", waiting)
+
+
+class StorageMetrics(Collector):
+    """The data directory; without one the metrics are there, and 0."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._plane.durability
+        archive = found if isinstance(found, Archive) else None
+        figures = Figures() if archive is None else archive.figures
+        failed = archive is not None and archive.failed is not None
+        size, segments, backlog = (archive.bytes, archive.segments, archive.backlog) if archive else (0, 0, 0)
+        yield _gauge("storage_failed", "1 while the data directory cannot be written.", failed)
+        yield _gauge("storage_bytes", "Bytes of closed segments in the data directory.", size)
+        yield _gauge("storage_segments", "Closed segments in the data directory.", segments)
+        yield _gauge("storage_backlog_bytes", "Bytes that were published and are not written yet.", backlog)
+        yield _counter("storage_commits", "Batches that were written.", figures.commits)
+        yield _counter("storage_commit_seconds", "How long writing them took, altogether.", figures.commit_s)
+        yield _counter("storage_failures", "Batches that could not be written.", figures.failures)
+        yield _counter("storage_written_bytes", "Bytes of segments that were written.", figures.written)
+        yield _counter("storage_replayed_bytes", "Bytes of segments that were read for readers.", figures.replayed)
+        yield _counter("storage_lost", "Segments that the data directory never got.", figures.lost)
+        yield _counter("storage_removed", "Segments that were removed from it.", figures.removed)
+        yield _counter("storage_damaged", "Findings of damage: at the start, and when a reader asked.", figures.damaged)
+
+
+class ChangesMetrics(Collector):
+    """What followers of changes can be told, and subscriptions in the process."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    def collect(self) -> Iterator[Metric]:
+        changes = self._bus.changes
+        yield _gauge("changes_index", "The newest fact that followers are told.", changes.index)
+        yield _gauge("changes_floor", "Facts up to this one are not kept any more.", changes.floor)
+        ends = {kind.__name__: self._bus.ends[kind.__name__] for kind in ENDS}
+        yield _counters("subscription_ends", "Subscriptions in the process that have ended.", "reason", ends)

@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
@@ -20,6 +21,14 @@ ANNOUNCEMENT: Final = "tricklecast is listening on "
 """Beginning of the line that the server prints when it listens; its URL follows."""
 
 
+_METAVARS: Final = {
+    "trusted_proxies": "NETWORKS",
+    "cors_read_origins": "ORIGINS",
+    "cors_write_origins": "ORIGINS",
+    "data_dir": "FOLDER",
+}
+
+
 def _option(name: str, field: FieldInfo) -> Any:
     """The command-line option of one setting; without it the value comes from the environment or the file."""
     default = {None: "off", (): "none", (ANY,): ANY}.get(field.default, field.default)
@@ -32,10 +41,10 @@ def _option(name: str, field: FieldInfo) -> Any:
     metavar = {"ByteSize": "SIZE", "float": "SECONDS", "Path": "FILE", "int": "N"}.get(
         kinds[0].__name__ if kinds else type(get_args(field.annotation)[0]).__name__, "TEXT"
     )
+    if kinds and issubclass(kinds[0], StrEnum):
+        metavar = "|".join(kinds[0])
     metavar = "N" if name.endswith("_per_s") else metavar
-    metavar = {"trusted_proxies": "NETWORKS", "cors_read_origins": "ORIGINS", "cors_write_origins": "ORIGINS"}.get(
-        name, metavar
-    )
+    metavar = _METAVARS.get(name, metavar)
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 
 

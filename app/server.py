@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import gc
 import logging
+import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import FrameType
 from typing import Any, Final, cast
@@ -20,8 +21,11 @@ from starlette.types import ASGIApp
 
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
+from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.changes import Changes
 from tricklecast.app.control_plane.api import channels_router, health_router, method_not_allowed, root_router
+from tricklecast.app.control_plane.changes import changes_router
 from tricklecast.app.control_plane.middleware import CheckOrigin, LimitRequests, RecordRequests
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal
 from tricklecast.app.core.limits import Limits
@@ -42,6 +46,9 @@ from tricklecast.app.listener import (
 from tricklecast.app.metrics import metrics_router
 from tricklecast.app.settings import Settings
 from tricklecast.app.shutdown import drain, end
+from tricklecast.app.storage.archive import Ack, Archive
+from tricklecast.app.storage.database import Database
+from tricklecast.app.storage.restore import restore
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import Event
@@ -58,10 +65,16 @@ shortest grace (0.2 s for a POST that was overtaken) is longer, so it ends on ti
 LEAST_SLEEP_S: Final = 0.01
 """The sweeper sleeps at least so long, however many deadlines follow each other."""
 
+PROGRAM_S: Final = 5.0
+"""How long a program in the process may go on when its subscriptions have ended; then it is cancelled."""
+
+Program = Callable[[Bus], Awaitable[None]]
+"""What a program that embeds the server runs beside it, in the server's event loop."""
+
 _UNUSED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-def serve(settings: Settings, announce: Callable[[str], None]) -> None:
+def serve(settings: Settings, announce: Callable[[str], None], program: Program | None = None) -> None:
     """Run a server until SIGTERM or SIGINT; a second one stops it at once.
 
     SIGHUP reopens the access log; without an access log it is a SIGTERM. SIGUSR1 and SIGUSR2 do nothing.
@@ -69,8 +82,11 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
     Args:
         settings: the server's.
         announce: gets the URL of the base path as soon as the server listens.
+        program: runs beside the server, from before the first request on. When the server stops, its subscriptions end
+            with ``ServerClosed``, and it may go on for :data:`PROGRAM_S`. The server does not stop when it returns.
 
     Raises:
+        Exception: what the program has raised. The server has stopped, as after SIGTERM.
         CannotServe: the address or the certificate cannot be used, or the process may open too few files.
         AccessLogError: the access log cannot be written.
         InvalidInput: a file that a setting names cannot be used.
@@ -99,7 +115,7 @@ def serve(settings: Settings, announce: Callable[[str], None]) -> None:
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, control or listener))
             told = settings.health_file
-        uvloop.run(_serve(settings, limits, listener, control, announce, early))
+        uvloop.run(_serve(settings, limits, listener, control, announce, early, program))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
@@ -125,6 +141,7 @@ async def _serve(
     control: socket.socket | None,
     announce: Callable[[str], None],
     early: list[int],
+    program: Program | None,
 ) -> None:
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
@@ -136,18 +153,22 @@ async def _serve(
     if settings.changefeed:
         journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
     registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
+    registry.instance = secrets.token_hex(8)
+    archive = open_archive(settings, registry, loop.time())
+    bus = Bus(Changes(registry, archive, defer=loop.call_soon), registry, defer=loop.call_soon)
     access = Access(settings, node)
     sink = log.put if log else None
     plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
+    plane.durability = archive
     if log is not None:
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
         log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))
         await log.check()
     if settings.changefeed:
         changefeed.start(registry)
-    server = Server(uvicorn_config(settings, plane, log, access), plane, log, announce, settings)
+    server = Server(uvicorn_config(settings, plane, log, access, bus), plane, log, announce, settings)
     if control is not None:
-        server.control = (control_config(settings, plane, log, access), control)
+        server.control = (control_config(settings, plane, log, access, bus), control)
     # SIGHUP comes from tools that rename logs, and, to a server without a log, from a terminal that closes.
     loop.add_signal_handler(signal.SIGHUP, log.reopen if log else server.stop)
     server.should_exit = bool(early)
@@ -156,16 +177,58 @@ async def _serve(
         if writing is not None:
             # Without its access log the server stops: its operator relies on the log.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
-        beside = [group.create_task(task) for task in (sweep(plane), access.run())]
+        beside = [group.create_task(task) for task in (sweep(plane, archive), access.run())]
+        failed: list[Exception] = []
+        running = None if program is None else group.create_task(_run(program, bus, server, failed))
         await server.serve(sockets=[listener])
+        if archive is not None:
+            await archive.close()
+        await bus.close()
+        if running is not None:
+            await asyncio.wait([running], timeout=0 if server.force_exit else PROGRAM_S)
+            if running.cancel():
+                _LOGGER.warning("the program beside the server is cancelled: it did not end with its subscriptions")
         for task in beside:
             task.cancel()
         if log is not None:
             log.event(Event.SERVER_STOP)
             log.close()
+    if failed:
+        raise failed[0]
 
 
-async def sweep(plane: DataPlane) -> None:
+async def _run(program: Program, bus: Bus, server: Server, failed: list[Exception]) -> None:
+    """Run a program beside the server; what it raises stops the server."""
+    try:
+        await program(bus)
+    except ServerClosed:
+        pass  # it had nothing to do at the end
+    except Exception as error:
+        failed.append(error)
+        server.stop()
+
+
+def open_archive(settings: Settings, registry: Registry, now: float) -> Archive | None:
+    """Bring back what the data directory holds, if there is one."""
+    if settings.data_dir is None:
+        return None
+    database = Database(settings.data_dir, fsync=settings.ack is Ack.FSYNC)
+    archive = Archive(
+        database, registry, ack=settings.ack, on_full=settings.on_disk_full, retention=settings.retention()
+    )
+    found = restore(archive, registry.instance, now)
+    _LOGGER.info(
+        "%s: %d channels, %d segments (%d bytes), %d of them truncated",
+        settings.data_dir,
+        found.channels,
+        found.segments,
+        found.bytes,
+        found.truncated,
+    )
+    return archive
+
+
+async def sweep(plane: DataPlane, archive: Archive | None = None) -> None:
     """Let the core expire what is due when it is due, and the data plane four times a second, until cancelled."""
     tick_at = plane.clock() + SWEEP_S
     while True:
@@ -181,6 +244,8 @@ async def sweep(plane: DataPlane) -> None:
         plane.loop_lag.add(max(0, int((now - wake_at) * 1_000_000)))
         if now >= tick_at:
             plane.tick(now)
+            if archive is not None:
+                archive.tick()
             tick_at = now + SWEEP_S
         elif deadline is not None and deadline <= now:
             plane.expire(now)
@@ -258,16 +323,20 @@ class Server(uvicorn.Server):
         return self.force_exit
 
 
-def uvicorn_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
+def uvicorn_config(
+    settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus
+) -> uvicorn.Config:
     """uvicorn's configuration at the address of the channels."""
     if settings.control_port is None:
-        return _config(control_plane(settings, plane, log, access), Endpoint(plane))
+        return _config(control_plane(settings, plane, log, access, bus), Endpoint(plane))
     return _config(RecordRequests(LimitRequests(not_found, plane), plane), Endpoint(plane))
 
 
-def control_config(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> uvicorn.Config:
+def control_config(
+    settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus
+) -> uvicorn.Config:
     """uvicorn's configuration at the control plane's own address."""
-    return _config(control_plane(settings, plane, log, access), Endpoint(plane, routes=False))
+    return _config(control_plane(settings, plane, log, access, bus), Endpoint(plane, routes=False))
 
 
 def _config(app: ASGIApp, endpoint: Endpoint) -> uvicorn.Config:
@@ -288,7 +357,7 @@ def _config(app: ASGIApp, endpoint: Endpoint) -> uvicorn.Config:
     return config
 
 
-def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access) -> FastAPI:
+def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, access: Access, bus: Bus) -> FastAPI:
     """The FastAPI application for everything outside the base path."""
     api = FastAPI(
         title="tricklecast",
@@ -299,8 +368,9 @@ def control_plane(settings: Settings, plane: DataPlane, log: AccessLog | None, a
     routers = (
         root_router(settings.base_path),
         channels_router(plane),
+        changes_router(plane, bus.changes),
         health_router(plane.registry),
-        metrics_router(plane, log, access),
+        metrics_router(plane, log, access, bus),
     )
     for router in routers:
         api.include_router(router)

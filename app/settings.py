@@ -28,6 +28,7 @@ from tricklecast.app.data_plane.context import Options
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.data_plane.routing import CONTROL_PLANE
 from tricklecast.app.shutdown import Drain
+from tricklecast.app.storage.archive import Ack, OnDiskFull, Retention
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path
@@ -35,6 +36,7 @@ from tricklecast.trickle.terminal import TOKEN_VARIABLE
 
 _LIMITS = Limits()
 _OPTIONS = Options()
+_RETENTION = Retention()
 
 _MESSAGES: Final = {
     "extra_forbidden": "there is no such setting",
@@ -82,6 +84,23 @@ class Settings(AccessSettings):
     workers: Literal[1] = Field(1, description="Processes; one process serves one core, more are not supported.")
 
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
+    data_dir: Path | None = Field(None, description="Keep channels and segments in this folder; in memory if unset.")
+    ack: Ack = Field(
+        Ack.MEMORY, description="When publishers are answered: at once, when the kernel (journal) or the disk has it."
+    )
+    on_disk_full: OnDiskFull = Field(
+        OnDiskFull.MEMORY, description="If the folder cannot be written: go on in memory, or refuse publishers."
+    )
+    retain_channel_bytes: ByteSize = Field(
+        ByteSize(_RETENTION.channel_bytes), gt=0, description="Bytes kept in the folder per channel."
+    )
+    retain_channel_segments: int = Field(
+        _RETENTION.channel_segments, ge=1, description="Segments kept in the folder per channel."
+    )
+    retain_total_bytes: ByteSize = Field(
+        ByteSize(_RETENTION.total_bytes), gt=0, description="Bytes kept in the folder of all channels."
+    )
+    retain_age_s: float = Field(_RETENTION.age_s, gt=0, description="How long segments are kept in the folder.")
     window_segments: int = Field(_LIMITS.window_segments, ge=1, description="Closed segments kept per channel.")
     window_bytes: ByteSize = Field(ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of them kept per channel.")
     window_age_s: float = Field(_LIMITS.window_age_s, gt=0, description="How long they are kept.")
@@ -203,6 +222,13 @@ class Settings(AccessSettings):
             raise ValueError("must be the path of a file, or - for standard output")
         return value
 
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _some_folder(cls, value: object) -> object:
+        if value == "":  # Path("") is the current folder.
+            raise ValueError("must be the path of a folder, such as . for the current one")
+        return value
+
     @field_validator("base_path")
     @classmethod
     def _normalize_base_path(cls, value: str) -> str:
@@ -265,6 +291,21 @@ class Settings(AccessSettings):
         if "max_segment_bytes" in self.model_fields_set and self.max_segment_bytes > self.max_total_bytes:
             raise ValueError("max_segment_bytes must not exceed max_total_bytes, the memory of all segments")
         return self
+
+    @model_validator(mode="after")
+    def _needs_a_folder(self) -> Settings:
+        if self.data_dir is None and self.ack is not Ack.MEMORY:
+            raise ValueError(f"ack {self.ack} needs data_dir, the folder in which segments are kept")
+        return self
+
+    def retention(self) -> Retention:
+        """What is kept in the data directory."""
+        return Retention(
+            channel_bytes=self.retain_channel_bytes,
+            channel_segments=self.retain_channel_segments,
+            total_bytes=self.retain_total_bytes,
+            age_s=self.retain_age_s,
+        )
 
     def limits(self) -> Limits:
         """The limits of the core."""

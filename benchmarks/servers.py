@@ -106,8 +106,18 @@ def measure(contender: Contender, scenario: Scenario, cores: Cores) -> dict[str,
         BenchmarkError: one of the two did not work.
     """
     with running(contender, cores.server, scenario) as (pid, port):
-        job = {"pid": pid, "port": port, "dialect": contender.dialect, "scenario": to_json(scenario)}
-        return _load(job, cores.load)
+        return load(pid, port, scenario, cores.load, contender.dialect)
+
+
+def load(
+    pid: int, port: int, scenario: Scenario, core: int | None, dialect: Dialect = Dialect.TRICKLE
+) -> dict[str, float]:
+    """Run a scenario against a server that runs.
+
+    Raises:
+        BenchmarkError: it did not work.
+    """
+    return _load({"pid": pid, "port": port, "dialect": dialect, "scenario": to_json(scenario)}, core)
 
 
 @contextmanager

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from storm_tables import parameter_table, report_tables
 
+from tricklecast.analytics.report.model import Alert, Report, schema
 from tricklecast.app.cli import COMMANDS, load
 from tricklecast.trickle import __version__
 
@@ -25,7 +27,6 @@ project = "tricklecast"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
-html_extra_path = ["../analytics/report_old/report.schema.json"]
 html_theme = "furo"
 html_title = f"tricklecast {__version__}"
 html_copy_source = False
@@ -44,6 +45,13 @@ PARAMETERS_HERE: Final = "<!-- parameters -->"
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", _fill_in)
+    app.connect("build-finished", _write_schemas)
+
+
+def _write_schemas(app: Sphinx, error: Exception | None) -> None:
+    """The JSON Schemas of reports and alerts stand beside the pages."""
+    for name, kind in (("report", Report), ("alert", Alert)):
+        Path(app.outdir, f"{name}.schema.json").write_text(json.dumps(schema(kind), indent=1) + "\n", encoding="utf-8")
 
 
 def _fill_in(app: Sphinx, page: str, source: list[str]) -> None:

@@ -17,7 +17,7 @@ async def main(url: str, file: str) -> None:
                     if segment.gap:
                         print(f"{segment.gap} segments were missed")
                     print(segment.seq, len(await segment.read()))
-                    await kept.write_text(str(subscriber.position))  # the next one, such as "128@1"
+                    await kept.write_text(str(subscriber.position))  # such as "128@1:9f86d081884c7d65"
             return
         except BrokenByPeer as error:
             if error.resume is None:

@@ -18,15 +18,18 @@ Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 - A request that is told to come back later (429, 5xx) speaks for the channel: nothing else is begun before that.
 - A segment is sent again only while all of its bytes are held, and only where they cannot be doubled: the server keeps
   the rule for bodies with a key, or has certainly nothing of it. Otherwise its writer is told, and publishing goes on.
-- Numbering: a server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened. A
-  head beyond what was published here, a head that went back, a later epoch, or a 409 for a seq that this publisher
+- Numbering: each request names it, by a name of this publisher's, or by the one that the server told it when it joined
+  others. So the readers of a server that was restarted, and now gets what is sent again, know that nothing began anew.
+- A server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened, and so does one
+  that has lost the newest segments: its head went back, and it says that nothing was published since its start. A head
+  beyond what was published here, any other head that went back, a later epoch, or a 409 for a seq that this publisher
   did not begin, are another publisher's doing: ``Superseded``, and nothing is published between its segments.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tricklecast.publisher.numbering import Numbering
 from tricklecast.publisher.patience import Patience
@@ -64,6 +67,10 @@ from tricklecast.trickle.errors import (
 if TYPE_CHECKING:
     from random import Random
 
+LIFE_CHARS: Final = 16
+"""How much of its name a publisher gives to its numbering: as much as tells publishers apart, since each answer of the
+server has it."""
+
 Start = int | Literal["resume", "reset"]
 
 
@@ -89,7 +96,7 @@ class Plan:
     Args:
         start: the first seq, or how to find it.
         rng: where the jitter comes from.
-        name: begins every ``Idempotency-Key``; must be unique among publishers.
+        name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
         backoff: delays before retries.
         budget: how many retries there may be.
 
@@ -117,6 +124,7 @@ class Plan:
         self._reset = start == "reset"
         self._name = name
         self._keys = 0
+        self._life = ""
         self._patience = Patience(rng, backoff, budget)
         self._held = False
         self._reached = False
@@ -151,6 +159,8 @@ class Plan:
         seq = self._numbering.take()
         reset, self._reset = self._reset, False
         self._keys += 1
+        if self._name and not self._life:
+            self._life = str(wire.Life(self._name[:LIFE_CHARS], seq))
         return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
 
     def may_open(self, seq: int) -> bool:
@@ -210,7 +220,9 @@ class Plan:
             case Answered() if (head := outcome.head) is not None:
                 self._learn(outcome)
                 epoch = header_int(outcome.headers, wire.EPOCH)
-                why = self._numbering.judge(head, since, epoch, exact=epoch is not None)
+                why = self._numbering.judge(
+                    head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome)
+                )
                 stop = Superseded(None, seq=self._numbering.newest, detail=why, latest=head) if why else None
             case _:
                 self.keeps_keys = False  # a server without this route; what it says to segments will do
@@ -235,7 +247,7 @@ class Plan:
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
         reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
-        now = replace(ticket, life=numbering.life, confirmed=numbering.confirmed)
+        now = replace(ticket, life=numbering.life, confirmed=numbering.confirmed, numbering=self._life)
         return replace(now, exposed=exposed, reset=reset, final=final)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Verdict:
@@ -253,7 +265,7 @@ class Plan:
                 assert isinstance(outcome, Answered)
                 return self._on_ok(ticket, outcome, progress)
             case SegmentMissing():
-                return self._on_missing(ticket, error, progress)
+                return self._on_missing(ticket, error, progress, unwritten=_is_unwritten(outcome))
             case Superseded():
                 return self._on_conflict(ticket, error, progress)
             case SegmentTooLarge() if progress.begun:
@@ -273,6 +285,8 @@ class Plan:
 
     def _on_ok(self, ticket: Ticket, answer: Answered, progress: Progress) -> Verdict:
         stored = header_int(answer.headers, wire.SIZE)
+        if (told := answer.life) is not None:
+            self._life = str(told)
         self._numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
@@ -287,11 +301,11 @@ class Plan:
         detail = f"somebody else closed it; the server has {stored} of {progress.handed} bytes"
         return Advance(error=Superseded(answer.status, seq=ticket.seq, detail=detail))
 
-    def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress) -> Verdict:
+    def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress, *, unwritten: bool) -> Verdict:
         """470: nothing of this request was stored, and the server says where its head is."""
         if error.latest is None or error.latest < 0:
             return self._stop(error)
-        if why := self._judge(ticket, error.latest):
+        if why := self._judge(ticket, error.latest, unwritten=unwritten):
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
         if not progress.held:
             return self._drop(ticket, error)
@@ -311,8 +325,9 @@ class Plan:
             return Advance(error=error)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
-    def _judge(self, ticket: Ticket, head: int) -> str | None:
-        return self._numbering.judge(head, ticket.confirmed if ticket.life == self._numbering.life else -1)
+    def _judge(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:
+        since = ticket.confirmed if ticket.life == self._numbering.life else -1
+        return self._numbering.judge(head, since, unwritten=unwritten)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
         if (delay_s := self._patience.after_answer(error, progress.lived_s)) is None:
@@ -351,6 +366,12 @@ class Plan:
     def _stop(self, error: TrickleError) -> Stop:
         self.error = error
         return Stop(error)
+
+
+def _is_unwritten(outcome: Outcome) -> bool:
+    """Whether the server says that nothing was written to the channel since it started."""
+    told = outcome.life if isinstance(outcome, Answered) else None
+    return told is not None and told.first is None
 
 
 def _may_retry(error: TrickleError) -> bool:

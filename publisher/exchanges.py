@@ -56,6 +56,8 @@ class Exchanges:
         headers = {"Content-Type": self._content_type, wire.IDEMPOTENCY_KEY: ticket.key}
         if ticket.reset:
             headers[wire.RESET] = "1"
+        if ticket.numbering:
+            headers[wire.LIFE] = ticket.numbering
         url = self._url.segment(ticket.seq)
         request = self._http.build_request("POST", url, content=body, headers=headers | _attempt(ticket.attempt))
         return await self._send(request, ticket.seq)

@@ -106,7 +106,9 @@ class Numbering:
         else:
             self._loose.append(seq)
 
-    def judge(self, head: int, since: int, epoch: int | None = None, *, exact: bool = True) -> str | None:
+    def judge(
+        self, head: int, since: int, epoch: int | None = None, *, exact: bool = True, unwritten: bool = False
+    ) -> str | None:
         """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
 
         Args:
@@ -114,10 +116,12 @@ class Numbering:
             since: what was ``confirmed`` when it was asked. Its answer may have been overtaken by those that have
                 confirmed more, on other connections.
             exact: it is a server whose head never goes back.
+            unwritten: nothing was published to the channel since the server started.
 
         A head of 0 is an empty channel, for whose numbering nobody but this publisher can be responsible: it goes on
         with its own. So does a publisher that has sent nothing yet, wherever the head is. A head that went back to
         right behind a segment that may still have been on its way is that of a server that lost all, and got that one.
+        One that went back where nothing was published since the server started is that of a server that lost the rest.
         """
         older, self._epoch = self._epoch, epoch or self._epoch
         if head == 0 or self.newest < 0:
@@ -129,7 +133,7 @@ class Numbering:
         if head > self.newest + 1:
             return f"the head is {head}, and nothing was published here beyond {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
-            if head - 1 in self._unsettled or head - 1 in self._loose:
+            if unwritten or head - 1 in self._unsettled or head - 1 in self._loose:
                 self.begin_life()
                 self._head = head
                 return None

@@ -72,7 +72,7 @@ class Segment:
         Raises:
             ChannelEnded: the channel has ended.
             ChannelNotFound: there is no such channel, and it may not be created.
-            Superseded: another publisher wrote this segment, or closed it.
+            Superseded: the segment is closed, or another publisher has taken it over.
             SegmentTooLarge: the server keeps only the first part of it.
             Refused: the server said no.
             ConnectionLost: the connection broke, and the segment could not be sent again.

@@ -60,6 +60,7 @@ class Ticket:
         final: it keeps its seq: a server that is gone had bytes of it, or its end, and readers may have it from there.
         life: which life of the server it was made for, as far as lives could be told apart.
         confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
+        numbering: what the request says of the numbering that it goes on with (``Lp-Trickle-Life``).
     """
 
     seq: int
@@ -70,6 +71,7 @@ class Ticket:
     final: bool = False
     life: int = 0
     confirmed: int = -1
+    numbering: str = ""
 
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
@@ -135,6 +137,11 @@ class Answered:
         if head is None and NUMBER.fullmatch(self.detail):
             head = int(self.detail)
         return head if head is not None and head >= 0 else None
+
+    @property
+    def life(self) -> wire.Life | None:
+        """The numbering that the channel has, as the server says."""
+        return wire.parse_life(self.headers.get(wire.LIFE, ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,3 +116,13 @@ unpack_promtool() (
         || { as_root apt-get update -qq && apt-get download -qq prometheus; } >/dev/null 2>&1 || return 1
     dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > promtool && [ -s promtool ] && chmod 755 promtool
 )
+
+# For the crash tests of storage only: they stand between a server and its files with a library of their own.
+prepare_compiler() {
+    command -v "${CC:-cc}" >/dev/null 2>&1 || command -v gcc >/dev/null 2>&1 && return
+    say "Crash tests of storage compile a small library; installing a C compiler through the system's package manager"
+    { apt_install gcc && apt_install libc6-dev; } \
+        || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q gcc >&2; } \
+        || { command -v apk >/dev/null 2>&1 && as_root apk add -q gcc musl-dev >&2; } \
+        || say "No C compiler could be installed here: servers are not killed at the seams of their storage. Name one with CC=/path/to/it"
+}

@@ -37,28 +37,31 @@ class Read:
     """What a user has of a segment.
 
     Attributes:
-        seq, epoch: which segment.
+        seq, epoch, life: which segment.
         size: bytes handed on.
         crc: their CRC-32.
     """
 
     seq: int
     epoch: int | None
+    life: str | None = None
     size: int = 0
     crc: int = 0
 
     def plus(self, chunk: bytes) -> Read:
         """With another chunk."""
-        return Read(self.seq, self.epoch, self.size + len(chunk), zlib.crc32(chunk, self.crc))
+        return Read(self.seq, self.epoch, self.life, self.size + len(chunk), zlib.crc32(chunk, self.crc))
 
     def may_be(self, answer: Answer) -> bool:
         """Whether a response can be the same segment, judged by its head."""
-        size = answer.natural(wire.SIZE)
+        size, told = answer.natural(wire.SIZE), answer.life
+        is_same = told is not None and told.name == self.life
         return (
             answer.status == wire.Status.OK
             and not (answer.closed or answer.empty)
             and answer.natural(wire.SEQ) == self.seq
-            and answer.natural(wire.EPOCH) == self.epoch
+            and (answer.natural(wire.EPOCH) == self.epoch or is_same)
+            and not answer.is_renumbered(self.epoch, self.life, self.seq + 1)
             and (size is None or size >= self.size)
         )
 

@@ -53,9 +53,9 @@ class Subscriber(SingleUse[Segment]):
     Args:
         url: the channel's URL.
         start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has), ``"earliest"`` (the
-            oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text, ``128@3``),
-            which also tells whether the channel still has the life that it was taken in: if not, the first segment is
-            ``restarted``, and ``on_lag`` says which one that is.
+            oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text,
+            ``128@3:9f86d081884c7d65``), which also tells whether the channel still has the life that it was taken in:
+            if not, the first segment is ``restarted``, and ``on_lag`` says which one that is.
         on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
         on_broken: whether iterating over a segment whose connection is cut ends (``"skip"``; the segment's ``broken``
             is set) or raises ``ConnectionLost`` (``"raise"``). Either way the next segment can be read.
@@ -222,7 +222,7 @@ class Subscriber(SingleUse[Segment]):
         assert pending.opened is not None
         assert self._again is not None
         self._counters.begun(begun)
-        self._position = Position(begun.seq + 1, begun.epoch)
+        self._position = Position(begun.seq + 1, begun.epoch, begun.life)
         self._segment = Segment(
             begun,
             pending.opened,

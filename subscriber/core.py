@@ -12,6 +12,8 @@ and obeys the verdict. The rules (docs/reference/protocol.md, sections 4 to 6):
   forward costs a token of the retry budget: an arbitrary server cannot make a cursor hammer it.
 - Going back within the numbering happens only if the server's head is behind what was already read, or if the channel
   has another life than the one that was read and ``on_lag`` is *earliest*: then all of that life is new.
+- A server that says by the numbering's name (``Life``) that its head is behind what was read of that very numbering was
+  restarted, and its publisher sends again what it had on its way. The cursor waits until the head has come by.
 - A segment whose body was cut is asked for once more, after a pause (:meth:`Cursor.cut`).
 - A server that went away costs one token of the budget however that looks, and a limited time (:class:`Absence`).
 """
@@ -76,6 +78,7 @@ class Cursor:
         self._hold = self._met = self._joined = False
         self._away = Absence()
         self._epoch: int | None = None
+        self._life: str | None = None
         self._stand(start if isinstance(start, Start) else Start.parse(start))
 
     def _stand(self, start: Start) -> None:
@@ -88,7 +91,7 @@ class Cursor:
         # The seq that is asked for is one more than what was read, here or by whoever wrote the position down.
         self._follows = start.position is not None
         if start.position is not None:
-            self._epoch = start.position.epoch
+            self._epoch, self._life = start.position.epoch, start.position.life
         self._restarted, self._doubts = False, 0
         self._away.anew()
 
@@ -202,7 +205,7 @@ class Cursor:
             case wire.Status.NOT_FOUND:
                 return self._missing(error, now, rng)
             case wire.Status.SEQ_MISSING:
-                return self._moved(answer, error, rng)
+                return self._moved(answer, error, now, rng)
             case wire.Status.BAD_REQUEST if self._asked is None:
                 return self._without_next_route(rng, error)
             case wire.Status.TOO_MANY_REQUESTS:
@@ -235,14 +238,21 @@ class Cursor:
         return self._go_to(seq)
 
     def _advance(self, seq: int, answer: Answer, rng: Random) -> Verdict:
-        epoch = answer.natural(wire.EPOCH)
-        reborn = epoch is not None and self._epoch is not None and epoch != self._epoch
-        if reborn and self._follows and (self._on_lag is OnLag.FAIL or (self._on_lag is OnLag.EARLIEST and seq > 0)):
-            return self._reborn(seq, answer, rng)
+        epoch, told = answer.natural(wire.EPOCH), answer.life
+        reborn = answer.is_renumbered(self._epoch, self._life, seq)
+        if reborn and self._follows:
+            is_past = seq > _first_of(answer)
+            if self._on_lag is OnLag.FAIL or (self._on_lag is OnLag.EARLIEST and is_past):
+                return self._reborn(seq, answer, rng)
+            if told is not None and told.first is not None:
+                self._expected, self._before = told.first, None
+        if told is not None and (told.first is not None or reborn):
+            self._life = told.name
         delay_s = self._delay(None, rng) if self._hold else 0.0
         verdict = Advance(
             seq,
             epoch=epoch,
+            life=None if told is None else self._life,
             gap=self._missed(seq),
             restarted=self._restarted or reborn,
             content_type=answer.content_type,
@@ -272,7 +282,7 @@ class Cursor:
 
     def _reborn(self, seq: int, answer: Answer, rng: Random) -> Verdict:
         """The wanted segment is gone with the life that it belonged to; the one of that number is another one."""
-        epoch = answer.natural(wire.EPOCH)
+        epoch, told = answer.natural(wire.EPOCH), answer.life
         detail = "the channel has another life" + f": epoch {epoch} instead of {self._epoch}" * (epoch != self._epoch)
         error = SegmentMissing(None, seq=seq, detail=detail, latest=answer.natural(wire.LATEST))
         if self._on_lag is OnLag.FAIL:
@@ -282,13 +292,15 @@ class Cursor:
             return retry
         self._epoch, self._restarted, self._head = epoch, True, 0
         self._expected, self._before, self._unnamed, self._follows = None, None, True, False
-        return Resync(self._go_to(0), retry.delay_s, error)
+        if told is not None:
+            self._life, self._expected = told.name, told.first
+        return Resync(self._go_to(_first_of(answer)), retry.delay_s, error)
 
     def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
         latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is not None and self._is_followed(answer, latest):
             return self._begun(answer, rng)
-        if latest and asked is not None and self._follows and answer.is_of_another_life(self._epoch, asked):
+        if latest and asked is not None and self._follows and answer.is_of_another_life(self._epoch, self._life, asked):
             is_missed = answer.status != wire.Status.OK and self._on_lag is OnLag.EARLIEST
             return End(latest) if is_missed or self._on_lag is OnLag.LIVE else self._reborn(asked, answer, rng)
         if not self._joined and self._wait_s > 0:
@@ -319,10 +331,17 @@ class Cursor:
             self._asked, self._unnamed, self._expected = 0, True, None
         return verdict
 
-    def _moved(self, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
-        latest, asked = answer.natural(wire.LATEST), self._asked
+    def _moved(self, answer: Answer, error: TrickleError, now: float, rng: Random) -> Verdict:
+        latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
         if latest is None or asked is None or latest == asked:
             return self._retry(error, answer.retry_after_s, rng)
+        if self._follows and told is not None:
+            if answer.is_renumbered(self._epoch, self._life, asked):
+                return self._renumbered(told, latest, answer, error, rng)
+            if latest < asked and (told.first is None or told.name == self._life):
+                wait = self._outlast(error, now, rng, short=True)
+                if isinstance(wait, RetryAfter):
+                    return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
         earliest = answer.natural(wire.EARLIEST)
         if self._away.lost:
             # The server is back: that this took long is no reason to be slow in asking it for another segment.
@@ -336,6 +355,20 @@ class Cursor:
         if latest > asked >= 0:
             return self._forward(asked, latest, answer, error, rng)
         return self._back(latest, earliest, answer, error, rng)
+
+    def _renumbered(self, told: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
+        """The head is that of another numbering than the one that was read: nothing of it was."""
+        first = _first_of(answer)
+        oldest = max(first, answer.natural(wire.EARLIEST) or 0)
+        if self._on_lag is OnLag.FAIL:
+            return Stop(error)
+        retry = self._retry(error, answer.retry_after_s, rng)
+        if isinstance(retry, Stop):
+            return retry
+        self._epoch, self._life, self._restarted, self._head = None, told.name, True, latest
+        self._expected, self._before, self._follows = first, None, False
+        seq = oldest if self._on_lag is OnLag.EARLIEST else max(oldest, latest - 1)
+        return Resync(self._go_to(min(seq, latest)), retry.delay_s, error)
 
     def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
         earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
@@ -407,3 +440,9 @@ class Cursor:
     def _go_to(self, seq: int) -> int:
         self._asked, self._attempt = seq, 1
         return seq
+
+
+def _first_of(answer: Answer) -> int:
+    """The lowest seq of the numbering that an answer is about, as far as the server says."""
+    told = answer.life
+    return 0 if told is None or told.first is None else told.first

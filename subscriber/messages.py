@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
 
 import httpx
@@ -184,7 +184,7 @@ class _Segments:
 
     def resume(self, item: Broken) -> Position | None:
         after = self._subscriber.position
-        return Position(item.seq, after.epoch) if item.again and after is not None else after
+        return replace(after, seq=item.seq) if item.again and after is not None else after
 
 
 class _SegmentsOfLines:
@@ -210,7 +210,7 @@ class _SegmentsOfLines:
     def resume(self, item: Broken) -> Position | None:
         # The other lines of that segment come again; to begin behind it would lose those that follow in it.
         after = self._subscriber.position
-        return None if after is None else Position(item.seq, after.epoch)
+        return None if after is None else replace(after, seq=item.seq)
 
     async def _begin(self) -> bool:
         """Go on to the next segment; ``False`` at the end of the channel."""

@@ -55,6 +55,8 @@ class Segment:
     Attributes:
         seq: its number.
         epoch: which life of the channel's name it belongs to; ``None`` where the server does not say.
+        life: the name of its numbering, which stays the same when a server is restarted and its publisher goes on;
+            ``None`` where the server does not say.
         gap: segments missed immediately before this one. After a ``restarted`` these are segments of the new
             numbering, as far as the server lets it be known; a segment that the user left by a seek is none.
         restarted: the channel's numbering is not the one of the segment before, or of the position that was begun at
@@ -83,6 +85,7 @@ class Segment:
     ) -> None:
         self.seq: Final = begun.seq
         self.epoch: Final = begun.epoch
+        self.life: Final = begun.life
         self.gap: Final = begun.gap
         self.restarted: Final = begun.restarted
         self.content_type: Final = begun.content_type
@@ -95,7 +98,7 @@ class Segment:
         self.answered_at: Final = opened.answered_at
         self._response = opened.response
         self._again = again
-        self._read = Read(begun.seq, begun.epoch)
+        self._read = Read(begun.seq, begun.epoch, begun.life)
         self._attempt = 1
         self._gone_on_at: int | None = None
         self._on_bytes = on_bytes
@@ -114,7 +117,7 @@ class Segment:
     @property
     def position(self) -> Position:
         """Where to begin in order to read this segment again."""
-        return Position(self.seq, self.epoch)
+        return Position(self.seq, self.epoch, self.life)
 
     @property
     def complete(self) -> bool:

@@ -19,7 +19,7 @@ DETAIL_CHARS: Final = 200
 """How much of an error's body is kept for people: a line, not a page of HTML."""
 
 _INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
-_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED)
+_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE)
 _INTEGER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
@@ -88,18 +88,45 @@ class Answer:
         """The channel has ended (docs/reference/protocol.md, section 5)."""
         return wire.CLOSED in self.headers
 
-    def is_of_another_life(self, epoch: int | None, seq: int) -> bool:
-        """Whether this is not the life of the channel in which ``seq`` was next.
+    @property
+    def life(self) -> wire.Life | None:
+        """The numbering of the channel's segments; ``None`` where the server does not say."""
+        return wire.parse_life(self.headers.get(wire.LIFE, ""))
+
+    def is_renumbered(self, epoch: int | None, life: str | None, seq: int) -> bool:
+        """Whether this is not the numbering in which ``seq`` was next.
+
+        A numbering of another name is another one if it has had a segment below ``seq``. Otherwise its publisher goes
+        on with the numbers of before, on a server that was restarted (docs/reference/protocol.md, section 5).
+
+        Args:
+            epoch, life: of the numbering that was read, as far as they are known.
+            seq: one more than what was read of it.
+        """
+        told = self.life
+        if told is not None and life is not None:
+            if told.name == life:
+                return False
+            if told.first is not None and told.first < seq:
+                return True
+        other = self.natural(wire.EPOCH)
+        return None not in (other, epoch) and other != epoch
+
+    def is_of_another_life(self, epoch: int | None, life: str | None, seq: int) -> bool:
+        """Whether a channel that has ended is not the one in which ``seq`` was next.
 
         A server that does not tell epochs may let its head go back for a moment, so that this is no sign with it.
 
         Args:
-            epoch: that life's, if it is known.
-            seq: one more than what that life has had.
+            epoch, life: of the channel that was read, as far as they are known.
+            seq: one more than what was read of it.
         """
-        told, latest = self.natural(wire.EPOCH), self.natural(wire.LATEST)
-        is_other = epoch is not None and told != epoch
-        return told is not None and (is_other or (latest is not None and latest < seq))
+        if self.natural(wire.EPOCH) is None:
+            return False
+        told, latest = self.life, self.natural(wire.LATEST)
+        is_same = told is not None and told.name == life
+        is_behind = latest is not None and latest < seq
+        return self.is_renumbered(epoch, life, seq) or (is_behind and not is_same)
 
     @property
     def retry_after_s(self) -> float | None:
@@ -137,6 +164,7 @@ class Advance:
     Attributes:
         seq: the segment's seq, always concrete.
         epoch: which life of the channel's name; ``None`` where the server does not say.
+        life: the name of its numbering; ``None`` where the server does not say.
         gap: segments of this life that were missed immediately before this one.
         restarted: the life of the channel is another one than that of the segment before: the epoch differs, or
             the numbering began again.
@@ -150,6 +178,7 @@ class Advance:
 
     seq: int
     epoch: int | None = None
+    life: str | None = None
     gap: int = 0
     restarted: bool = False
     content_type: str = ""

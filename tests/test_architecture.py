@@ -48,6 +48,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "core",
         "storage",
         "control_plane",
+        "changes",
+        "query",
         "settings",
         "data_plane.asgi_bridge",
         "data_plane.client_address",

@@ -89,33 +89,39 @@ class InvalidURL(InvalidInput):
         return f"not a usable URL: {self.url!r}: {self.why}"
 
 
-_POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15}))?", re.ASCII)
+_POSITION = re.compile(r"([0-9]{1,15})(?:@([0-9]{1,15})(?::([0-9A-Za-z.-]{1,64}))?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """The segment that a subscription reads next.
 
-    A program stores its text (``128@3``, or ``128`` without an epoch) and passes it to a later subscription as
-    ``start``.
+    A program stores its text (``128@3:9f86d081884c7d65``; ``128@3`` or ``128`` where the server says less) and passes
+    it to a later subscription as ``start``.
 
     Attributes:
         seq: the segment's seq, 0 or more.
         epoch: the epoch of the channel in which the seq was taken; ``None`` if no server has reported it.
+        life: the name of the numbering in which it was taken (``Lp-Trickle-Life``), by which a later subscription
+            notices that a server was restarted and numbers anew; ``None`` if no server has reported it. Without an
+            epoch it is not stored.
 
     Raises:
-        InvalidSeq: a number is negative or has more than 15 digits.
+        InvalidSeq: a number is negative or has more than 15 digits, or the name has other characters.
     """
 
     seq: int
     epoch: int | None = None
+    life: str | None = None
 
     def __post_init__(self) -> None:
         if not _POSITION.fullmatch(str(self)):
             raise InvalidSeq(str(self))
 
     def __str__(self) -> str:
-        return f"{self.seq}" if self.epoch is None else f"{self.seq}@{self.epoch}"
+        if self.epoch is None:
+            return f"{self.seq}"
+        return f"{self.seq}@{self.epoch}" + ("" if self.life is None else f":{self.life}")
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -127,8 +133,8 @@ class Position:
         match = _POSITION.fullmatch(text)
         if match is None:
             raise InvalidSeq(text)
-        seq, epoch = match.groups()
-        return cls(int(seq), None if epoch is None else int(epoch))
+        seq, epoch, life = match.groups()
+        return cls(int(seq), None if epoch is None else int(epoch), life)
 
 
 class LocalProtocolError(TrickleError):
@@ -234,7 +240,7 @@ class Superseded(BrokenByPeer):
         latest: the head, if the server said so.
     """
 
-    what = "another publisher wrote this segment"
+    what = "the segment is closed, or another publisher has it"
 
     def __init__(
         self,

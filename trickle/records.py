@@ -56,6 +56,7 @@ class Reason(StrEnum):
     HANDSHAKE = "handshake"
     GUARD = "guard"
     SHUTDOWN = "shutdown"
+    STORAGE = "storage"
     ERROR = "error"
 
     @staticmethod

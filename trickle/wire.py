@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 DEFAULT_BASE_PATH: Final = "/trickle"
 DEFAULT_PORT: Final = 2939
@@ -36,10 +37,12 @@ SIZE: Final = "Lp-Trickle-Size"
 EPOCH: Final = "Lp-Trickle-Epoch"
 CLOSED: Final = "Lp-Trickle-Closed"
 TRUNCATED: Final = "Lp-Trickle-Truncated"
+LIFE: Final = "Lp-Trickle-Life"
+DURABILITY: Final = "Lp-Trickle-Durability"
 RETRY_AFTER: Final = "Retry-After"
 WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
-# Request headers.
+# Request headers; a publisher sends LIFE, too.
 RESET: Final = "Lp-Trickle-Reset"
 EXPECT_CONTENT: Final = "Expect-Content"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
@@ -52,7 +55,7 @@ SIGNATURE: Final = "Trickle-Signature"
 TERMINATED: Final = "terminated"
 """The one value of ``Lp-Trickle-Closed``: the channel has ended."""
 
-EXPOSED_HEADERS: Final = (SEQ, LATEST, EARLIEST, NEXT, SIZE, EPOCH, CLOSED, TRUNCATED, RETRY_AFTER)
+EXPOSED_HEADERS: Final = (SEQ, LATEST, EARLIEST, NEXT, SIZE, EPOCH, CLOSED, TRUNCATED, LIFE, DURABILITY, RETRY_AFTER)
 """What a browser script may read (CORS)."""
 
 ALLOWED_REQUEST_HEADERS: Final = (
@@ -65,6 +68,39 @@ ALLOWED_REQUEST_HEADERS: Final = (
     CLIENT,
 )
 """What a browser script may send (CORS)."""
+
+
+_LIFE = re.compile(r"([0-9A-Za-z.-]{1,64})(?::([0-9]{1,15}))?", re.ASCII)
+
+
+class Life(NamedTuple):
+    """The numbering that a channel's segments have: what ``Lp-Trickle-Life`` says, for example ``9f86d081884c7d65:0``.
+
+    Attributes:
+        name: no other numbering has it; of letters, digits, dots and hyphens, at most 64.
+        first: from this seq on all segments are of this numbering; ``None`` if none of it has been written yet, so
+            that nobody can say whether it goes on with an earlier one.
+    """
+
+    name: str
+    first: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.first is None else f"{self.name}:{self.first}"
+
+
+NO_LIFE: Final = Life("")
+"""Of a server that does not name itself."""
+
+
+@lru_cache(maxsize=1024)
+def parse_life(text: str) -> Life | None:
+    """Read the value of ``Lp-Trickle-Life``; ``None`` if it is not one."""
+    match = _LIFE.fullmatch(text)
+    if match is None:
+        return None
+    name, first = match.groups()
+    return Life(name, None if first is None else int(first))
 
 
 class Status(IntEnum):

@@ -9,16 +9,18 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines import LINE, BadLine, Counts, LogFiles, Reading
-from tricklecast.analytics.lines.files import REMOTE, STDIN, LineReader
+from tricklecast.analytics.lines import ALWAYS, LINE, BadLine, Counts, LogFiles, Reading, Window
+from tricklecast.analytics.lines.files import REMOTE, SPOOLED, STDIN, LineReader
 from tricklecast.analytics.report import figures
 from tricklecast.analytics.report.build import Source, build, ranked
+from tricklecast.analytics.report.formats import counted, date_and_time
 from tricklecast.analytics.report.model import Figures, LogLine, Rate, Report
 from tricklecast.analytics.rules import engine, incidents
 from tricklecast.analytics.rules.incidents import Incident
@@ -27,11 +29,25 @@ from tricklecast.analytics.scan import embedded
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+    from pyspark.sql import DataFrame, SparkSession
 
+    from tricklecast.analytics.cli.incremental import Gathered
     from tricklecast.analytics.lines.reading import Recognised
+    from tricklecast.analytics.lines.spark import SparkLines
 
-Stage = Callable[[str], AbstractContextManager[None]]
-"""Announces a stage of the work for as long as its context is open."""
+Advance = Callable[[int], object]
+
+
+class Stage(Protocol):
+    """Announces a stage of the work for as long as its context is open."""
+
+    def __call__(self, name: str, total: int = 0) -> AbstractContextManager[Advance]:
+        """Opens it.
+
+        Args:
+            name: what is done. total: bytes to read, 0 where that is not known; the context's value is told those read.
+        """
+
 
 AHEAD_US: Final = 600_000_000
 """A line that is later than now by more than this has a clock that is wrong. Microseconds."""
@@ -43,9 +59,6 @@ MAX_LINES: Final = 5
 """Lines per incident: the first one of each phase and the last one."""
 
 _MAX_TEXT: Final = 4000
-_SPOOLED: Final = "tricklecast-standard-input-"
-_GENERIC: Final = """CREATE OR REPLACE TEMP VIEW line_generic AS
-    SELECT * REPLACE (NULL::VARCHAR AS op, NULL::VARCHAR AS channel) FROM line"""
 
 Step = tuple[str, list[str], list[tuple[Any, ...]]]
 """A table of the rules, names of its columns, rows."""
@@ -77,6 +90,7 @@ class Asked:
         generic: whether all lines are judged as those of any web server, by method, path and status.
         explain: the incident whose steps are wanted: its id, the beginning of it, or its number in the report.
         spark: ``None`` for the embedded engine.
+        incremental: a folder, or with Spark a URL, where roll-ups of files are kept from run to run.
     """
 
     files: LogFiles
@@ -86,15 +100,17 @@ class Asked:
     generic: bool = False
     explain: str | None = None
     spark: Spark | None = None
+    incremental: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A report; the id of the incident that was to be explained, and the steps that led to it."""
+    """A report; the id of the incident to be explained, and the steps that led to it; how it was made."""
 
     report: Report
     explained: str | None = None
     steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -105,6 +121,7 @@ class _Judged:
     found: list[Incident]
     source: Source
     lines: Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]]
+    notes: tuple[str, ...] = ()
 
 
 def make(asked: Asked, stage: Stage) -> Made:
@@ -133,7 +150,13 @@ def _interrupted_queries() -> Iterator[None]:
 
 
 def _make(asked: Asked, stage: Stage) -> Made:
-    judged = _embedded if asked.spark is None else _spark
+    def judged(asked: Asked, files: LogFiles, stage: Stage) -> AbstractContextManager[_Judged]:
+        if asked.spark is not None:
+            return _spark(asked, files, stage)
+        if asked.incremental is not None and not _is_empty(files):
+            return _embedded_incremental(asked, files, stage, asked.incremental)
+        return _embedded(asked, files, stage)
+
     before: tuple[Figures, int] | None = None
     if asked.baseline is not None:
         with stage("reading the baseline"), judged(asked, asked.baseline, stage) as other:
@@ -148,9 +171,10 @@ def _make(asked: Asked, stage: Stage) -> Made:
             if before is not None:
                 rates = figures.compare(figures.figures(here.connection), len(here.found), *before)
             lines = here.lines(shown) if shown else {}
-            report = build(here.connection, here.found, here.source, params=asked.params, lines=lines, baseline=rates)
+            source = replace(here.source, caveats=(*_looked_at(asked.reading.window), *here.source.caveats))
+            report = build(here.connection, here.found, source, params=asked.params, lines=lines, baseline=rates)
             steps = tuple(engine.explain(here.connection, chosen.number)) if chosen is not None else ()
-        return Made(report, chosen.id if chosen else None, steps)
+        return Made(report, chosen.id if chosen else None, steps, here.notes)
 
 
 def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
@@ -176,24 +200,64 @@ def _embedded(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
 
     now_us = _now_us()
     with embedded.connect() as connection, ExitStack() as held:
-        with stage(f"reading {_what(files)}"):
+        with stage(f"reading {counted(len(files.names), 'file')}", files.size) as advance:
             files = held.enter_context(_spooled(files))
             if _is_empty(files):
                 columns = ", ".join(f"{name} {kind}" for name, kind in LINE)
                 connection.execute(f"CREATE TEMP TABLE line ({columns})")
                 names, source = files.names, Source("embedded", files.names)
             else:
-                read = read_lines(connection, files, asked.reading, now_us)
+                read = read_lines(connection, files, asked.reading, now_us, progress=advance)
                 names = read.recognised.names
                 source = _source("embedded", files, read.recognised, read.counts, read.damaged)
-            relation = "line"
-            if asked.generic:
-                connection.execute(_GENERIC)
-                relation = "line_generic"
-        with stage("looking for incidents"):
-            found = incidents.incidents(connection, relation, params=asked.params, latest_us=now_us + AHEAD_US)
-            figures.prepare(connection)
+            embedded.roll_up(connection, _relation(connection, asked), latest_us=now_us + AHEAD_US)
+        found = _found(connection, asked, stage)
         yield _Judged(connection, found, source, lambda shown: _lines(connection, names, shown))
+
+
+def _relation(connection: DuckDBPyConnection, asked: Asked) -> str:
+    """What is added up."""
+    return embedded.any_server(connection) if asked.generic else "line"
+
+
+def _found(connection: DuckDBPyConnection, asked: Asked, stage: Stage) -> list[Incident]:
+    with stage("looking for incidents"):
+        embedded.reduce(connection)
+        engine.run(connection, asked.params)
+        found = incidents.found(connection)
+        figures.prepare(connection)
+        return found
+
+
+@contextmanager
+def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str) -> Iterator[_Judged]:
+    from tricklecast.analytics.cli.incremental import EmbeddedReader, gather, lines_of
+    from tricklecast.analytics.lines.embedded import read_lines
+    from tricklecast.analytics.store.parts import LocalParts
+
+    now_us = _now_us()
+    reader = EmbeddedReader(
+        LocalParts(root), asked.reading, lambda con: _relation(con, asked), now_us, now_us + AHEAD_US
+    )
+    with closing(reader), embedded.connect() as connection:
+        with stage(f"reading what is new of {counted(len(files.names), 'file')}", files.size) as advance:
+            gathered = gather(reader, files, asked.reading, asked.generic, advance)
+            reader.roll_up(connection, gathered)
+        found = _found(connection, asked, stage)
+
+        def read(some: LogFiles, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+            lines = read_lines(connection, some, asked.reading, now_us, part=True)
+            return _lines(connection, lines.recognised.names, shown)
+
+        kept = (reader.parts, reader.name + repr(replace(asked.reading, window=ALWAYS)))
+        source = _source("embedded", files, gathered, gathered.counts, gathered.damaged)
+        yield _Judged(
+            connection,
+            found,
+            source,
+            lambda shown: lines_of(shown, gathered, files, read, kept),
+            _notes(root, gathered, reader.parts.damaged),
+        )
 
 
 @contextmanager
@@ -202,7 +266,7 @@ def _spooled(files: LogFiles) -> Iterator[LogFiles]:
     if STDIN not in files.names:
         yield files
         return
-    with tempfile.NamedTemporaryFile(prefix=_SPOOLED) as spool:
+    with tempfile.NamedTemporaryFile(prefix=SPOOLED) as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool, 1 << 20)
         spool.flush()
         size = files.size + spool.tell()
@@ -210,7 +274,7 @@ def _spooled(files: LogFiles) -> Iterator[LogFiles]:
 
 
 def _shown_name(name: str) -> str:
-    return "standard input" if Path(name).name.startswith(_SPOOLED) else name
+    return "standard input" if Path(name).name.startswith(SPOOLED) else name
 
 
 def _is_empty(files: LogFiles) -> bool:
@@ -291,31 +355,52 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
         spark = session.__enter__()
     try:
         with failures_as_one_line(), _scratch(how.scratch) as folder:
-            with stage(f"reading {_what(files)}"):
-                read = read_lines(spark, files, asked.reading, now_us)
-                line = read.line
-                if asked.generic:
-                    line = line.selectExpr(
-                        *(
-                            f"CAST(NULL AS STRING) AS {name}" if name in ("op", "channel") else name
-                            for name in line.columns
-                        )
+            notes: tuple[str, ...] = ()
+            read = None
+            if asked.incremental is not None and not _is_empty(files):
+                with stage(f"reading what is new of {_what(files)}"):
+                    rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
+            else:
+                with stage(f"reading {_what(files)}"):
+                    read = read_lines(spark, files, asked.reading)
+                    rollup = scan.roll_up(
+                        read, folder, now_us=now_us, latest_us=now_us + AHEAD_US, generic=asked.generic
                     )
-                rollup = scan.roll_up(line, folder, latest_us=now_us + AHEAD_US)
-                source = _source("spark", files, read.recognised, read.counts(), ())
+                lines = partial(_spark_lines, read)
             with stage("looking for incidents"):
-                connection = scan.reduce(rollup, asked.params)
+                connection, told = scan.reduce(rollup, asked.params)
+                if read is not None:
+                    source = _source("spark", files, read.recognised, read.summed(told).counts, ())
                 engine.run(connection, asked.params, engine.TOGETHER)
                 found = incidents.found(connection)
                 figures.prepare(connection)
 
-            def lines(shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
-                return _spark_lines(line, shown) if how.lines else {}
-
             with connection:
-                yield _Judged(connection, found, source, lines)
+                yield _Judged(connection, found, source, lines if how.lines else lambda shown: {}, notes)
     finally:
         session.__exit__(None, None, None)
+
+
+def _spark_incremental(
+    spark: SparkSession, asked: Asked, files: LogFiles, root: str
+) -> tuple[DataFrame, Source, Callable[[Sequence[Incident]], dict[str, tuple[LogLine, ...]]], tuple[str, ...]]:
+    from tricklecast.analytics.cli.incremental import SparkReader, gather, lines_of
+    from tricklecast.analytics.lines.spark import listed
+    from tricklecast.analytics.store.parts import SparkParts
+
+    now_us = _now_us()
+    files = listed(spark, files, asked.reading.window)
+    parts = SparkParts(spark, root)
+    reader = SparkReader(parts, spark, asked.reading, asked.generic, now_us, now_us + AHEAD_US)
+    gathered = gather(reader, files, asked.reading, asked.generic)
+    rollup = reader.roll_up(gathered)
+    parts.clean()
+
+    def read(some: LogFiles, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+        return _spark_lines(reader.lines(some, asked.reading.window), shown)
+
+    source = _source("spark", files, gathered, gathered.counts, gathered.damaged)
+    return rollup, source, lambda shown: lines_of(shown, gathered, files, read), _notes(root, gathered, parts.damaged)
 
 
 @contextmanager
@@ -332,13 +417,13 @@ def _scratch(shared: str | None) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _spark_lines(line: Any, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
+def _spark_lines(read: SparkLines, shown: Sequence[Incident]) -> dict[str, tuple[LogLine, ...]]:
     """Records of incidents' lines, as they were understood."""
     moments = {
         one.id: sorted({*[phase.since_us for phase in one.phases][: MAX_LINES - 1], one.until_us}) for one in shown
     }
     every = ", ".join(sorted({str(us) for times in moments.values() for us in times}))
-    rows = [row.asDict() for row in line.where(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()]
+    rows = [row.asDict() for row in read.chosen(f"kind = 'exchange' AND ts_us IN ({every})").limit(10_000).collect()]
     by_time: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=repr):
         by_time.setdefault(row["ts_us"], []).append(row)
@@ -360,8 +445,25 @@ def _spark_lines(line: Any, shown: Sequence[Incident]) -> dict[str, tuple[LogLin
 # --- what both share
 
 
-def _source(name: Any, files: LogFiles, recognised: Recognised, counts: Counts, damaged: Sequence[str]) -> Source:
-    caveats = [f"{one!r} is damaged: it was read as far as it goes." for one in damaged]
+def _notes(root: str, gathered: Gathered, damaged: int) -> tuple[str, ...]:
+    known = len(gathered.identities) - gathered.read
+    notes = [f"{counted(known, 'file')} known from {root}, {gathered.read:,} read"]
+    if damaged:
+        notes.append(f"{counted(damaged, 'damaged part')} in {root}: made again")
+    return tuple(notes)
+
+
+def _source(
+    name: Any, files: LogFiles, recognised: Recognised | Gathered, counts: Counts, damaged: Sequence[str]
+) -> Source:
+    """What the report says of the files.
+
+    Raises:
+        BadInput: not one line came out of them, and one is damaged: that is no log without incidents.
+    """
+    if damaged and not counts.lines:
+        raise BadInput(f"nothing could be read of {_shown_name(damaged[0])!r}, which is damaged")
+    caveats = [f"{one!r} is damaged: it was read as far as it goes." for one in recognised.names if one in damaged]
     caveats += [f"{one!r} is no log of a known format: left out." for one in recognised.strange]
     caveats += [f"{one!r} is no whole Parquet file: left out." for one in recognised.unreadable]
     if files.copies:
@@ -380,6 +482,12 @@ def _source(name: Any, files: LogFiles, recognised: Recognised, counts: Counts, 
         samples=tuple(_sample(one) for one in counts.samples),
         caveats=tuple(caveats),
     )
+
+
+def _looked_at(window: Window) -> Iterator[str]:
+    bounds = ((window.from_us, "from {} UTC on"), (window.to_us, "before {} UTC"))
+    if told := [words.format(date_and_time(us)) for us, words in bounds if us is not None]:
+        yield f"Only requests {' and '.join(told)} were looked at."
 
 
 def _sample(bad: BadLine) -> LogLine:

@@ -9,20 +9,21 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tricklecast.analytics.cli.interrupts import interruptible
+from tricklecast.analytics.cli.options import ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.cli.times import parse_time
-from tricklecast.analytics.errors import AnalyticsError, SparkUnavailable
+from tricklecast.analytics.errors import AnalyticsError, BadInput, SparkUnavailable
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.cli.pipeline import Asked, Made
+    from tricklecast.analytics.cli.pipeline import Advance, Asked, Made
     from tricklecast.analytics.lines import LogFiles
     from tricklecast.analytics.report.model import Report
 
@@ -71,17 +72,9 @@ def storms(
         EngineName,
         typer.Option(help="embedded (DuckDB, no Java) or spark; auto takes embedded for local logs below 256 MB."),
     ] = EngineName.AUTO,
-    log_format: Annotated[
-        str,
-        typer.Option("--format", metavar="NAME|FILE", help="auto, tricklecast, nginx, envoy, caddy, or a field map."),
-    ] = "auto",
-    client_key: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD[+FIELD]", help="The fields that tell clients apart in proxies' logs: ip+ua, ip."),
-    ] = None,
-    path_prefix: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The path before /CHANNEL/SEQ in proxies' logs.")
-    ] = None,
+    log_format: LogFormat = "auto",
+    client_key: ClientKey = None,
+    path_prefix: PathPrefix = None,
     generic: Annotated[
         bool, typer.Option("--generic", help="Any web server's log: judge by client, method, path and status.")
     ] = False,
@@ -100,12 +93,8 @@ def storms(
         str | None, typer.Option(metavar="ID", help="Show one incident, and the rows of each step that led to it.")
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 from this severity on.")] = FailOn.WARN,
-    params: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Thresholds, as a TOML file of names and numbers.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One threshold; may be given again.")
-    ] = None,
+    params: ParamsFile = None,
+    settings: Settings = None,
     master: Annotated[
         str | None,
         typer.Option(help="Where Spark runs: local[*] (default), spark://HOST:7077, yarn, k8s://https://HOST."),
@@ -117,13 +106,20 @@ def storms(
         str | None,
         typer.Option(metavar="DIR|URL", help="With a cluster: a folder that all executors share, for the roll-up."),
     ] = None,
+    incremental: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL", help="Keep what was read of each file there, and read only files that are new."
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Spark's log and whole errors.")] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, and no report on the terminal.")] = False,
 ) -> None:
     """Find retry storms in access logs: who repeats which requests, since when, after what, at what cost, and the fix.
 
-    Exit codes: 0 no incident, 1 incidents from --fail-on upwards, 2 usage, 3 bad input (no logs, or nothing in them
-    could be read), 4 Spark or Java is missing or failed, 130 interrupted.
+    Exit codes: 0 no incident, 1 incidents from --fail-on upwards, 2 usage, 3 bad input (no logs, nothing in them could
+    be read, or, after a report that says so, more than 1 % of the lines could not), 4 Spark or Java is missing or
+    failed, 130 interrupted.
     """
     outputs = {
         option: file for option, file in (("--html", html), ("--json", json_file), ("--prom", prom)) if file is not None
@@ -143,6 +139,7 @@ def storms(
                     spark=(engine, master, conf or (), scratch),
                     explain=explain,
                     generic=generic,
+                    incremental=incremental,
                     flags=(verbose, quiet, html is not None),
                 )
             except ValueError as error:
@@ -150,6 +147,8 @@ def storms(
             from tricklecast.analytics.cli.pipeline import make
 
             made = make(asked, _silent if quiet else _stage)
+            for note in () if quiet else made.notes:
+                print(f"storms: {note}", file=sys.stderr)
             _show(made, outputs, explained=explain is not None, quiet=quiet)
     except AnalyticsError as error:
         if verbose:
@@ -159,6 +158,9 @@ def storms(
             hint = " (or --engine embedded, which needs no Java, for logs on this machine)"
         print(f"tricklecast: {error}{hint}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from error
+    if explain is None and not made.report.trusted:
+        print(f"tricklecast: {made.report.verdict.warning}", file=sys.stderr)
+        raise typer.Exit(BadInput.exit_code)
     if explain is None and fail_on is not FailOn.NEVER and _fails(made.report, fail_on):
         raise typer.Exit(1)
 
@@ -185,6 +187,7 @@ def _asked(
     spark: tuple[EngineName, str | None, Iterable[str], str | None],
     explain: str | None,
     generic: bool,
+    incremental: str | None,
     flags: tuple[bool, bool, bool],
 ) -> Asked:
     """What the options ask for.
@@ -203,26 +206,33 @@ def _asked(
     params = thresholds(*limits)
     settings = spark_conf(conf)
     files = find_logs(logs, how.window)
+    if incremental is not None and STDOUT in (*logs, *baseline):
+        raise ValueError("--incremental is for files; it does not go with standard input")
     others = find_logs(baseline) if baseline else None
-    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"))
+    chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), incremental)
     if why and not quiet:
         print(f"storms: {why}", file=sys.stderr)
     runs = None
     if chosen is EngineName.SPARK:
         where = master or settings.pop("spark.master", None) or _default_master()
         runs = Spark(where, settings, scratch, verbose, lines=page or explain is not None)
-    return Asked(files, how, params, others, generic, explain, runs)
+    return Asked(files, how, params, others, generic, explain, runs, incremental)
 
 
 def choose_engine(
-    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None
+    engine: EngineName, files: LogFiles, baseline: LogFiles | None, master: str | None, incremental: str | None = None
 ) -> tuple[EngineName, str]:
     """The engine to use, and, where it was chosen here, one line that says so and how to choose otherwise.
 
     Raises:
         ValueError: the engine that was asked for cannot do this.
     """
-    remote = (*files.remote, *(baseline.remote if baseline else ()))
+    from tricklecast.analytics.lines.files import REMOTE
+    from tricklecast.analytics.report.formats import size
+
+    remote = [*files.remote, *(baseline.remote if baseline else ())]
+    if incremental is not None and REMOTE.match(incremental):
+        remote.append(incremental)
     if engine is EngineName.EMBEDDED:
         if master is not None:
             raise ValueError("--master is for Spark; it does not go with --engine embedded")
@@ -232,13 +242,15 @@ def choose_engine(
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return EngineName.SPARK, ""
-    size = files.size + (baseline.size if baseline else 0)
+    amount = files.size + (baseline.size if baseline else 0)
     if STDOUT in files.names:
         return EngineName.EMBEDDED, "standard input: embedded engine (Spark reads files: --engine spark FILE)"
-    amount = f"{size / 1e6:,.1f} MB of local logs"
-    if size < SMALL:
-        return EngineName.EMBEDDED, f"{amount}: embedded engine; --engine spark reads them with Spark"
-    return EngineName.SPARK, f"{amount}: Spark; --engine embedded reads them without it"
+    if amount < SMALL:
+        return (
+            EngineName.EMBEDDED,
+            f"{size(amount)} of local logs: embedded engine; --engine spark reads them with Spark",
+        )
+    return EngineName.SPARK, f"{size(amount)} of local logs: Spark; --engine embedded reads them without it"
 
 
 def spark_conf(settings: Iterable[str]) -> dict[str, str]:
@@ -275,26 +287,24 @@ def _fails(report: Report, fail_on: FailOn) -> bool:
 
 
 @contextmanager
-def _silent(name: str) -> Iterator[None]:
-    yield
-
-
-def _stage(name: str) -> AbstractContextManager[None]:
-    """A spinner on a terminal's standard error; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        return _silent(name)
-    return _spinner(name)
+def _silent(name: str, total: int = 0) -> Iterator[Advance]:
+    yield lambda taken: None
 
 
 @contextmanager
-def _spinner(name: str) -> Iterator[None]:
+def _stage(name: str, total: int = 0) -> Iterator[Advance]:
+    """Progress on a terminal's standard error, with amounts where the total is known; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda taken: None
+        return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    amounts = (BarColumn(), DownloadColumn()) if total else ()
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *amounts, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task(f"{name} …", total=None)
-        yield
+        task = progress.add_task(name, total=total or None)
+        yield lambda taken: progress.advance(task, taken)
 
 
 def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) -> None:
@@ -327,16 +337,18 @@ def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) 
 
 
 def _explained(made: Made) -> Iterator[str]:
+    from tricklecast.analytics.report.formats import counted
     from tricklecast.analytics.report.plain import plain
     from tricklecast.analytics.report.text import shown
     from tricklecast.analytics.report.words import line_of
+    from tricklecast.analytics.rules.engine import MOST
 
     entry = next(one for one in made.report.incidents if one.number == _number(made))
     yield line_of(entry)
     yield from (f"    {shown(line)}" for line in entry.lines)
     for name, columns, rows in made.steps:
         yield ""
-        yield f"{name}: {len(rows):,} row{'' if len(rows) == 1 else 's'}"
+        yield f"{name}: {counted(len(rows), 'row')}{' or more' if len(rows) == MOST else ''}"
         for row in rows[:MAX_ROWS]:
             told = (
                 f"{key}={plain(str(value), 120)}" for key, value in zip(columns, row, strict=True) if value is not None

@@ -59,7 +59,10 @@ def _checked(name: str, value: Any) -> int | float:
     known = [field.name for field in fields(Params)]
     if name not in known:
         near = get_close_matches(name, known, n=1)
-        raise ValueError(f"no such threshold: {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        raise ValueError(
+            f"no such threshold: {name!r}; "
+            + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}")
+        )
     whole = isinstance(getattr(Params(), name), int)
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise ValueError(f"{name} is {'a whole number' if whole else 'a number'}, not {value!r}")

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.dialect import Engine
-from tricklecast.analytics.lines.files import STDIN, LineReader, LogFiles, line_batch, line_schema, sample_of
+from tricklecast.analytics.lines.dialect import text
+from tricklecast.analytics.lines.files import (
+    COMPRESSED,
+    STDIN,
+    LineReader,
+    LogFiles,
+    Span,
+    line_batch,
+    line_schema,
+    sample_of,
+)
 from tricklecast.analytics.lines.reading import (
     MAX_SAMPLES,
     BadLine,
@@ -17,18 +27,18 @@ from tricklecast.analytics.lines.reading import (
     Reading,
     Recognised,
     check_understood,
+    node_sql,
     parquet_values,
     recognise_files,
     selected,
 )
 from tricklecast.analytics.lines.recognise import PARQUET, Format
-from tricklecast.analytics.lines.records import PARSED, parsed, view
+from tricklecast.analytics.lines.records import DETAILS, PARSED, parsed, view
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
-_NAMES: Final = ", ".join(name for name, _ in PARSED)
 _RAW: Final = "SELECT file, no, line FROM raw_line"
 
 
@@ -38,77 +48,91 @@ class Lines:
 
     Attributes:
         recognised: files and formats. counts: of their lines. damaged: files that ended early.
+        good, bad: number of such lines by the file's number.
     """
 
     recognised: Recognised
     counts: Counts
     damaged: tuple[str, ...] = ()
+    good: dict[int, int] = field(default_factory=dict)
+    bad: dict[int, int] = field(default_factory=dict)
 
 
 def read_lines(
-    con: duckdb.DuckDBPyConnection, files: LogFiles, reading: Reading | None = None, now_us: int | None = None
+    con: duckdb.DuckDBPyConnection,
+    files: LogFiles,
+    reading: Reading | None = None,
+    now_us: int | None = None,
+    part: bool = False,
+    progress: Callable[[int], object] = lambda taken: None,
+    spans: Mapping[str, Span] | None = None,
 ) -> Lines:
     """Reads files into the temporary table ``parsed_line``, and makes the view ``line`` of the good lines in it.
 
     Args:
         con: where; a table and a view of these names are replaced.
         now_us: what is later is in the future, microseconds since 1970.
+        part: these are some files of a report, which checks whether anything was understood.
+        progress: is told how many bytes of the files have been read since it was told last.
+        spans: the part of a file that is read; all of those without one.
 
     Raises:
         BadInput: the format of a file cannot be told, nothing of it was understood, or it cannot be read.
         BadFormat: as of :meth:`Reading.check`.
     """
-    reading = reading or Reading()
+    reading, spans = reading or Reading(), spans or {}
     if files.remote:
         raise BadInput(f"only Spark reads {files.remote[0]!r}: pass --engine spark")
     standard_input = LineReader(STDIN) if STDIN in files.names else None
+
+    def reader_of(name: str) -> LineReader:
+        return standard_input if name == STDIN and standard_input else LineReader(name, spans.get(name, (0, None)))
+
     recognised = recognise_files(
-        files, reading, lambda name: standard_input.sample if name == STDIN and standard_input else sample_of(name)
+        files,
+        reading,
+        lambda name: standard_input.sample if name == STDIN and standard_input else sample_of(name),
+        part,
     )
-    columns = ", ".join(f"{name} {kind}" for name, kind in PARSED)
+    table = (*PARSED, *(DETAILS if reading.details else ()))
+    columns = ", ".join(f"{name} {kind}" for name, kind in table)
     con.execute(f"CREATE OR REPLACE TEMP TABLE parsed_line ({columns})")
-    blind: dict[int, tuple[str, ...]] = {}
+    node = node_sql(recognised.names)
     damaged: list[str] = []
     for form, numbers in recognised.groups():
         if form.name == PARQUET:
             for number in numbers:
                 _insert_parquet(con, form, number, recognised.names[number], reading)
             continue
-        select, cannot = selected(Engine.EMBEDDED, form, reading, _RAW)
-        blind |= dict.fromkeys(numbers, cannot)
+        select = selected(form, reading, _RAW, node)
         unfinished: list[tuple[int, int]] = []
-        readers = ((number, _reader(recognised.names[number], standard_input)) for number in numbers)
-        _insert(con, select, _batches(readers, damaged, unfinished))
+        readers = ((number, reader_of(recognised.names[number])) for number in numbers)
+        _insert(con, select, _batches(readers, damaged, unfinished, progress))
         for number, no in unfinished:
             # It is still being written, and will be a line the next time.
             con.execute("DELETE FROM parsed_line WHERE file = ? AND no = ? AND bad IS NOT NULL", [number, no])
-    con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view(blind)}")
-    doubled = _drop_doubles(con)
-    counts = _counted(con, recognised, doubled, time.time_ns() // 1000 if now_us is None else now_us)
-    tallies = con.execute("SELECT file, count(*) FILTER (bad IS NULL), count(bad) FROM parsed_line GROUP BY file")
-    rows = tallies.fetchall()
-    good = {file: number for file, number, _ in rows if number}
-    check_understood(recognised, files.searched, good, {file: number for file, _, number in rows})
-    return Lines(recognised, counts, tuple(damaged))
+    con.execute(f"CREATE OR REPLACE TEMP VIEW line AS {view()}")
+    counts, good, bad = tally(con, recognised.names, time.time_ns() // 1000 if now_us is None else now_us)
+    if not part:
+        check_understood(recognised, files.searched, good, bad, reading.window)
+    return Lines(recognised, counts, tuple(damaged), good, bad)
 
 
 class ChunkReader:
-    """Lines of one format, a chunk at a time, as they are added to a log.
+    """Lines of one format, a chunk at a time, as they are added to a log."""
 
-    Attributes:
-        blind: columns that the format cannot know.
-    """
-
-    def __init__(self, con: duckdb.DuckDBPyConnection, form: Format, reading: Reading | None = None) -> None:
+    def __init__(
+        self, con: duckdb.DuckDBPyConnection, form: Format, reading: Reading | None = None, node: str | None = None
+    ) -> None:
         """Prepare the SQL.
 
         Args:
             con: runs it; form: as of :func:`~tricklecast.analytics.lines.recognise.recognise`.
+            node: the server of lines that do not name one.
         """
         self._con = con
-        select, self.blind = selected(Engine.EMBEDDED, form, reading or Reading(), _RAW)
-        told = ",".join(self.blind)
-        self._sql = f"SELECT *, '{told}' AS blind FROM ({select}) chunk ORDER BY no"
+        select = selected(form, reading or Reading(), _RAW, node and text(node))
+        self._sql = f"{select} ORDER BY no"
 
     def read(self, lines: Sequence[bytes], file: int = 0, no: int = 1) -> pa.Table:
         """Lines as a table with the columns of ``line`` and ``file``, ``no``, ``bad``, ``text``, in their order.
@@ -129,15 +153,20 @@ class ChunkReader:
             self._con.unregister("raw_line")
 
 
-def _reader(name: str, standard_input: LineReader | None) -> LineReader:
-    return standard_input if name == STDIN and standard_input is not None else LineReader(name)
-
-
 def _batches(
-    readers: Iterator[tuple[int, LineReader]], damaged: list[str], unfinished: list[tuple[int, int]]
+    readers: Iterator[tuple[int, LineReader]],
+    damaged: list[str],
+    unfinished: list[tuple[int, int]],
+    progress: Callable[[int], object],
 ) -> Iterator[pa.RecordBatch]:
     for number, reader in readers:
-        yield from reader.batches(number)
+        packed = reader.name.endswith(COMPRESSED)
+        for batch in reader.batches(number):
+            yield batch
+            if not packed:
+                progress(batch.column("line").buffers()[2].size)
+        if packed:
+            progress(os.path.getsize(reader.name))
         if reader.damaged:
             damaged.append(reader.name)
         if reader.unfinished:
@@ -149,7 +178,7 @@ def _insert(con: duckdb.DuckDBPyConnection, select: str, batches: Iterator[pa.Re
 
     con.register("raw_line", pa.RecordBatchReader.from_batches(line_schema(), batches))
     try:
-        con.execute(f"INSERT INTO parsed_line SELECT {_NAMES} FROM ({select}) good")
+        con.execute(f"INSERT INTO parsed_line BY NAME {select}")
     finally:
         con.unregister("raw_line")
 
@@ -159,10 +188,11 @@ def _insert_parquet(con: duckdb.DuckDBPyConnection, form: Format, number: int, n
 
     path = name.replace("'", "''")
     table = f"read_parquet('{path}', file_row_number = true, hive_partitioning = false)"
-    raw, found = parquet_values(Engine.EMBEDDED, form, str(number), "file_row_number + 1", table)
-    select = parsed(Engine.EMBEDDED, found, raw, (reading.window.from_us, reading.window.to_us))
+    raw, found = parquet_values(form, str(number), "file_row_number + 1", table)
+    window = (reading.window.from_us, reading.window.to_us)
+    select = parsed(found, raw, window, details=reading.details)
     try:
-        con.execute(f"INSERT INTO parsed_line SELECT {_NAMES} FROM ({select}) good")
+        con.execute(f"INSERT INTO parsed_line BY NAME {select}")
     except duckdb.Error as error:
         raise BadInput(f"cannot read {name!r}: {error}") from error
 
@@ -176,7 +206,29 @@ def _drop_doubles(con: duckdb.DuckDBPyConnection) -> int:
     return int(found[0][0])
 
 
-def _counted(con: duckdb.DuckDBPyConnection, recognised: Recognised, doubled: int, now_us: int) -> Counts:
+def tally(
+    con: duckdb.DuckDBPyConnection, names: Sequence[str], now_us: int
+) -> tuple[Counts, dict[int, int], dict[int, int]]:
+    """Drops doubles from ``parsed_line`` and counts: all lines, and by the file's number the good and the bad ones.
+
+    Args:
+        names: of the files, by number. now_us: what is later is in the future, microseconds since 1970.
+    """
+    rows = con.execute(
+        """SELECT file, count(*) FILTER (bad IS NULL), count(bad), count(ts_us) FILTER (bad IS NOT NULL), min(ts_us),
+            max(ts_us) FROM parsed_line GROUP BY file"""
+    ).fetchall()
+    doubled = _drop_doubles(con)
+    counts = replace(
+        _counted(con, names, doubled, now_us),
+        bad_timed=sum(row[3] for row in rows),
+        first_us=min((row[4] for row in rows if row[4] is not None), default=None),
+        last_us=max((row[5] for row in rows if row[5] is not None), default=None),
+    )
+    return counts, {row[0]: row[1] for row in rows if row[1]}, {row[0]: row[2] for row in rows}
+
+
+def _counted(con: duckdb.DuckDBPyConnection, names: Sequence[str], doubled: int, now_us: int) -> Counts:
     # All rows are fetched, always: a connection with a result that is not is good for nothing else.
     ((lines, bad, unrouted, future),) = con.execute(
         """SELECT count(*), count(bad),
@@ -190,5 +242,5 @@ def _counted(con: duckdb.DuckDBPyConnection, recognised: Recognised, doubled: in
     rows = con.execute(
         f"SELECT file, no, bad, text FROM parsed_line WHERE bad IS NOT NULL ORDER BY file, no LIMIT {MAX_SAMPLES}"
     ).fetchall()
-    samples = tuple(BadLine(recognised.names[file], no, why, text or "") for file, no, why, text in rows)
+    samples = tuple(BadLine(names[file], no, why, text or "") for file, no, why, text in rows)
     return replace(counts, samples=samples)

@@ -36,6 +36,9 @@ LOG_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".log", ".parquet"})
 """What a log in a folder is called (before ``.gz`` or a rotation's suffix)."""
 
 STDIN: Final = "-"
+STDIN_SHOWN: Final = "standard input"
+SPOOLED: Final = "tricklecast-standard-input-"
+"""What the name of a temporary file begins with that has the lines of standard input."""
 REMOTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 """What is left to Spark."""
 
@@ -45,9 +48,11 @@ BLOCK: Final = 4 << 20
 
 _UNFINISHED: Final = frozenset({".tmp", ".part", ".swp", ".crc"})
 _PARTITION: Final = re.compile(r"(?:^|/)dt=(\d{4}-\d\d-\d\d)(?:/(?:hr|hour)=(\d\d?))?/")
+_HOUR: Final = re.compile(r"(dt|hr|hour)=[0-9-]*")
+_ROTATED: Final = re.compile(r"((\.(jsonl|ndjson|json|log|txt|parquet|gz|bz2|zst|\d+))|(-\d{8}(T\d{6})?(-\d+)?))+$")
 _HEAD: Final = 1 << 16
 _MAX_SAMPLE: Final = 1 << 26
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _PARQUET: Final = b"PAR1"
 
 
@@ -170,6 +175,19 @@ def _searched(folder: Path) -> list[str]:
     )
 
 
+def node_of(name: str) -> str | None:
+    """What a server is called whose lines do not say: folder and name of its log, without what rotation appends.
+
+    >>> node_of("/var/log/nginx/access.log.2.gz")
+    'nginx/access'
+    """
+    if name in (STDIN, STDIN_SHOWN) or SPOOLED in name:
+        return None
+    path = name if REMOTE.match(name) else os.path.abspath(name)
+    *folders, last = (part for part in path.split("/") if part and not _HOUR.fullmatch(part))
+    return "/".join((*folders[-1:], _ROTATED.sub("", last)))
+
+
 def looks_like_log(name: str) -> bool:
     """Whether a file that was found in a folder is a log, by its name."""
     endings = set(Path(name).suffixes)
@@ -290,6 +308,10 @@ def unfinished_tail(name: str) -> bytes | None:
     return tail if tail.strip() else None
 
 
+Span = tuple[int, int | None]
+"""Some bytes of a log, decompressed: the first one, and the first that is not of them."""
+
+
 class LineReader:
     """The lines of one log as Arrow batches, the whole of it in one pass.
 
@@ -303,8 +325,11 @@ class LineReader:
             All three are known when all of the file was read.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, span: Span = (0, None)) -> None:
         """Open a file.
+
+        Args:
+            span: the bytes that are read: the first one, and the first that is not; ``None`` reads to the end.
 
         Raises:
             BadInput: it cannot be read.
@@ -313,8 +338,13 @@ class LineReader:
         self.damaged = False
         self.lines = 0
         self.unfinished = False
+        start, end = span
+        self._left = None if end is None else end - start
+        self._begins = start == 0
         try:
             self._file = open_log(name)
+            while start > 0 and (skipped := len(piece_of(self._file, min(start, BLOCK))[0])):
+                start -= skipped
             self._blocks = self._read()
             self._first = next(self._blocks, b"")
         except OSError as error:
@@ -330,10 +360,9 @@ class LineReader:
     def _read(self) -> Iterator[bytes]:
         """Blocks that end where a line does."""
         rest = b""
-        begins = True
         while piece := self._piece():
-            if begins:
-                piece, begins = piece.removeprefix(_BYTE_ORDER_MARK), False
+            if self._begins:
+                piece, self._begins = piece.removeprefix(BYTE_ORDER_MARK), False
             end = piece.rfind(b"\n") + 1
             if end:
                 yield rest + piece[:end]
@@ -347,7 +376,9 @@ class LineReader:
     def _piece(self) -> bytes:
         if self.damaged:
             return b""
-        piece, self.damaged = piece_of(self._file)
+        piece, self.damaged = piece_of(self._file, BLOCK if self._left is None else min(self._left, BLOCK))
+        if self._left is not None:
+            self._left -= len(piece)
         return piece
 
     def blocks(self) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tricklecast.analytics.errors import AnalyticsError
-from tricklecast.analytics.lines.dialect import Engine, address, call, clf_us, flag, iso_us, known, text, whole
+from tricklecast.analytics.lines.dialect import address, clf_us, flag, iso_us, known, text, whole
 from tricklecast.analytics.lines.records import LINE, Shape, client_key
 from tricklecast.trickle.wire import DEFAULT_BASE_PATH
 
@@ -114,8 +114,8 @@ REQUEST_LINE: Final = "request"
 REQUEST_ID: Final = "request_id"
 """In a map ``request`` is ``GET /path HTTP/1.1``, and ``request_id`` an id that no other request has."""
 
-TARGETS: Final = frozenset({*(name for name, _ in LINE), REQUEST_ID, "conn", "trace"}) - {"kind", "event", "blind"}
-"""What a map can fill: a foreign log has exchanges only. ``conn`` and ``trace`` are in no column."""
+TARGETS: Final = frozenset({*(name for name, _ in LINE), REQUEST_ID, "trace"}) - {"kind", "event", "blind"}
+"""What a map can fill: a foreign log has exchanges only."""
 
 IN_TIME: Final = frozenset({"ts_us", "dur_us", "wait_us", "retry_after_ms", "guard_ms"})
 """Fields whose sources need a unit."""
@@ -304,7 +304,6 @@ def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
 
 
 def shape(
-    engine: Engine,
     fields: FieldMap,
     value: Callable[[Source], str],
     present: frozenset[str],
@@ -318,7 +317,7 @@ def shape(
         present: fields of the map that this file's lines have.
         key: whom a line is from; prefix: in place of the map's.
     """
-    taken = {name: _first(engine, name, sources, value) for name, sources in fields.fields.items() if name in present}
+    taken = {name: _first(name, sources, value) for name, sources in fields.fields.items() if name in present}
     texts = {name: known(_coalesced(sources, value)) for name, sources in fields.fields.items() if name in present}
     # The parts of "GET /path HTTP/1.1"; a path with spaces in it is no path.
     if REQUEST_LINE in taken:
@@ -334,8 +333,7 @@ def shape(
         blind.insert(0, "ts_us")
     elif any(source.coarse for source in stamps):
         whens = " ".join(
-            f"WHEN {_one(engine, 'ts_us', source, value)} IS NOT NULL THEN {str(source.coarse).lower()}"
-            for source in stamps
+            f"WHEN {_one('ts_us', source, value)} IS NOT NULL THEN {str(source.coarse).lower()}" for source in stamps
         )
         taken["coarse"] = f"CASE {whens} END"
     if fields.stamped is Stamp.END:
@@ -363,8 +361,8 @@ _DERIVED: Final = frozenset({"kind", "op", "channel", "seq", "release", "request
 """Columns that follow from others, or may be missing without any loss."""
 
 
-def _first(engine: Engine, name: str, sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
-    choices = [_one(engine, name, source, value) for source in sources]
+def _first(name: str, sources: tuple[Source, ...], value: Callable[[Source], str]) -> str:
+    choices = [_one(name, source, value) for source in sources]
     found = choices[0] if len(choices) == 1 else f"coalesce({', '.join(choices)})"
     # What is always logged if it is there says no where it is not; an original request carries no number of attempts.
     return f"coalesce({found}, {_ABSENT[name]})" if name in _ABSENT else found
@@ -377,25 +375,25 @@ def _coalesced(sources: tuple[Source, ...], value: Callable[[Source], str]) -> s
     return f"coalesce({', '.join(map(value, sources))}, CAST(NULL AS STRING))"
 
 
-def _one(engine: Engine, name: str, source: Source, value: Callable[[Source], str]) -> str:
+def _one(name: str, source: Source, value: Callable[[Source], str]) -> str:
     """SQL for one source's value, converted."""
     raw = value(source)
     if name in IN_TIME and source.unit is not None:
         match source.unit:
             case Unit.ISO:
-                return iso_us(engine, raw)
+                return iso_us(raw)
             case Unit.CLF:
-                return clf_us(engine, raw)
+                return clf_us(raw)
             case unit:
                 assert unit.micros is not None
-                return whole(engine, raw, unit.micros / (1 if name.endswith("_us") else 1000))
+                return whole(raw, unit.micros / (1 if name.endswith("_us") else 1000))
     match _TYPES.get(name, "VARCHAR"):
         case "VARCHAR":
-            return address(engine, known(raw)) if name == "ip" else known(raw)
+            return address(known(raw)) if name == "ip" else known(raw)
         case "BOOLEAN":
             return flag(raw)
         case _:
-            return whole(engine, raw)
+            return whole(raw)
 
 
 def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:
@@ -404,7 +402,7 @@ def of_requests(fields: FieldMap, value: Callable[[Source], str]) -> str:
     return f"(broken OR ({conditions or 'true'}))"
 
 
-def words(engine: Engine, fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Callable[[Source], str]]:
+def words(fields: FieldMap, quoted: frozenset[int], raw: str) -> tuple[str, Callable[[Source], str]]:
     """SELECT that takes a line of words apart, and the SQL for the text of a source in it.
 
     A line is cut at its quotes, and what is not in quotes at its spaces: a fraction of what a regular expression costs.
@@ -423,17 +421,16 @@ def words(engine: Engine, fields: FieldMap, quoted: frozenset[int], raw: str) ->
             runs[-1].append(column)
             places[column] = (len(runs) - 1, len(runs[-1]))
     # Apache escapes a quote by a backslash; nginx writes \x22.
-    line = f"replace({call(engine, 'plain_end', 'line')}, chr(92) || chr(34), chr(92) || 'x22')"
-    parts = [f"{call(engine, 'item', 'parts', str(run + 1))}" for run in range(len(runs))]
+    line = "replace(rtrim(line, chr(13) || chr(10)), chr(92) || chr(34), chr(92) || 'x22')"
+    parts = [f"parts[{run + 1}]" for run in range(len(runs))]
     cut = [f"split(trim({parts[run]}), ' ') AS run_{run}" for run in range(0, len(runs), 2)]
     whole_line = [f"{parts[run]} AS run_{run}" for run in range(1, len(runs), 2)]
     first = len(runs[0])
     # The last run may be shorter where the format was changed in the middle of a file.
     needed = max((run for run in range(len(runs)) if run % 2), default=0) + 1
-    size = "len" if engine is Engine.EMBEDDED else "size"
-    broken = f"coalesce({size}(parts) < {needed} OR {size}(run_0) < {first}, true)"
+    broken = f"coalesce(len(parts) < {needed} OR len(run_0) < {first}, true)"
     made = f"""SELECT *, {broken} AS broken FROM (SELECT *, {", ".join([*cut, *whole_line])}
-        FROM (SELECT *, {call(engine, "once", f"split({line}, chr(34))")} AS parts FROM ({raw}) l) p) w"""
+        FROM (SELECT *, split({line}, chr(34)) AS parts FROM ({raw}) l) p) w"""
 
     def one(column: str) -> str:
         run, place = places[column]
@@ -441,8 +438,8 @@ def words(engine: Engine, fields: FieldMap, quoted: frozenset[int], raw: str) ->
             return f"run_{run}"
         if run == 0 and place > 1:
             # A user's name, which the client chooses, may have spaces in it. What follows is counted from the end.
-            return call(engine, "item", "run_0", str(place - 1 - first))
-        return call(engine, "item", f"run_{run}", str(place))
+            return f"run_0[{place - 1 - first}]"
+        return f"run_{run}[{place}]"
 
     def value(source: Source) -> str:
         return " || ' ' || ".join(map(one, source.path))

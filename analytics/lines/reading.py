@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.lines.dialect import Engine, call
-from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LogFiles, Window, is_parquet, sample_of
+from tricklecast.analytics.lines.dialect import text
+from tricklecast.analytics.lines.files import ALWAYS, REMOTE, LogFiles, Window, is_parquet, node_of, sample_of
 from tricklecast.analytics.lines.mapped import (
     DEFAULT_KEY,
     TARGETS,
@@ -33,7 +33,7 @@ from tricklecast.analytics.lines.recognise import (
     check_format,
     recognise,
 )
-from tricklecast.analytics.lines.records import LINE, Shape, client_key, own_fields, parsed, unreadable
+from tricklecast.analytics.lines.records import DETAILS, LINE, Shape, client_key, own_fields, parsed, unreadable
 from tricklecast.trickle.paths import normalize_base_path
 from tricklecast.trickle.records import FIELD_NAMES
 
@@ -53,12 +53,14 @@ class Reading:
         client_key: whom a line is from, as typed: ``client,ip+ua``; ``None`` for what suits the format.
         path_prefix: what the paths of the channels begin with; ``None`` for what the field map says.
         window: only lines of requests that arrived in it; those without a time are kept, to be counted.
+        details: read the columns :data:`~tricklecast.analytics.lines.records.DETAILS` as well.
     """
 
     format: str = AUTO
     client_key: str | None = None
     path_prefix: str | None = None
     window: Window = ALWAYS
+    details: bool = False
 
     def check(self) -> None:
         """Whether all of it makes sense; needs no file.
@@ -96,6 +98,8 @@ class Counts:
         lines: all lines but blank ones; bad: those that could not be read; samples: a few of them.
         unrouted: exchanges whose path matches no route.
         future: lines that are later than now. doubled: lines left out because their request's id was there before.
+        bad_timed: bad lines whose time could be read.
+        first_us, last_us: the earliest and the latest time of all lines, bad and doubled ones too.
     """
 
     lines: int = 0
@@ -104,6 +108,9 @@ class Counts:
     future: int = 0
     doubled: int = 0
     samples: tuple[BadLine, ...] = ()
+    bad_timed: int = 0
+    first_us: int | None = None
+    last_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +140,16 @@ class Recognised:
 
 
 def recognise_files(
-    files: LogFiles, reading: Reading, sample: Callable[[str], Sequence[bytes]] | None = None
+    files: LogFiles,
+    reading: Reading,
+    sample: Callable[[str], Sequence[bytes]] | None = None,
+    part: bool = False,
 ) -> Recognised:
     """The format of each file.
 
     Args:
         sample: gives the first lines of a file; ``None`` for local files.
+        part: these are some files of a report: that none of them is a log is no error.
 
     Raises:
         UnknownFormat: that of a file cannot be told; what is no log in a folder is left out if there is one that is.
@@ -162,9 +173,9 @@ def recognise_files(
             continue
         names.append(name)
         formats.append(found)
-    if strange and not names:
+    if strange and not names and not part:
         raise next(iter(strange.values()))
-    if unreadable and not names:
+    if unreadable and not names and not part:
         raise NothingUnderstood(f"{unreadable[0]!r} is no whole Parquet file: it has no footer")
     return Recognised(tuple(names), tuple(formats), tuple(strange), tuple(unreadable))
 
@@ -196,7 +207,7 @@ def sources_of(form: Format, reading: Reading) -> list[Source]:
     """What has to be taken out of a line of JSON."""
     key = _key(reading)
     if form.fields is None:
-        return [Source((name,)) for name in OWN]
+        return [Source((name,)) for name in (*OWN, *(name for name, _ in DETAILS if reading.details))]
     mapped = [source for name, sources in form.fields.fields.items() if name in form.present for source in sources]
     conditions = [source for source, _ in (*form.fields.only, *form.fields.gone)]
     own = key_sources(form.fields, key or DEFAULT_KEY).values()
@@ -209,19 +220,15 @@ def values_of(sources: Sequence[Source]) -> Callable[[Source], str]:
     return lambda source: places[source.path]
 
 
-def _structure(sources: Sequence[Source], row: str, field: str, several: str, value: str) -> str:
-    """The type of a line of JSON, every value a text, in the words of an engine.
-
-    Args:
-        row, field, several: templates for an object, a key of it, and a list; value: a text's type.
-    """
+def _structure(sources: Sequence[Source]) -> str:
+    """The type of a line of JSON, every value a text."""
 
     def of(below: object) -> str:
         if not isinstance(below, dict):
-            return value  # whatever is there, as text: a status may be 200 or "200"
+            return '"VARCHAR"'  # whatever is there, as text: a status may be 200 or "200"
         if all(key.isdigit() for key in below):
-            return several.format(of(next(iter(below.values()))))
-        return row.format(", ".join(field.format(key, of(under)) for key, under in below.items()))
+            return f"[{of(next(iter(below.values())))}]"
+        return f"{{{', '.join(f'{chr(34)}{key}{chr(34)}: {of(under)}' for key, under in below.items())}}}"
 
     try:
         return of(tree(sources))
@@ -229,61 +236,61 @@ def _structure(sources: Sequence[Source], row: str, field: str, several: str, va
         raise BadFormat(f"client key: {error}") from error
 
 
-def json_values(engine: Engine, sources: Sequence[Source], raw: str) -> str:
+def json_values(sources: Sequence[Source], raw: str) -> str:
     """SELECT of ``file``, ``no``, ``line``, ``broken`` and the text of each source of a line of JSON.
-
-    The one place where the engines read in different ways.
 
     Args:
         raw: SELECT with ``file``, ``no`` and ``line``.
     """
-    tests = f"(SELECT file, no, line, coalesce({unreadable(engine)}, true) AS odd FROM ({raw}) l) o"
-    if engine is Engine.SPARK:
-        # A list of one: what follows the object on its line makes the list invalid; it would not harm an object.
-        struct = _structure(sources, "STRUCT<{}>", "`{}`: {}", "ARRAY<{}>", "STRING").replace("'", chr(92) + "'")
-        read = f"from_json('[' || line || ']', 'ARRAY<{struct}>', map('allowSingleQuotes', 'false'))"
-        read = call(engine, "item", read, "1")
-    else:
-        # DuckDB passes over a comma too many; outside of texts there must be none.
-        suspect = "instr(line, ',}') > 0 OR instr(line, ',]') > 0"
-        bare = r"""regexp_replace(line, '"([^"\\]|\\.)*"', '""', 'g')"""
-        lenient = f"CASE WHEN {suspect} THEN regexp_matches({bare}, ',[]}}]') ELSE false END"
-        tests = f"(SELECT file, no, line, odd OR {lenient} AS odd FROM {tests}) v"
-        struct = _structure(sources, "{{{}}}", '"{}": {}', "[{}]", '"VARCHAR"').replace("'", "''")
-        # To ask json_valid() first would be to read every line twice.
-        read = f"try(json_transform(line, '{struct}'))"
-    made = f"SELECT *, {call(engine, 'once', f'CASE WHEN NOT odd THEN {read} END')} AS x FROM {tests}"
-    named = ", ".join(f"{_taken(engine, source)} AS s{place}" for place, source in enumerate(sources))
+    tests = f"(SELECT file, no, line, coalesce({unreadable()}, true) AS odd FROM ({raw}) l) o"
+    # DuckDB passes over a comma too many; outside of texts there must be none.
+    suspect = "instr(line, ',}') > 0 OR instr(line, ',]') > 0"
+    bare = r"""regexp_replace(line, '"([^"\\]|\\.)*"', '""', 'g')"""
+    lenient = f"CASE WHEN {suspect} THEN regexp_matches({bare}, ',[]}}]') ELSE false END"
+    tests = f"(SELECT file, no, line, odd OR {lenient} AS odd FROM {tests}) v"
+    struct = _structure(sources).replace("'", "''")
+    # To ask json_valid() first would be to read every line twice.
+    read = f"try(json_transform(line, '{struct}'))"
+    made = f"SELECT *, CASE WHEN NOT odd THEN {read} END AS x FROM {tests}"
+    named = ", ".join(f"{_taken(source)} AS s{place}" for place, source in enumerate(sources))
     return f"SELECT file, no, line, x IS NULL AS broken, {named} FROM ({made}) j"
 
 
-def _taken(engine: Engine, source: Source) -> str:
+def _taken(source: Source) -> str:
     """SQL for a value in the object ``x``."""
-    quote = '"' if engine is Engine.EMBEDDED else "`"
     value = "x"
     for place, key in enumerate(source.path):
-        value = (
-            call(engine, "item", value, str(int(key) + 1))
-            if place and key.isdigit()
-            else f"{value}.{quote}{key}{quote}"
-        )
+        value += f"[{int(key) + 1}]" if place and key.isdigit() else f'."{key}"'
     return value
 
 
-def parquet_values(engine: Engine, form: Format, number: str, no: str, table: str) -> tuple[str, Shape]:
+def node_sql(names: Sequence[str]) -> str:
+    """SQL for what the server is called whose lines do not say, from the column ``file``.
+
+    Args:
+        names: the files, by their numbers.
+    """
+    nodes = [node_of(name) for name in names]
+    values = ["CAST(NULL AS STRING)" if node is None else f"({text(node)})" for node in nodes]
+    if len(set(nodes)) <= 1:
+        return values[0] if values else "CAST(NULL AS STRING)"
+    return f"[{', '.join(values)}][file + 1]"
+
+
+def parquet_values(form: Format, number: str, no: str, table: str) -> tuple[str, Shape]:
     """SELECT of the values of Parquet rows, and their shape: our record's columns, whatever their types.
 
     Args:
         number: SQL for the file's number; no: for the row's; table: what is selected from.
     """
-    quote = '"' if engine is Engine.EMBEDDED else "`"
-    there = [name for name, _ in form.columns if name in OWN]
-    values = ", ".join(f"CAST({quote}{name}{quote} AS STRING) AS t_{name}" for name in there)
+    known = {*OWN, *(name for name, _ in (*LINE, *DETAILS))}
+    there = [name for name, _ in form.columns if name in known]
+    values = ", ".join(f'CAST("{name}" AS STRING) AS t_{name}' for name in there)
     raw = f"SELECT {number} AS file, {no} AS no, CAST(NULL AS STRING) AS line, false AS broken, {values} FROM {table}"
-    return raw, own_shape(engine, {name: f"t_{name}" for name in there}, Reading())
+    return raw, own_shape({name: f"t_{name}" for name in there}, Reading())
 
 
-def own_shape(engine: Engine, texts: dict[str, str], reading: Reading) -> Shape:
+def own_shape(texts: dict[str, str], reading: Reading) -> Shape:
     """The shape of our own records.
 
     Args:
@@ -292,7 +299,7 @@ def own_shape(engine: Engine, texts: dict[str, str], reading: Reading) -> Shape:
     Raises:
         BadFormat: the client key has a field that they do not have.
     """
-    fields = own_fields(engine, texts) | {"broken": "broken"}
+    fields = own_fields(texts) | {"broken": "broken"}
     key = _key(reading)
     if key is not None:
         for name in (part for choice in key for part in choice):
@@ -302,12 +309,11 @@ def own_shape(engine: Engine, texts: dict[str, str], reading: Reading) -> Shape:
     return Shape(fields, native=True)
 
 
-def selected(engine: Engine, form: Format, reading: Reading, raw: str) -> tuple[str, tuple[str, ...]]:
-    """SELECT of the columns :data:`~tricklecast.analytics.lines.records.PARSED` of a format's lines, and the columns
-    that the format cannot know.
+def selected(form: Format, reading: Reading, raw: str, node: str | None = None) -> str:
+    """SELECT of the columns :data:`~tricklecast.analytics.lines.records.PARSED` of a format's lines.
 
     Args:
-        raw: SELECT with ``file``, ``no`` and ``line``.
+        raw: SELECT with ``file``, ``no`` and ``line``. node: SQL for the server of a line that does not name one.
 
     Raises:
         BadFormat: the client key has a field that the format does not have.
@@ -317,17 +323,18 @@ def selected(engine: Engine, form: Format, reading: Reading, raw: str) -> tuple[
     if form.fields is None:
         sources = sources_of(form, reading)
         value = values_of(sources)
-        found = own_shape(engine, {source.path[0]: value(source) for source in sources}, reading)
-        return parsed(engine, found, json_values(engine, sources, raw), window), found.blind
+        found = own_shape({source.path[0]: value(source) for source in sources}, reading)
+        values = json_values(sources, raw)
+        return parsed(found, values, window, node=node, details=reading.details)
     if form.fields.layout is Layout.WORDS:
-        values, value = words(engine, form.fields, form.quoted, raw)
+        values, value = words(form.fields, form.quoted, raw)
     else:
         sources = sources_of(form, reading)
-        values, value = json_values(engine, sources, raw), values_of(sources)
-    found = shape(engine, form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
+        values, value = json_values(sources, raw), values_of(sources)
+    found = shape(form.fields, value, form.present, _key(reading) or DEFAULT_KEY, prefix)
     if form.fields.only:
         values = f"SELECT * FROM ({values}) every WHERE {of_requests(form.fields, value)}"
-    return parsed(engine, found, values, window), found.blind
+    return parsed(found, values, window, node=node, details=reading.details)
 
 
 def _key(reading: Reading) -> ClientKey | None:
@@ -335,17 +342,22 @@ def _key(reading: Reading) -> ClientKey | None:
 
 
 def check_understood(
-    recognised: Recognised, searched: Iterable[str], good: dict[int, int], bad: dict[int, int]
+    recognised: Recognised,
+    searched: Iterable[str],
+    good: dict[int, int],
+    bad: dict[int, int],
+    window: Window = ALWAYS,
 ) -> None:
     """Whether something was understood of each file that somebody gave.
 
     Args:
         searched: files that nobody gave by name; good, bad: number of such lines by the file's number.
+        window: only lines of that time were looked at: a file may have none of them but broken ones without a time.
 
     Raises:
         NothingUnderstood: of one of them nothing was.
     """
-    found = set(searched)
+    found = set(searched) if window == ALWAYS else set(recognised.names)
     for number, name in enumerate(recognised.names):
         if bad.get(number) and not good.get(number) and (name not in found or not good):
             raise NothingUnderstood(

@@ -17,7 +17,7 @@ AUTO: Final = "auto"
 TRICKLECAST: Final = "tricklecast"
 PARQUET: Final = "parquet"
 
-JSON_MAPS: Final = ("caddy", "envoy", "nginx")
+JSON_MAPS: Final = ("caddy", "traefik", "envoy", "nginx")
 """In the order in which they are tried: the most particular first."""
 
 COMBINED: Final = "combined"
@@ -27,6 +27,7 @@ NAMED: Final[dict[str, tuple[str, ...]]] = {
     "nginx": ("nginx", COMBINED),
     "envoy": ("envoy",),
     "caddy": ("caddy",),
+    "traefik": ("traefik",),
 }
 """What can be asked for by name, and which formats that may turn out to be."""
 
@@ -41,6 +42,7 @@ _SECONDS: Final = re.compile(rb"\d{1,8}\.\d{3}")
 _REQUEST_ID: Final = re.compile(rb"[0-9a-f]{32}")
 _NUMBER: Final = re.compile(r"\d*\.?\d*(?:[eE][+-]?\d+)?")
 _MAX_WORDS: Final = 64
+_MIN_WORDS: Final = 8
 _SHOWN: Final = 60
 
 
@@ -227,12 +229,14 @@ def _there(record: dict[str, Any], source: Source) -> bool:
 
 def _with_words(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     """The map for as many words as the lines have; those beyond its own are told by what they look like."""
-    counts = Counter(len(words) for line in lines if len(words := _words(line)) >= len(fields.columns))
+    counts = Counter(len(words) for line in lines if len(words := _words(line)) >= _MIN_WORDS)
     if not counts:
         return Format(fields.name, fields, frozenset(fields.fields), _quoted_columns(fields))
     number = counts.most_common(1)[0][0]
     sample = next(words for line in lines if len(words := _words(line)) == number)
-    columns, sources, taken = list(fields.columns), dict(fields.fields), set[str]()
+    columns, taken = list(fields.columns[:number]), set[str]()
+    # The "common" format ends before the user agent.
+    sources = {name: kept for name, given in fields.fields.items() if (kept := _in_columns(given, columns))}
     for place in range(len(fields.columns), number):
         columns.append(f"word_{place + 1}")
         meaning = _meaning(sample[place][0], taken)
@@ -243,6 +247,10 @@ def _with_words(fields: FieldMap, lines: Sequence[bytes]) -> Format:
     found = replace(fields, columns=tuple(columns), fields=sources)
     quoted = frozenset(place for place, (_, is_quoted) in enumerate(sample) if is_quoted)
     return Format(fields.name, found, frozenset(sources), quoted)
+
+
+def _in_columns(sources: tuple[Source, ...], columns: Sequence[str]) -> tuple[Source, ...]:
+    return tuple(source for source in sources if set(source.path) <= set(columns))
 
 
 def _quoted_columns(fields: FieldMap) -> frozenset[int]:

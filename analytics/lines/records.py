@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tricklecast.analytics.lines.dialect import Engine, call, cut, text, whole
+from tricklecast.analytics.lines.dialect import cut, text, whole
 from tricklecast.analytics.lines.routes import routed
 from tricklecast.trickle.records import VERSION, Kind, Op, Reason
 from tricklecast.trickle.wire import DEFAULT_BASE_PATH, LAST_SEQ, Status
@@ -53,9 +53,12 @@ LINE: Final[tuple[tuple[str, str], ...]] = (
 that the line's format cannot know. ``ts_us`` among them means that the log's times are whole seconds.
 """
 
-PARSED: Final = (*LINE[:-1], ("file", "INT"), ("no", "BIGINT"), ("bad", "VARCHAR"), ("text", "VARCHAR"))
+PARSED: Final = (*LINE, ("file", "INT"), ("no", "BIGINT"), ("bad", "VARCHAR"), ("text", "VARCHAR"))
 """Columns of all lines, the bad ones too: which file, which line in it (where the engine knows), what is wrong with it,
 and, only if something is, how it begins."""
+
+DETAILS: Final = (("trace", "VARCHAR"), ("detail", "VARCHAR"))
+"""Columns that no analysis needs; they are read for those who keep or show whole records."""
 
 MAX_TS_US: Final = 4_102_444_800_000_000
 """2100-01-01: a later arrival is a broken line."""
@@ -85,6 +88,13 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 }
 """What a number may be; any other is dropped rather than summed."""
 
+HELD_US: Final = 100_000
+"""What took longer, and had nothing to wait for, was held back by the storm guard. A proxy cannot tell this time from
+that of the server's work, so it is not known how long that took. Microseconds."""
+
+_FRUITLESS: Final = f"""coalesce(r_op = '{Op.READ}' AND (status IN ({Status.NOT_FOUND:d}, {Status.SEQ_MISSING:d})
+    OR status = {Status.OK:d} AND bytes_out = 0 AND (eos OR rseq + 1 < next_seq)), false)"""
+
 _LEFT_OUT: Final = {"bytes_in": 0, "bytes_out": 0, "attempt": 1}
 """What our own log leaves out of the record of an exchange; other logs write it."""
 
@@ -100,7 +110,7 @@ _MAX_NESTED: Final = 500
 """Brackets in a line of JSON. Readers differ in how deep they go; nothing that is logged goes deep."""
 
 INTERNAL: Final = ("broken", "gone", "coarse", "stated", "v", "client_key", "end_us", "target")
-FIELDS: Final = frozenset(name for name, _ in LINE[:-1]) | frozenset(INTERNAL)
+FIELDS: Final = frozenset(name for name, _ in (*LINE, *DETAILS)) | frozenset(INTERNAL)
 """What a format may give, besides columns: ``broken`` (BOOLEAN: the line cannot be read), ``gone`` (BOOLEAN: the client
 left first), ``coarse`` (BOOLEAN: the time is in whole seconds), ``stated`` (text of the status), ``v`` (version),
 ``client_key`` (who it is from), ``end_us`` in place of ``ts_us`` (when the request ended), ``target`` (path and query).
@@ -124,17 +134,17 @@ class Shape:
     blind: tuple[str, ...] = ()
 
 
-def own_fields(engine: Engine, texts: Mapping[str, str]) -> dict[str, str]:
+def own_fields(texts: Mapping[str, str]) -> dict[str, str]:
     """The fields of our own record.
 
     Args:
         texts: SQL for the text of each field of :data:`trickle.records.SCHEMA`.
     """
-    types = dict(LINE)
+    types = dict((*LINE, *DETAILS))
     made = {name: value for name, value in texts.items() if types.get(name) == "VARCHAR"}
     for name in [*_RANGES, "v"]:
         if name in texts:
-            made[name] = whole(engine, texts[name])
+            made[name] = whole(texts[name])
             made[f"has_{name}"] = f"{texts[name]} IS NOT NULL"
     if "eos" in texts:
         made["eos"] = f"CASE {texts['eos']} WHEN 'true' THEN true WHEN 'false' THEN false END"
@@ -143,36 +153,44 @@ def own_fields(engine: Engine, texts: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def unreadable(engine: Engine) -> str:
+def unreadable() -> str:
     """SQL for whether a JSON line is not to be parsed: no object, too long, too deep, or half of a surrogate pair."""
-    size = call(engine, "bytes", "line")
+    size = "strlen(line)"
     nested = (
         f"CASE WHEN {size} > 1000 THEN length(line) - length(translate(line, '{{[', '')) > {_MAX_NESTED} ELSE false END"
     )
-    # Half of a surrogate pair is an error to one engine, and "?" to the other. No control character is in valid JSON.
+    # Half of a surrogate pair is no text. No control character is in valid JSON.
     escapes = f"replace(replace(line, {_BACKSLASH} || {_BACKSLASH}, ''), {_BACKSLASH} || 'u', chr(1))"
-    everywhere = ", 'g'" if engine is Engine.EMBEDDED else ""
-    halves = f"regexp_replace({escapes}, chr(1) || '[dD][89abAB]..' || chr(1) || '[dD][c-fC-F]..', ''{everywhere})"
+    halves = f"regexp_replace({escapes}, chr(1) || '[dD][89abAB]..' || chr(1) || '[dD][c-fC-F]..', '', 'g')"
     suspect = f"instr(line, {_BACKSLASH} || 'u') > 0"
-    half = call(engine, "matches", halves, "chr(1) || '[dD][89a-fA-F]'")
+    half = f"regexp_matches({halves}, chr(1) || '[dD][89a-fA-F]')"
     lone = f"CASE WHEN {suspect} THEN {half} ELSE false END"
     return f"(left(ltrim(line), 1) <> '{{' OR {size} > {MAX_LINE} OR {nested} OR {lone})"
 
 
-def parsed(engine: Engine, shape: Shape, raw: str, window: tuple[int | None, int | None] = (None, None)) -> str:
+def parsed(
+    shape: Shape,
+    raw: str,
+    window: tuple[int | None, int | None] = (None, None),
+    *,
+    node: str | None = None,
+    details: bool = False,
+) -> str:
     """SELECT of the columns :data:`PARSED` of every line, the bad ones too; blank lines are left out.
 
     Args:
         shape: the format.
         raw: SELECT with ``file``, ``no``, ``line`` and what the shape's fields are made of.
         window: first moment, and the first after the last, microseconds; lines of other times are left out.
+        node: SQL for the server of a line that does not name one. details: add the columns :data:`DETAILS`.
     """
     values = f"SELECT file, no, line, {', '.join(_fields(shape))} FROM ({raw}) raw"
     # Our own log says what each path means.
-    known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(engine, values, shape.prefix)
-    checked = f"SELECT *, {call(engine, 'once', _what_is_wrong(shape))} AS bad FROM ({known}) known"
-    columns = ", ".join(_column(engine, shape, name, kind) for name, kind in LINE[:-1])
-    left = f"CASE WHEN bad IS NOT NULL THEN {call(engine, 'plain_end', f'left(line, {MAX_SAMPLE})')} END"
+    known = f"SELECT *, target AS path FROM ({values}) own" if shape.native else routed(values, shape.prefix)
+    checked = f"SELECT *, {_what_is_wrong(shape)} AS bad FROM ({known}) known"
+    wanted_columns = [*LINE, *(DETAILS if details else ())]
+    columns = ", ".join(_column(shape, name, kind, node) for name, kind in wanted_columns)
+    left = f"CASE WHEN bad IS NOT NULL THEN rtrim(left(line, {MAX_SAMPLE}), chr(13) || chr(10)) END"
     rows = f"SELECT {columns}, file, no, bad, {left} AS text FROM ({checked}) checked"
     wanted = ["(bad IS NULL OR text IS NULL OR trim(translate(text, chr(9) || chr(13), '')) <> '')"]
     start, end = window
@@ -212,7 +230,7 @@ def _moment(shape: Shape) -> str:
     """Arrival: a proxy writes down the end, and the difference to it is the whole wait of a long poll."""
     if "end_us" not in shape.fields:
         return "ts_us"
-    # Numbers that are out of range must not be reckoned with: the engines refuse an overflow.
+    # Numbers that are out of range must not be reckoned with: DuckDB refuses an overflow.
     spent = f"coalesce(CASE WHEN {_inside('dur_us')} THEN dur_us END, 0)"
     end = f"CASE WHEN end_us BETWEEN 1 AND {MAX_TS_US + MAX_DUR_US} THEN end_us END"
     # A fraction that comes from the duration alone would look like one of the clock.
@@ -243,7 +261,12 @@ def _what_is_wrong(shape: Shape) -> str:
     return "CASE " + " ".join(f"WHEN {condition} THEN '{word}'" for condition, word in causes) + " END"
 
 
-def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
+def _column(shape: Shape, name: str, kind: str, node: str | None) -> str:
+    if name == "blind":
+        told = text(",".join(shape.blind))
+        return f"coalesce(blind, {told}) AS blind" if "blind" in shape.fields else f"{told} AS blind"
+    # Rows that say what their format cannot know were written by "logs compact", which leaves nothing out.
+    leaves_out = shape.native and "blind" not in shape.fields
     if name in _RANGES:
         value = _moment(shape) if name == "ts_us" else name
         if name == "seq":
@@ -253,12 +276,17 @@ def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
         elif name == "rseq" and not shape.native:
             # With 470 the header repeats what was asked for: nothing was resolved.
             value = f"CASE WHEN status = {Status.SEQ_MISSING:d} THEN NULL ELSE rseq END"
-        elif name in _LEFT_OUT and shape.native:
+        elif name in _LEFT_OUT and leaves_out:
             value = _IF_EXCHANGE.format(f"coalesce({name}, {_LEFT_OUT[name]})")
+        elif name == "next_seq" and {"rseq", "next_seq"} <= shape.fields.keys() and not shape.native:
+            # The server does not send where the head is with an answer that is about the newest segment.
+            value = f"CASE WHEN next_seq IS NULL AND status = {Status.OK:d} THEN rseq + 1 ELSE next_seq END"
+        elif name in ("dur_us", "wait_us") and not shape.native:
+            value = f"CASE WHEN NOT ({name} >= {HELD_US} AND {_FRUITLESS}) THEN {name} END"
         low, high = _RANGES[name]
         return f"CAST(CASE WHEN {value} BETWEEN {low} AND {high} THEN {value} END AS {kind}) AS {name}"
     if name == "eos":
-        return _IF_EXCHANGE.format("coalesce(eos, false)") + " AS eos" if shape.native else "eos"
+        return _IF_EXCHANGE.format("coalesce(eos, false)") + " AS eos" if leaves_out else "eos"
     value = name
     if name == "op":
         value = f"nullif(op, '{Op.API}')" if shape.native else "coalesce(op, r_op)"
@@ -272,7 +300,9 @@ def _column(engine: Engine, shape: Shape, name: str, kind: str) -> str:
         value = "split_part(ua, ' ', 1)"
     elif name == "client" and "client_key" in shape.fields:
         value = "client_key"
-    return f"{cut(engine, value, _LENGTHS.get(name, _MAX_TEXT))} AS {name}"
+    elif name == "node" and node is not None:
+        value = f"coalesce(node, {node})"
+    return f"{cut(value, _LENGTHS.get(name, _MAX_TEXT))} AS {name}"
 
 
 def client_key(key: tuple[tuple[str, ...], ...], texts: Mapping[str, str]) -> str:
@@ -297,20 +327,6 @@ def client_key(key: tuple[tuple[str, ...], ...], texts: Mapping[str, str]) -> st
     return f"coalesce({', '.join(map(choice, key))}, CAST(NULL AS STRING))"
 
 
-def view(blind: Mapping[int, tuple[str, ...]], table: str = "parsed_line") -> str:
-    """SELECT of the columns :data:`LINE` from a table of the good and the bad lines.
-
-    Args:
-        blind: for each number of a file the columns that its format cannot know.
-    """
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, columns in blind.items():
-        groups.setdefault(columns, []).append(number)
-    whens = " ".join(
-        f"WHEN file IN ({', '.join(map(str, numbers))}) THEN {text(','.join(columns))}"
-        for columns, numbers in groups.items()
-        if columns
-    )
-    names = ", ".join(name for name, _ in LINE[:-1])
-    told = f"CASE {whens} ELSE '' END" if whens else "''"
-    return f"SELECT {names}, {told} AS blind FROM {table} WHERE bad IS NULL"
+def view(table: str = "parsed_line") -> str:
+    """SELECT of the columns :data:`LINE` of the good lines from a table of all of them."""
+    return f"SELECT {', '.join(name for name, _ in LINE)} FROM {table} WHERE bad IS NULL"

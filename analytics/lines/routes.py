@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tricklecast.analytics.lines.dialect import Engine, call, text
+from tricklecast.analytics.lines.dialect import text
 from tricklecast.trickle.records import Op
 from tricklecast.trickle.wire import CHANGEFEED, NEXT_ROUTE, SEQ_NEXT
 
@@ -26,7 +26,7 @@ _SEGMENT: Final = {"GET": Op.READ, "HEAD": Op.READ, "POST": Op.PUBLISH, "DELETE"
 _CHANNEL: Final = {"POST": Op.CREATE, "DELETE": Op.DELETE}
 
 
-def routed(engine: Engine, rows: str, prefix: str) -> str:
+def routed(rows: str, prefix: str) -> str:
     """SELECT that adds ``path``, ``r_op``, ``r_channel`` and ``r_seq`` to rows with ``method`` and ``target``.
 
     ``path`` is the target without its query. The others are null where it matches no route.
@@ -36,7 +36,7 @@ def routed(engine: Engine, rows: str, prefix: str) -> str:
     """
     bare = "split_part(target, '?', 1)"
     # http://host/path, as proxies are asked; and runs of slashes, which count as one.
-    single = call(engine, "one_slash", f"regexp_replace({bare}, '^[A-Za-z][A-Za-z0-9+.-]*://[^/]*', '')")
+    single = f"regexp_replace(regexp_replace({bare}, '^[A-Za-z][A-Za-z0-9+.-]*://[^/]*', ''), '/+', '/', 'g')"
     plain = f"CASE WHEN instr({bare}, '//') > 0 THEN {single} ELSE {bare} END"
     below = f"substr(path, {len(prefix) + 2})"
     inside = f"left(path, {len(prefix) + 1}) = {text(prefix + '/')} AND length(path) > {len(prefix) + 1}"
@@ -46,8 +46,8 @@ def routed(engine: Engine, rows: str, prefix: str) -> str:
     rest = "substr(r_below, length(r_name) + 2)"
     # A slash at the end means nothing; but "film/" has a tail, and it is empty.
     tail = f"CASE WHEN right({rest}, 1) = '/' THEN left({rest}, length({rest}) - 1) ELSE {rest} END"
-    decoded = f"CASE WHEN instr(r_name, '%') > 0 THEN {call(engine, 'decoded', 'r_name')} ELSE r_name END"
-    digits = call(engine, "matches", "r_tail", "'^-?[0-9]{1,15}$'")
+    decoded = "CASE WHEN instr(r_name, '%') > 0 THEN try(url_decode(r_name)) ELSE r_name END"
+    digits = "regexp_matches(r_tail, '^-?[0-9]{1,15}$')"
     return f"""
 SELECT *, CASE WHEN r_valid THEN {_op()} END AS r_op,
     CASE WHEN r_valid AND {_allowed()} THEN r_number END AS r_seq,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final, Literal
 
 from tricklecast.analytics.report import figures as figure
 from tricklecast.analytics.report import words
-from tricklecast.analytics.report.formats import counted, percent
+from tricklecast.analytics.report.formats import counted
 from tricklecast.analytics.report.model import (
     MAX_NAMES,
     SEVERITIES,
@@ -19,16 +19,18 @@ from tricklecast.analytics.report.model import (
     Quality,
     Rate,
     Report,
+    Summary,
 )
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.incidents import Incident
 from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.scan.reduce import WATCHED
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-MAX_BAD: Final = 0.01
-"""Share of unreadable lines from which on a report says so loudly."""
+TO_CHANNELS: Final = frozenset(WATCHED) - {"overload", "server_error", "web"}
+"""Kinds of answer that only requests to channels have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,25 @@ def ranked(incidents: Sequence[Incident]) -> list[Incident]:
     return sorted(incidents, key=lambda one: (SEVERITIES.index(one.severity), -one.n, one.since_us, one.id))
 
 
+def summary(one: Incident, *, ongoing: bool = False, most: int = MAX_NAMES) -> Summary:
+    """What is told of an incident.
+
+    Args:
+        ongoing: whether it still went on when the log ended. most: how many clients and channels are listed.
+    """
+    shared = {field.name: getattr(one, field.name) for field in fields(Summary) if hasattr(one, field.name)}
+    own = {
+        "words": words.describe(one, ongoing=ongoing),
+        "clients": one.clients[:most],
+        "n_clients": len(one.clients),
+        "channels": one.channels[:most],
+        "n_channels": len(one.channels),
+        "peak_rps": round(one.peak_rps, 6),
+        "mean_rps": round(one.mean_rps, 6),
+    }
+    return Summary(**(shared | own))
+
+
 def build(
     connection: DuckDBPyConnection,
     incidents: Sequence[Incident],
@@ -78,86 +99,56 @@ def build(
     found = figure.figures(connection)
     curves = figure.curves(connection)
     ends_us = (found.until_us or 0) - round(params.gap_s * 1e6)
-    entries = tuple(
-        _entry(number, one, curves, (lines or {}).get(one.id, ()), ongoing=one.until_us >= ends_us)
-        for number, one in enumerate(ranked(incidents), 1)
-    )
+    entries = []
+    for number, one in enumerate(ranked(incidents), 1):
+        ongoing = one.until_us >= ends_us
+        told = summary(one, ongoing=ongoing)
+        entries.append(
+            Entry(
+                **{field.name: getattr(told, field.name) for field in fields(told)},
+                number=number,
+                ongoing=ongoing,
+                curve=curves.get(one.number, Curve(one.since_us, 1_000_000, ())),
+                lines=tuple((lines or {}).get(one.id, ())),
+            )
+        )
+    quality = _quality(connection, source, params)
     return Report(
         report="tricklecast storms",
         version=VERSION,
         engine=source.engine,
         inputs=source.inputs,
-        verdict=words.verdict(entries, found),
+        verdict=words.verdict(entries, found, quality),
         tiles=figure.tiles(found),
-        incidents=entries,
+        incidents=tuple(entries),
         timeline=figure.timeline(connection),
         figures=found,
-        quality=_quality(connection, source),
+        quality=quality,
         baseline=baseline,
         params=params,
     )
 
 
-def _entry(
-    number: int, one: Incident, curves: Mapping[int, Curve], lines: Sequence[LogLine], *, ongoing: bool
-) -> Entry:
-    return Entry(
-        number=number,
-        id=one.id,
-        storm=one.storm,
-        instead=one.instead,
-        severity=one.severity,
-        confidence=one.confidence,
-        words=words.describe(one, ongoing=ongoing),
-        clients=one.clients[:MAX_NAMES],
-        n_clients=len(one.clients),
-        named=one.named,
-        release=one.release,
-        ua=one.ua,
-        channels=one.channels[:MAX_NAMES],
-        n_channels=len(one.channels),
-        seq_lo=one.seq_lo,
-        seq_hi=one.seq_hi,
-        nodes=one.nodes,
-        n=one.n,
-        peak_rps=round(one.peak_rps, 6),
-        mean_rps=round(one.mean_rps, 6),
-        since_us=one.since_us,
-        until_us=one.until_us,
-        ongoing=ongoing,
-        trigger=one.trigger,
-        trigger_us=one.trigger_us,
-        ended_us=one.ended_us,
-        phases=one.phases,
-        impact=one.impact,
-        curve=curves.get(one.number, Curve(one.since_us, 1_000_000, ())),
-        lines=tuple(lines),
-    )
-
-
-def _quality(connection: DuckDBPyConnection, source: Source) -> Quality:
+def _quality(connection: DuckDBPyConnection, source: Source, params: Params) -> Quality:
     counts = dict(connection.execute("SELECT answer, n FROM quality").fetchall())
     lines = source.lines or sum(counts.values())
-    unreadable = source.unreadable or counts.get("unparsable", 0)
     future = counts.get("future", 0)
     events = counts.get("event", 0)
     caveats = [*source.caveats, *figure.gaps(connection)]
-    if unreadable:
-        share = f"{counted(unreadable, 'line')} of {lines:,} ({percent(unreadable / lines)}) could not be read."
-        caveats.insert(0, f"Do not trust this report: {share}" if unreadable > MAX_BAD * lines else share)
     if future:
         caveats.append(f"{counted(future, 'line')} from the future: a clock is wrong. No rule looks at them.")
     if source.unrouted:
-        caveats.append(
-            f"{counted(source.unrouted, 'request')} to paths that are no channel's: judged by method, path and status."
-        )
+        # As the rules have it: beside requests to channels, what is refused elsewhere is scanners' mostly.
+        alone = params.generic or not any(counts.get(answer) for answer in TO_CHANNELS)
+        judged = "judged by method, path and status" if alone else "only 429 and 5xx count there, unless --generic"
+        caveats.append(f"{counted(source.unrouted, 'request')} to paths that are no channel's: {judged}.")
     if source.duplicates:
         caveats.append(f"{counted(source.duplicates, 'line')} of requests that other lines tell already: left out.")
     if lines and not events:
         caveats.append("This log has no lifecycle events: what set an incident off cannot be told.")
     return Quality(
         lines=lines,
-        unreadable=unreadable,
+        unreadable=source.unreadable or counts.get("unparsable", 0),
         future=future,
         unrouted=source.unrouted,
         duplicates=source.duplicates,

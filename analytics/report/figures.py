@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from tricklecast.analytics.report.formats import counted, date_and_time, percent, size, span, times
+from tricklecast.analytics.report.formats import counted, date_and_time, number, percent, size, span, times
 from tricklecast.analytics.report.model import Curve, Figures, Marker, Offender, Rate, Tile, Timeline, WorstMinute
 from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.report.words import product
@@ -136,7 +136,9 @@ def tiles(found: Figures) -> tuple[Tile, ...]:
         Tile(
             "Wasted",
             counted(found.wasted_requests, "request"),
-            f"{size(found.wasted_bytes)}, {span(found.wasted_handler_s)} of handling",
+            # Without any time the log does not say how long requests took, or nothing was wasted.
+            size(found.wasted_bytes)
+            + (f", {span(found.wasted_handler_s)} of handling" if found.wasted_handler_s else ""),
         ),
         Tile(
             "Worst minute",
@@ -152,27 +154,28 @@ def compare(here: Figures, incidents: int, before: Figures, incidents_before: in
     def hours(one: Figures) -> float:
         return max(1.0, ((one.until_us or 0) - (one.since_us or 0)) / 3.6e9)
 
+    def thousands(one: Figures) -> float:
+        return max(1, one.requests) / 1000
+
+    requests, per = (thousands(before), thousands(here)), "1,000 requests"
     return (
-        _rate(
-            "requests in incidents per 1,000 requests",
-            1000 * here.in_incidents / max(1, here.requests),
-            1000 * before.in_incidents / max(1, before.requests),
-        ),
-        _rate(
-            "failures per 1,000 requests",
-            1000 * here.failures / max(1, here.requests),
-            1000 * before.failures / max(1, before.requests),
-        ),
-        _rate("incidents per hour", incidents / hours(here), incidents_before / hours(before)),
+        _rate("Requests in incidents", per, (before.in_incidents, here.in_incidents), requests),
+        _rate("Failures", per, (before.failures, here.failures), requests),
+        _rate("Incidents", "hour", (incidents_before, incidents), (hours(before), hours(here))),
     )
 
 
-def _rate(name: str, here: float, before: float) -> Rate:
+def _rate(name: str, per: str, counts: tuple[int, int], by: tuple[float, float]) -> Rate:
+    """A rate before and here, and one sentence on both."""
+    before, here = (round(count / amount, 6) for count, amount in zip(counts, by, strict=True))
     ratio = round(here / before, 6) if before else None
-    told = f"ratio {times(ratio)}" if ratio is not None else "no ratio: there were none before"
-    return Rate(
-        name, round(here, 6), round(before, 6), ratio, f"{name}: {before:,.2f} before, {here:,.2f} here; {told}"
+    told = " and ".join(
+        f"{count:,} {when} ({number(rate)} per {per})" if count else f"none {when}"
+        for count, rate, when in zip(counts, (before, here), ("before", "here"), strict=True)
     )
+    if any(counts):
+        told += ": new" if ratio is None else f": {times(ratio)} as many" if here else ": gone"
+    return Rate(name, per, here, before, ratio, f"{name}: {told}")
 
 
 def _events(connection: DuckDBPyConnection) -> tuple[Marker, ...]:

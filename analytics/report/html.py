@@ -30,6 +30,9 @@ MAX_POINTS: Final = 240
 MAX_BARS: Final = 60
 MAX_LANES: Final = 8
 MAX_FLAGS: Final = 24
+MAX_OPEN: Final = 5
+"""Incidents that are unfolded from the beginning."""
+
 MAX_CHARTS: Final = 200
 """Incidents with a curve of their own; a page with thousands would be slow to open."""
 
@@ -50,20 +53,13 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """Events that stand at one place of the timeline."""
-
-    x: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
     """A drawing of requests over time; positions are percent of its width, and a curve has its own units.
 
     Attributes:
         label: what it shows, for those who cannot see it. top: the rate at its upper edge, as text.
         steps: units of a curve's width. curves: class and path of each. ticks: place and text of each time.
+        bars: incidents below it, in so many lanes. flags: place and text of events.
     """
 
     label: str
@@ -73,7 +69,7 @@ class Chart:
     ticks: tuple[tuple[float, str], ...]
     bars: tuple[Bar, ...] = ()
     lanes: int = 0
-    flags: tuple[Flag, ...] = ()
+    flags: tuple[tuple[float, str], ...] = ()
 
 
 def as_html(report: Report) -> str:
@@ -83,6 +79,7 @@ def as_html(report: Report) -> str:
     page = _environment().get_template("report.html.j2")
     return page.render(
         report=report,
+        max_open=MAX_OPEN,
         style=Markup(style),  # our own file
         policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
         timeline=_timeline(report.timeline, report.incidents) if report.timeline else None,
@@ -142,7 +139,7 @@ def _curve(entry: Entry) -> Chart:
         label=f"Requests per second of incident {entry.number}, in steps of {span(per_second)}",
         top=rate(top),
         steps=len(data.counts),
-        curves=(("storm", _path(data.counts, top * per_second)),),
+        curves=((entry.severity, _path(data.counts, top * per_second)),),
         ticks=tuple(axis.ticks()),
     )
 
@@ -177,7 +174,7 @@ def _bars(entries: Sequence[Entry], axis: TimeAxis) -> tuple[tuple[Bar, ...], in
     return tuple(bars), len(ends)
 
 
-def _flags(events: Sequence[Marker], axis: TimeAxis) -> tuple[Flag, ...]:
+def _flags(events: Sequence[Marker], axis: TimeAxis) -> tuple[tuple[float, str], ...]:
     """Events as flags, those near each other as one."""
     found: list[tuple[float, list[str]]] = []
     for one in events:
@@ -189,6 +186,6 @@ def _flags(events: Sequence[Marker], axis: TimeAxis) -> tuple[Flag, ...]:
         else:
             found.append((at, [text]))
     return tuple(
-        Flag(at, "; ".join([*texts[:8], *([f"and {len(texts) - 8:,} more"] if len(texts) > 8 else [])]))
+        (at, "; ".join([*texts[:8], *([f"and {len(texts) - 8:,} more"] if len(texts) > 8 else [])]))
         for at, texts in found
     )

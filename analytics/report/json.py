@@ -1,4 +1,4 @@
-"""The report for programs: the values of :mod:`analytics.report.model` as JSON."""
+"""The report and alerts for programs: the values of :mod:`analytics.report.model` as JSON."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.report.model import Report
+    from tricklecast.analytics.report.model import Alert, Report, Summary
 
 
-def as_dict(report: Report) -> dict[str, Any]:
-    """The report as JSON's own types: every field always; what is not known is ``null``."""
-    made: dict[str, Any] = msgspec.to_builtins(report)
+def as_dict(value: Report | Summary | Alert) -> dict[str, Any]:
+    """The value as JSON's own types: every field always; what is not known is ``null``."""
+    made: dict[str, Any] = msgspec.to_builtins(value)
     return made
 
 

@@ -1,4 +1,4 @@
-"""The report as values: frozen, plain, the same for every form. The JSON Schema is generated from these classes.
+"""The report and the alerts of the watch as values. JSON is written, and its schema generated, from these classes.
 
 Numbers are for programs, and texts for people: a text has been made of the numbers beside it once, in
 :mod:`analytics.report.words`, so that terminal, page and JSON say the same. Names in texts are safe to show; names in
@@ -10,15 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tricklecast.analytics.rules.classes import StormClass
-from tricklecast.analytics.rules.incidents import Confidence, Impact, Phase, Severity
+import msgspec
+
+from tricklecast.analytics.rules.classes import Side, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Impact, Pace, Phase, Severity
 from tricklecast.analytics.rules.params import Params
 
 VERSION: Final = 3
-"""Of the document: raised when a field changes its meaning or goes away; new fields do not raise it."""
+"""Of both documents: raised when a field changes its meaning or goes away; new fields do not raise it."""
 
 MAX_NAMES: Final = 100
-"""Clients and channels that are listed of one incident."""
+"""Clients and channels that are listed of one incident of a report."""
+
+MAX_BAD: Final = 0.01
+"""With a larger share of unreadable lines, a report says that it is not to be trusted."""
 
 SEVERITIES: Final = (Severity.CRITICAL, Severity.WARN, Severity.MINOR)
 """The worst first."""
@@ -47,6 +52,18 @@ class Words:
     cause: str
     fix: str
 
+    def details(self) -> tuple[tuple[str, str], ...]:
+        """What is told below the sentence on what happened, with its titles."""
+        return (
+            ("When", self.when),
+            ("Phases", self.phases),
+            ("Root", self.root),
+            ("Impact", self.impact),
+            ("Confidence", self.confidence),
+            ("Cause", self.cause),
+            ("Fix", self.fix),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
@@ -68,6 +85,7 @@ class Curve:
 
     Attributes:
         start_us: of the first step; microseconds since the epoch. step_us: a step's length.
+        counts: requests in each step.
     """
 
     start_us: int
@@ -76,24 +94,31 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One incident.
+class Summary:
+    """One incident; the same object in a report and in an alert of the watch.
 
     Attributes:
-        number: its place in this report. id: the same for the same lines in every report and in the live watch.
-        storm: the class of its root. instead: another class that it may be, where the log's format cannot tell.
-        clients, channels: the busiest first, at most 100; n_clients, n_channels: how many there are.
+        id: the same for the same lines in every report and in the live watch.
+        storm: the class of its root. side: which side should change.
+        instead: another class that it may be, where the log's format cannot tell.
+        severity: what it costs. confidence: how sure the class is. words: all of it in sentences.
+        clients, channels: the busiest first, at most 100 in a report and 20 in an alert.
+        n_clients, n_channels: how many there are.
         named: whether the clients are keys of clients, not networks.
+        release, ua: product and version if all clients have the same; a user agent.
         seq_lo, seq_hi: range of the segments that were asked for.
+        nodes: servers; none where the log does not say.
         n: requests. peak_rps, mean_rps: requests per second of all clients together.
-        since_us, until_us: first and last arrival, microseconds since the epoch. ongoing: whether the log ends with it.
-        trigger, trigger_us: the event that set it off. ended_us: when the channel ended in its course.
-        curve: its requests over time. lines: some of them, as they stand in the log.
+        pace, pause_ms: how its busiest client paces itself, and the median of its pauses, milliseconds; none for a
+            crowd, for fewer than six requests, and where the log has times in whole seconds.
+        since_us, until_us: first and last arrival, microseconds since the epoch.
+        trigger, trigger_us: the event that set it off, and when. ended_us: when the channel ended in its course.
+        phases: what it consists of, in the order of time. impact: what it cost, and whom it harmed.
     """
 
-    number: int
     id: str
     storm: StormClass
+    side: Side
     instead: StormClass | None
     severity: Severity
     confidence: Confidence
@@ -111,16 +136,51 @@ class Entry:
     n: int
     peak_rps: float
     mean_rps: float
+    pace: Pace | None
+    pause_ms: float | None
     since_us: int
     until_us: int
-    ongoing: bool
     trigger: str | None
     trigger_us: int | None
     ended_us: int | None
     phases: tuple[Phase, ...]
     impact: Impact
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Summary):
+    """One incident of a report.
+
+    Attributes:
+        number: its place in this report. ongoing: whether the log ends with it.
+        curve: its requests over time. lines: some of them, as they stand in the log.
+    """
+
+    number: int
+    ongoing: bool
     curve: Curve
     lines: tuple[LogLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """What the watch tells of one incident.
+
+    Attributes:
+        alert: what kind of document this is. version: of its form.
+        key: the same when the alert is sent again. told_us: when it was made, microseconds since the epoch.
+        status: `firing` when the incident begins, `worse` when its severity rises, `resolved` when it is over.
+        into: the id of the incident that this one turned out to be a part of; then it is `resolved`.
+        incident: what is known of it by now.
+    """
+
+    alert: Literal["tricklecast storms watch"]
+    version: int
+    key: str
+    status: Literal["firing", "worse", "resolved"]
+    told_us: int
+    into: str | None
+    incident: Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +189,23 @@ class Verdict:
 
     Attributes:
         severity: of the worst incident; ``None`` without one.
-        headline: how many incidents there are. sentence: the worst one; without any, what was examined.
-        do_first: what helps against the worst one; ``None`` without one.
+        headline: how many incidents there are. examined: which requests were looked at.
+        warning: why not to trust the report; ``None`` where nothing speaks against that.
     """
 
     severity: Severity | None
     headline: str
-    sentence: str
-    do_first: str | None
+    examined: str
+    warning: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A figure as people read it: its name, its value, and what it is made of."""
+    """A figure as people read it.
+
+    Attributes:
+        name: what it is. value: with its unit. note: what it is made of.
+    """
 
     name: str
     value: str
@@ -150,7 +214,11 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A lifecycle event of a server or a channel."""
+    """A lifecycle event of a server or a channel.
+
+    Attributes:
+        ts_us: when, microseconds since the epoch. event: its name in the access log. node, channel: of which.
+    """
 
     ts_us: int
     event: str
@@ -177,7 +245,12 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class WorstMinute:
-    """The minute of a server, with 1,000 requests or more, in which the most requests were sent per wanted one."""
+    """The minute of a server, with 1,000 requests or more, in which the most requests were sent per wanted one.
+
+    Attributes:
+        node: the server. minute_us: its beginning, microseconds since the epoch. requests: in it.
+        amplification: requests per wanted request.
+    """
 
     node: str
     minute_us: int
@@ -190,7 +263,7 @@ class Offender:
     """Who sent the requests of the incidents.
 
     Attributes:
-        kind: what the name names. about: for a client its product and version.
+        kind: what the name names. name: as the log has it. about: for a client its product and version.
         requests: in incidents; those of a crowd are divided evenly among its clients. share: of all of these, 0 to 1.
     """
 
@@ -206,10 +279,12 @@ class Figures:
     """What it cost.
 
     Attributes:
-        requests: all. failures: those that were answered with a no. in_incidents: those that belong to an incident.
+        requests: all. failures: those that were answered with 4xx or 5xx. in_incidents: those of incidents.
         wasted_requests: of these, all that a client sent after the first one for the same thing; wasted_bytes: their
             bodies; wasted_handler_s: seconds of handling them.
         amplification: requests per wanted (not wasted) request. retry_ratio: wasted requests per request, 0 to 1.
+        worst_minute: where it was highest; ``None`` if no server was busy. offenders: who sent most of it.
+        nodes: the servers.
         since_us, until_us: first and last arrival in the log, microseconds since the epoch.
     """
 
@@ -255,11 +330,13 @@ class Rate:
     """One rate, here and in the baseline.
 
     Attributes:
-        name: what per what. here, before: its values. ratio: the first by the second; ``None`` if that is 0.
+        name: what is counted. per: by what it is divided. here, before: the rates. ratio: the first by the second;
+            ``None`` if that is 0.
         words: all of it as a sentence.
     """
 
     name: str
+    per: str
     here: float
     before: float
     ratio: float | None
@@ -268,7 +345,14 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it. ``report`` and ``version`` say what kind of document it is."""
+    """The document.
+
+    Attributes:
+        report: what kind of document this is. version: of its form. engine: which one read the logs. inputs: the logs.
+        verdict: what it comes to. tiles: the main figures as people read them. incidents: the worst first.
+        timeline: all traffic over time; ``None`` without any. figures: what the incidents cost.
+        quality: how far the log can be trusted. baseline: rates here and in other logs. params: the thresholds.
+    """
 
     report: Literal["tricklecast storms"]
     version: int
@@ -283,13 +367,16 @@ class Report:
     baseline: tuple[Rate, ...]
     params: Params
 
+    @property
+    def trusted(self) -> bool:
+        """Whether so few lines were unreadable that the report says something."""
+        return self.quality.unreadable <= MAX_BAD * self.quality.lines
+
     def fails(self, severity: Severity) -> bool:
         """Whether there is an incident of this severity or a worse one."""
         return any(SEVERITIES.index(one.severity) <= SEVERITIES.index(severity) for one in self.incidents)
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a report."""
-    import msgspec
-
-    return msgspec.json.schema(Report)
+def schema(kind: type[Report] | type[Alert] = Report) -> dict[str, Any]:
+    """The JSON Schema of a report, or of an alert."""
+    return msgspec.json.schema(kind)

@@ -7,8 +7,7 @@ direction of writing, invisible ones, letters under towers of accents. All of th
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 MAX_NAME: Final = 40
 """Characters of a name that are shown in a row; of longer ones the beginning."""
@@ -18,17 +17,6 @@ MAX_MARKS: Final = 3
 
 _BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 """Characters that Unicode counts as letters or symbols and that nobody can see."""
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A text of unknown origin inside a phrase; ``None`` if the log does not say."""
-
-    text: str | None
-
-
-Phrase: TypeAlias = tuple[str | Name, ...]
-"""Words of ours, and names that each form of the report shows in its own safe way."""
 
 
 def plain(value: str | None, limit: int = MAX_NAME) -> str:
@@ -55,11 +43,6 @@ def spelled(value: str) -> str:
         hidden = category in "CZ" or marks > MAX_MARKS or char in _BLANK
         parts.append(_escape(char) if hidden and char != " " else char)
     return "".join(parts)
-
-
-def as_text(phrase: Phrase, limit: int = MAX_NAME) -> str:
-    """A phrase as one line of plain text, its names cut at ``limit`` characters."""
-    return "".join(plain(part.text, limit) if isinstance(part, Name) else part for part in phrase)
 
 
 def _escape(char: str) -> str:

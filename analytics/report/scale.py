@@ -34,10 +34,6 @@ class TimeAxis:
         share = (us - self.start_us) / (self.end_us - self.start_us)
         return round(100 * min(1.0, max(0.0, share)), 3)
 
-    def holds(self, us: int) -> bool:
-        """Whether a moment is on the axis."""
-        return self.start_us <= us <= self.end_us
-
     def ticks(self) -> list[tuple[float, str]]:
         """Round times on it, as their places and what to write there; at most :data:`MAX_TICKS` and one."""
         length_s = (self.end_us - self.start_us) / 1e6

@@ -9,15 +9,16 @@ from typing import IO, TYPE_CHECKING, Final
 from rich.console import Console
 from rich.text import Text
 
-from tricklecast.analytics.report.formats import percent
+from tricklecast.analytics.report.formats import clock, date_and_time, percent, rate, span
 from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.report.scale import thinned
 from tricklecast.analytics.report.words import client_name
 from tricklecast.analytics.rules.incidents import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tricklecast.analytics.report.model import Entry, LogLine, Offender, Report
+    from tricklecast.analytics.report.model import Entry, LogLine, Offender, Report, Timeline
 
 WIDTH: Final = 80
 """Columns where there is no terminal to ask: a pipe, a CI log."""
@@ -25,14 +26,23 @@ WIDTH: Final = 80
 MAX_WIDTH: Final = 120
 """Longer lines are hard to read."""
 
-MAX_INCIDENTS: Final = 25
+MAX_INCIDENTS: Final = 10
+"""Incidents that are told in full."""
+
+MAX_SHORT: Final = 40
+"""Incidents that are told in one sentence."""
+
 MAX_LINE: Final = 240
 """Characters of a line of the log that are shown; page and JSON have more of it."""
 
 MAX_OFFENDERS: Final = 5
+MAX_EVENTS: Final = 8
 
 _STYLES: Final = {Severity.CRITICAL: "bold red", Severity.WARN: "bold yellow", Severity.MINOR: "bold"}
 _DOT: Final = " \N{MIDDLE DOT} "
+_BARS: Final = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_LABEL: Final = 14
+"""Columns of the names before the bars."""
 
 
 def console(file: IO[str]) -> Console:
@@ -47,37 +57,50 @@ def console(file: IO[str]) -> Console:
 
 
 def print_report(report: Report, to: Console | None = None) -> None:
-    """Prints verdict, figures, incidents, offenders, and how far to trust the log.
+    """Prints verdict, incidents, timeline, figures, offenders, and how far to trust the log.
 
     Args:
         to: standard output if not given.
     """
     to = to or console(sys.stdout)
-    for text, indent in _report(report):
+    for text, indent in _report(report, to.width):
         for line in text.wrap(to, to.width - indent, overflow="fold"):
             line.rstrip()
             to.print(Text(" " * indent).append_text(line), no_wrap=True, crop=False)
 
 
-def _report(report: Report) -> Iterator[tuple[Text, int]]:
+def _report(report: Report, width: int) -> Iterator[tuple[Text, int]]:
     told = report.verdict
     yield Text(told.headline, style=_STYLES[told.severity] if told.severity else "bold green"), 0
-    yield Text(told.sentence), 0
-    if told.do_first:
-        yield _titled("Do first", told.do_first), 0
-    yield Text(), 0
-    for tile in report.tiles:
-        yield _titled(tile.name, f"{tile.value} ({tile.note})"), 0
-    for rate in report.baseline:
-        yield _titled("Baseline", rate.words), 0
+    if told.warning:
+        yield Text(told.warning, style="bold red"), 0
+    yield Text(told.examined), 0
+    if report.baseline:
+        yield from _section("Compared with the baseline")
+        for rate in report.baseline:
+            yield Text(f"{rate.words}."), 2
     for entry in report.incidents[:MAX_INCIDENTS]:
         yield Text(), 0
         yield from _incident(entry)
-    if (rest := len(report.incidents) - MAX_INCIDENTS) > 0:
-        yield Text(), 0
-        yield Text(f"… and {rest:,} more incidents: --html and --json list all."), 0
+    if rest := report.incidents[MAX_INCIDENTS:]:
+        yield from _section(f"{len(rest):,} more, in short (--explain ID shows one; --html and --json have all)")
+        for entry in rest[:MAX_SHORT]:
+            head = Text(f"{entry.number} {entry.severity}", style=_STYLES[entry.severity])
+            yield head.append(f" {entry.words.happened} [{entry.id}]", style="not bold"), 2
+        if len(rest) > MAX_SHORT:
+            yield Text(f"… {len(rest) - MAX_SHORT:,} more"), 2
+    if report.timeline is not None:
+        yield from _timeline(report.timeline, width)
+    yield from _section("Figures")
+    for tile in report.tiles:
+        yield _titled(tile.name, f"{tile.value} ({tile.note})"), 2
     yield from _offenders(report)
     yield from _quality(report)
+
+
+def _section(title: str) -> Iterator[tuple[Text, int]]:
+    yield Text(), 0
+    yield Text(title, style="bold"), 0
 
 
 def _titled(title: str, words: str) -> Text:
@@ -85,24 +108,38 @@ def _titled(title: str, words: str) -> Text:
 
 
 def _incident(entry: Entry) -> Iterator[tuple[Text, int]]:
-    words = entry.words
     head = Text(f"INCIDENT {entry.number}", style=_STYLES[entry.severity])
-    head.append(f"{_DOT}{entry.severity}{_DOT}{words.fault}{_DOT}{entry.id}", style="not bold")
+    head.append(f"{_DOT}{entry.severity}{_DOT}{entry.words.fault}{_DOT}{entry.id}", style="not bold")
     yield head, 0
-    yield Text(f"{words.happened}."), 2
-    for title, text in (
-        ("When", words.when),
-        ("Phases", words.phases),
-        ("Root", words.root),
-        ("Impact", words.impact),
-        ("Confidence", words.confidence),
-        ("Cause", words.cause),
-        ("Fix", words.fix),
-    ):
+    yield Text(f"{entry.words.happened}."), 2
+    for title, text in entry.words.details():
         yield _titled(title, f"{text}."), 2
     # The first and the last; page and JSON have those between.
     for line in dict.fromkeys((*entry.lines[:1], *entry.lines[-1:])):
         yield Text(shown(line), style="dim"), 4
+
+
+def _timeline(data: Timeline, width: int) -> Iterator[tuple[Text, int]]:
+    """A row of bars for all requests, one for those that failed, and one for those of incidents."""
+    rows = (("requests", data.requests), ("failed", data.failures), ("in incidents", data.in_incidents))
+    steps, requests = thinned(data.requests, width - _LABEL - 2)
+    step_s, top = data.step_us / 1e6, max(requests)
+    last = data.start_us + len(data.requests) * data.step_us
+    yield from _section("Timeline")
+    words = f"{date_and_time(data.start_us)} to {date_and_time(last)} UTC, {span(step_s * steps)} per column"
+    yield Text(f"{words}, at most {rate(top / step_s)}"), 2
+    for name, counts in rows:
+        bars = "".join(_bar(count, top) for count in thinned(counts, width - _LABEL - 2)[1])
+        yield Text(f"{name:{_LABEL}}{bars}"), 2
+    if data.events:
+        events = [f"{clock(one.ts_us)} {plain(one.event)} {plain(one.channel or one.node)}" for one in data.events]
+        more = f", {len(events) - MAX_EVENTS:,} more" if len(events) > MAX_EVENTS else ""
+        yield Text(f"{'events':{_LABEL}}{', '.join(events[:MAX_EVENTS])}{more}"), 2
+
+
+def _bar(count: int, top: int) -> str:
+    """A bar of an eighth to the whole height of a line; nothing for nothing."""
+    return _BARS[max(1, round(count / top * (len(_BARS) - 1)))] if count else " "
 
 
 def shown(line: LogLine, limit: int = MAX_LINE) -> str:
@@ -116,8 +153,7 @@ def _offenders(report: Report) -> Iterator[tuple[Text, int]]:
         found = [one for one in report.figures.offenders if one.kind == kind]
         if found:
             if kind == "client":
-                yield Text(), 0
-                yield Text("Who sent the requests of the incidents", style="bold"), 0
+                yield from _section("Who sent the requests of the incidents")
             names = ", ".join(f"{offender_name(one)} {percent(one.share)}" for one in found[:MAX_OFFENDERS])
             yield _titled(title, names), 2
 
@@ -132,11 +168,12 @@ def offender_name(one: Offender) -> str:
 def _quality(report: Report) -> Iterator[tuple[Text, int]]:
     quality = report.quality
     formats = f" of {', '.join(quality.formats)}" if quality.formats else ""
-    yield Text(), 0
-    yield _titled("Log", f"{quality.lines:,} lines{formats}, {quality.unreadable:,} unreadable."), 0
+    yield from _section("The log")
+    yield Text(f"{quality.lines:,} lines{formats}, {quality.unreadable:,} unreadable."), 2
     for caveat in quality.caveats:
         yield Text(caveat, style="yellow"), 2
     for sample in quality.samples:
         yield Text(shown(sample, 120), style="dim"), 4
     if report.incidents:
-        yield Text(f"More: --explain {report.incidents[0].id}, --html FILE, --json FILE.", style="dim"), 0
+        yield Text(), 0
+        yield Text(f"Why is this an incident? --explain {report.incidents[0].id}. A page: --html FILE."), 0

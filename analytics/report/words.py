@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.analytics.report.formats import clock, counted, date_and_time, percent, rate, size, span
-from tricklecast.analytics.report.model import SEVERITIES, Verdict, Words
+from tricklecast.analytics.report.model import MAX_BAD, SEVERITIES, Verdict, Words
 from tricklecast.analytics.report.plain import plain
-from tricklecast.analytics.rules.classes import WORDS, StormClass
-from tricklecast.analytics.rules.incidents import Confidence, Impact, Incident
+from tricklecast.analytics.rules.classes import Side, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace
 from tricklecast.analytics.rules.params import Params
 
 if TYPE_CHECKING:
-    from tricklecast.analytics.report.model import Entry, Figures
+    from tricklecast.analytics.report.model import Entry, Figures, Quality
 
 _S = StormClass
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
@@ -58,16 +58,18 @@ HAPPENED: Final[dict[StormClass, str]] = {
     _S.SERVER_ERROR_LOOP: "{who} asked for {what} {times} and got a server error each time",
     _S.REJECTED_LOOP: "{who} asked for {what} {times} and was rejected each time",
     _S.ABANDONED_LOOP: "{who} asked for {what} {times} and gave up before each answer",
-    _S.WEB_LOOP: "{who} sent {what} {times} and failed each time",
+    _S.WEB_LOOP: "{who} sent {what} {times} and got {status} each time",
 }
 """The sentence of an incident with one phase."""
+
+ENDED: Final = "the channel had ended"
 
 ROOTS: Final[dict[StormClass, str]] = {
     _S.ZERO_BYTE_LOOP: "an empty segment was served again and again",
     _S.SAME_SEGMENT_LOOP: "the same segment was served again and again",
-    _S.ENDED_LOOP: "the channel had ended",
+    _S.ENDED_LOOP: ENDED,
     _S.NOT_FOUND_LOOP: "there is no such channel",
-    _S.NOT_FOUND_DRIP: "the channel had ended",
+    _S.NOT_FOUND_DRIP: ENDED,
     _S.SEQ_BEHIND_LOOP: "the segment had left the window",
     _S.SEQ_AHEAD_SWEEP: "the publisher had not begun the segment",
     _S.REPOST_LOOP: "the publisher repeated a segment that the server had",
@@ -81,6 +83,14 @@ ROOTS: Final[dict[StormClass, str]] = {
 }
 """What it began with."""
 
+PACES: Final = {
+    Pace.HOT_LOOP: "hot loop, a pause of {}",
+    Pace.FIXED: "a fixed pause of {}",
+    Pace.BACKING_OFF: "backing off, a pause of {} in the middle",
+    Pace.IRREGULAR: "irregular pauses, {} in the middle",
+}
+"""How the client paces itself, with the median of its pauses."""
+
 TRIGGERS: Final[dict[str, str]] = {
     "channel_end": "the channel's end",
     "channel_create": "the channel's creation",
@@ -91,16 +101,13 @@ TRIGGERS: Final[dict[str, str]] = {
     "config": "a change of configuration",
 }
 
-_PUBLISHERS: Final = (_S.REPOST_LOOP,)
-_SERVERS: Final = (_S.ZERO_BYTE_LOOP, _S.SAME_SEGMENT_LOOP, _S.SERVER_ERROR_LOOP)
-
 _HASH: Final = re.compile(r"[0-9a-f]{16}")
 _ADDRESS: Final = re.compile(r"[0-9a-fA-F]*[.:][0-9a-fA-F.:]*(?=$|[#+])")
 _BROWSER: Final = re.compile(r"(Edg|OPR|Firefox|Chrome|Version)/([\d]+)")
 _BROWSERS: Final = {"Edg": "Edge", "OPR": "Opera", "Version": "Safari"}
 _ROUTE: Final = re.compile(r"(\S+ /.*) (\d{3})", re.DOTALL)
 _SHORT: Final = 8
-_HARM: Final = Params().harm_n
+_PARAMS: Final = Params()
 
 
 def describe(incident: Incident, *, ongoing: bool = False) -> Words:
@@ -116,7 +123,7 @@ def describe(incident: Incident, *, ongoing: bool = False) -> Words:
         when=_when(incident, ongoing=ongoing),
         phases=f" {_ARROW} ".join(f"{PHASES[one.storm]} {_TIMES} {one.n:,}" for one in incident.phases),
         root=_root(incident),
-        impact=impact(incident.impact, incident.nodes),
+        impact=impact(incident),
         confidence=_confidence(incident),
         cause=plain(incident.cause, 1000),
         fix=plain(incident.fix, 1000),
@@ -140,6 +147,8 @@ def client_name(key: str, about: str | None, *, named: bool = True) -> str:
     """
     if not named:
         return f"the network {plain(key)}"
+    if about == plain(key):
+        about = None
     if _HASH.fullmatch(key):
         short = key[:_SHORT]
         return f"a client of {about} ({short})" if about else f"client {short}"
@@ -160,15 +169,7 @@ def who(clients: Sequence[str], release: str | None, ua: str | None, *, named: b
 
 def fault(incident: Incident) -> str:
     """The side that should change."""
-    storm = incident.storm
-    if incident.instead is not None:
-        return "either side's fault"
-    if storm in _PUBLISHERS:
-        return "publisher fault"
-    # The same class is the client's fault where the server had moved on: its cause is another one then.
-    if storm in _SERVERS and incident.cause.startswith(WORDS[storm].cause):
-        return "server fault"
-    return "client fault"
+    return "either side's fault" if incident.side is Side.EITHER else f"{incident.side} fault"
 
 
 def target(incident: Incident) -> str:
@@ -197,7 +198,14 @@ def _happened(incident: Incident) -> str:
     if not alone:
         form = form.replace("was rejected", "were rejected")
     name = who(incident.clients, incident.release, incident.ua, named=incident.named)
-    return form.format(who=name, what=target(incident), times=times, where=_nodes(incident.nodes))
+    route = _ROUTE.fullmatch(incident.channels[0]) if incident.channels else None
+    return form.format(
+        who=name,
+        what=target(incident),
+        times=times,
+        where=_nodes(incident.nodes),
+        status=route[2] if route else "an error",
+    )
 
 
 def _nodes(nodes: Sequence[str]) -> str:
@@ -209,7 +217,11 @@ def _when(incident: Incident, *, ongoing: bool) -> str:
     seconds = (incident.until_us - incident.since_us) / 1e6
     where = f" on {_nodes(incident.nodes)}" if any(incident.nodes) else ""
     end = ", still going on when the log ends" if ongoing else ""
-    return f"{date_and_time(incident.since_us)} UTC, for {span(seconds)}{where}{end}"
+    pause = span((incident.pause_ms or 0) / 1000)
+    # A rate that is no storm's may be one: it is judged by the client's own time.
+    held = f"; the storm guard held its requests for {span(incident.held_s)} in all" if incident.held_s >= 1 else ""
+    pace = f"; {PACES[incident.pace]}" if incident.pace and len(incident.clients) == 1 else ""
+    return f"{date_and_time(incident.since_us)} UTC, for {span(seconds)}{where}{end}{pace.format(pause)}{held}"
 
 
 def _root(incident: Incident) -> str:
@@ -218,31 +230,44 @@ def _root(incident: Incident) -> str:
     if storm is _S.ZERO_BYTE_LOOP and incident.ended_us is not None:
         began = "channel closed before its DELETE"
     elif storm in (_S.NOT_FOUND_LOOP, _S.NOT_FOUND_DRIP) and incident.trigger == "channel_end":
-        began = "the channel had ended"
+        began = ENDED
     if incident.trigger is None or incident.trigger_us is None:
         return began
-    event = TRIGGERS.get(incident.trigger, plain(incident.trigger))
     lead = (incident.since_us - incident.trigger_us) / 1e6
+    at = f"({clock(incident.trigger_us)})"
+    if began == ENDED and incident.trigger == "channel_end":
+        return f"{began} {span(lead)} before {at}" if lead >= 0.001 else f"{began} {at}"
+    event = TRIGGERS.get(incident.trigger, plain(incident.trigger))
     # Events and requests of one moment may be logged in either order.
     after = f"{span(lead)} after" if lead >= 0.001 else "at the moment of"
-    return f"{began}, {after} {event} ({clock(incident.trigger_us)})"
+    return f"{began}, {after} {event} {at}"
 
 
-def impact(cost: Impact, nodes: Sequence[str]) -> str:
+def impact(incident: Incident) -> str:
     """What an incident cost, and whom it harmed; "none measurable" is an answer."""
-    parts = []
-    if cost.others_refused >= _HARM and cost.measurable:
-        parts.append(f"{counted(cost.others_refused, 'request')} of others refused")
-    if cost.others_slowed >= _HARM and cost.measurable:
-        parts.append(f"{counted(cost.others_slowed, 'answer')} to others slow")
+    cost = incident.impact
     if not cost.measurable:
         return "none measurable"
-    shares = [(cost.request_share, "requests"), (cost.handler_share, "handler time"), (cost.byte_share, "bytes")]
-    told = [f"{percent(share)} of the {name}" for share, name in shares if share >= 0.01]
+    parts = []
+    if cost.others_refused >= _PARAMS.harm_n:
+        parts.append(f"{counted(cost.others_refused, 'request')} of others refused")
+    if cost.others_slowed >= _PARAMS.harm_n:
+        parts.append(f"{counted(cost.others_slowed, 'answer')} to others slow")
+    shares = [
+        (cost.request_share, "requests", ""),
+        (cost.handler_share, "handler time", span(cost.handler_us / 1e6) if cost.handler_us >= 1000 else None),
+        (cost.byte_share, "bytes", size(cost.bytes) if cost.bytes else None),
+    ]
+    told = [
+        f"{percent(share)} of the {name}{f' ({amount})' if amount else ''}"
+        for share, name, amount in shares
+        if share >= 0.01 and amount is not None
+    ]
     if told:
-        where = "its server" if len(nodes) == 1 else "its servers"
+        where = "its servers" if len(incident.nodes) > 1 else "its server"
         parts.append(f"{', '.join(told)} of {where} in these minutes")
-    parts.append(f"{span(cost.handler_us / 1e6)} of handling, {size(cost.bytes)}")
+    if incident.peak_rps >= _PARAMS.peak_rps:
+        parts.append(f"a peak of {rate(incident.peak_rps)}")
     return "; ".join(parts)
 
 
@@ -250,8 +275,8 @@ def _confidence(incident: Incident) -> str:
     if incident.confidence is Confidence.LOW:
         return "low: this log's format lacks a field that would decide"
     if incident.confidence is Confidence.MEDIUM:
-        why = "few requests" if incident.named else "the log does not tell clients apart"
-        return f"medium: {why}"
+        few = "few requests of each client" if len(incident.clients) > 1 else "few requests"
+        return f"medium: {few if incident.named else 'the log does not tell clients apart'}"
     return "high"
 
 
@@ -265,22 +290,29 @@ def line_of(entry: Entry) -> str:
     )
 
 
-def verdict(entries: Sequence[Entry], figures: Figures) -> Verdict:
+def verdict(entries: Sequence[Entry], figures: Figures, quality: Quality) -> Verdict:
     """The verdict on incidents in order, the worst first."""
+    warning = None
+    if quality.unreadable > MAX_BAD * quality.lines:
+        share = percent(quality.unreadable / quality.lines)
+        warning = (
+            f"Do not trust this report: {quality.unreadable:,} of {quality.lines:,} lines ({share}) could not be read."
+        )
     if not entries:
-        return Verdict(None, "No incidents.", _examined(figures), None)
+        return Verdict(None, "No incidents.", _examined(figures), warning)
     count = {severity: sum(one.severity is severity for one in entries) for severity in SEVERITIES}
     parts = [f"{number:,} {severity}" for severity, number in count.items() if number]
+    if len(parts) == 1:
+        parts = [f"{'all ' if len(entries) > 1 else ''}{entries[0].severity}"]
     headline = f"{counted(len(entries), 'incident')}: {', '.join(parts)}"
     if ongoing := sum(one.ongoing for one in entries):
         headline += f"; {ongoing:,} still going on when the log ends"
-    worst = entries[0]
-    return Verdict(worst.severity, f"{headline}.", f"{worst.words.happened}.", f"{worst.words.fix}.")
+    return Verdict(entries[0].severity, f"{headline}.", _examined(figures), warning)
 
 
 def _examined(figures: Figures) -> str:
     if figures.since_us is None or figures.until_us is None:
-        return "Nothing was examined: the log has no requests."
+        return "Examined: no requests."
     length = span((figures.until_us - figures.since_us) / 1e6)
     return (
         f"Examined: {counted(figures.requests, 'request')} to {counted(len(figures.nodes), 'server')},"

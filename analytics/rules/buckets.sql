@@ -93,6 +93,9 @@ rated AS (
         lead(kinds) OVER near | lead(kinds, 2, 0) OVER near | lead(kinds, 3, 0) OVER near
             | lead(kinds, 4, 0) OVER near AS kinds_after,
         greatest(row_hits / greatest(1.0, own_us(last_us - first_us, guard_ms, n) / 1e6),
+            -- A bucket of segments is a minute: a burst is as long as the seconds in which there was something.
+            CASE WHEN family = 'served' AND n >= browse_times() * distinct_seqs
+                THEN row_hits / greatest(1.0, bit_count(slots) - 1) END,
             -- Buckets of posts and segments are long: what two of them hold need not have come at once.
             CASE WHEN family NOT IN ('post', 'served') THEN (row_hits + lag(row_hits) OVER near)
                 / greatest(1.0, own_us(last_us - lag(first_us) OVER near,

@@ -27,18 +27,28 @@ class StormClass(StrEnum):
     WEB_LOOP = "web_loop"
 
 
+class Side(StrEnum):
+    """Which side should change. ``either``: the log cannot tell."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    PUBLISHER = "publisher"
+    EITHER = "either"
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """What is said about a class.
 
     Attributes:
-        cause: why it happens, most likely. advice: what helps.
+        cause: why it happens, most likely. advice: what helps. side: which side should change.
         decided_by: columns of a line without which it cannot be told from another class.
         instead: that other class; ``None`` if what looks like it may be no storm at all.
     """
 
     cause: str
     advice: str
+    side: Side
     decided_by: tuple[str, ...] = ()
     instead: StormClass | None = None
 
@@ -48,73 +58,88 @@ WORDS: Final[dict[StormClass, Words]] = {
         "the server serves the same empty segment again: its head does not advance when a segment is closed empty",
         "fix the server: an empty close must advance the head; let the publisher DELETE the channel before it closes"
         " its preconnect; let the client ask for the next seq after an empty answer",
+        Side.SERVER,
         ("eos",),
         StormClass.ENDED_LOOP,
     ),
     StormClass.SAME_SEGMENT_LOOP: Words(
         "the head went backwards, or the client does not advance after a segment",
         "check that the head never decreases within an epoch; let the client ask for Lp-Trickle-Seq + 1, not for -2",
+        Side.EITHER,
         ("conn",),
     ),
     StormClass.ENDED_LOOP: Words(
         "the client ignores Lp-Trickle-Closed: it was told that the channel has ended, and asks again",
         "stop at Lp-Trickle-Closed, on any status",
+        Side.CLIENT,
     ),
     StormClass.NOT_FOUND_LOOP: Words(
         "the client takes 404 for a passing fault and retries without a pause",
         "stop at a 404 after the stream has begun; before, wait with a pause of a second or more and a limit",
+        Side.CLIENT,
     ),
     StormClass.NOT_FOUND_DRIP: Words(
         "the client keeps polling a channel that has ended",
         "stop at Lp-Trickle-Closed and at 404 after the stream has begun; follow the changefeed to learn of a new one",
+        Side.CLIENT,
     ),
     StormClass.SEQ_BEHIND_LOOP: Words(
         "the client asks for a segment that has left the window, and ignores Lp-Trickle-Latest",
         "after a 470 go on from Lp-Trickle-Earliest or Lp-Trickle-Latest, never repeat the same request",
+        Side.CLIENT,
         ("next_seq",),
         StormClass.SEQ_AHEAD_SWEEP,
     ),
     StormClass.SEQ_AHEAD_SWEEP: Words(
         "the client runs ahead of the publisher: it counts errors as segments, or keeps another epoch's position",
         "never increment on an error; wait at the head, where the server holds the request until the segment begins",
+        Side.CLIENT,
         ("next_seq",),
         StormClass.SEQ_BEHIND_LOOP,
     ),
     StormClass.REPOST_LOOP: Words(
         "the publisher sends the same segment again and again: it does not see, or does not accept, the answer",
         "send an Idempotency-Key and take a 409 for done; read early answers while the body is being sent",
+        Side.PUBLISHER,
     ),
     StormClass.OVERLOAD_CLIENT: Words(
         "the client retries while it is refused, without backing off",
         "back off exponentially with full jitter, with Retry-After as the floor and a retry budget",
+        Side.CLIENT,
     ),
     StormClass.OVERLOAD_AMPLIFICATION: Words(
         "many clients retry faster than they are told to; their retries keep the server overloaded",
         "back off with full jitter and a retry budget in every client; refuse early and cheaply until it has passed",
+        Side.CLIENT,
     ),
     StormClass.THUNDERING_HERD: Words(
         "many clients act on one cue, and come again together: they reconnect without jitter",
         "full jitter on the first reconnect too; stagger restarts; spread Retry-After over a range",
+        Side.CLIENT,
     ),
     StormClass.SERVER_ERROR_LOOP: Words(
         "the client repeats a request that makes the server fail",
         "look for the error in the server's log; let the client back off and give up after a budget",
+        Side.SERVER,
     ),
     StormClass.REJECTED_LOOP: Words(
         "the client repeats what is rejected each time: its token is missing, has expired (401) or does not allow it"
         " (403), or the request is malformed (400, 405)",
         "stop at a 4xx: fetch a new token before the old one expires, and ask once more with it",
+        Side.CLIENT,
     ),
     StormClass.ABANDONED_LOOP: Words(
         "the client's read timeout is shorter than the wait for the next segment: it gives up before it is answered,"
         " and asks again at once",
         "raise the client's read timeout well above the duration of a segment, and back off between attempts; look why"
         " the publisher has stalled",
+        Side.CLIENT,
         ("dur_us",),
     ),
     StormClass.WEB_LOOP: Words(
         "the client repeats a request that fails each time",
         "stop at a 4xx; back off with jitter and give up after a budget",
+        Side.CLIENT,
     ),
 }
 
@@ -138,8 +163,9 @@ def words(
         limit: the name of the server's limit that refused them.
     """
     known = WORDS[storm]
-    cause, advice = known.cause, known.advice
+    cause, advice, side = known.cause, known.advice, known.side
     if storm is StormClass.ZERO_BYTE_LOOP and passed:
+        side = Side.CLIENT
         cause = "the client asks again for a segment that was empty; the head has moved past it"
         advice = "let the client ask for the next seq after an empty answer: empty segments are normal"
     elif storm in (StormClass.ZERO_BYTE_LOOP, StormClass.SAME_SEGMENT_LOOP) and ends:
@@ -155,4 +181,4 @@ def words(
         cause += "; Retry-After is ignored"
     if limit:
         cause += f"; the server's limit {limit!r} refused them, as it should"
-    return Words(cause, advice, known.decided_by, known.instead)
+    return Words(cause, advice, side, known.decided_by, known.instead)

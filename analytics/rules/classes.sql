@@ -1,4 +1,8 @@
--- The class of each case; what repeats in a way that is nobody's fault has none and is dropped.
+-- Why is this an incident? A case is a stretch of one client on one channel (stretches.sql: so many so fast), or a fleet
+-- (fleets.sql: so many clients in one second). Here it gets its class, by what was answered ("answer") and how: read the
+-- CASE from the top. What repeats in a way that is nobody's fault has no class and is dropped; what has one is told.
+--   ahead: the seqs were at or beyond the head. rises: they counted up. unhurried: slower than a loop.
+--   slow: a loop that pauses for longer. told_ms: how long the client had to wait before it asked again.
 CREATE OR REPLACE TEMP TABLE classed AS
 WITH told AS (
     SELECT *,
@@ -54,9 +58,12 @@ SELECT *, CASE answer
         ELSE 'overload_client' END
     WHEN 'fleet_overload' THEN 'overload_amplification'
     -- That a channel was created is no cue for all; nor is the end of one, of which each may learn by asking a few
-    -- times, unless they insist.
-    WHEN 'fleet_herd' THEN CASE WHEN at_once OR (trigger = 'channel_end' AND insistent)
-        OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config') THEN 'thundering_herd' END
+    -- times, unless they insist. Where the log has no events, clients that insist have had some cue.
+    WHEN 'fleet_herd' THEN CASE
+        WHEN at_once OR trigger IN ('server_start', 'server_ready', 'drain', 'server_stop', 'config')
+            OR restarted OR id IN (FROM silences) THEN 'thundering_herd'
+        WHEN insistent AND (trigger = 'channel_end' OR nodes[1] NOT IN (SELECT node FROM happened))
+        THEN 'thundering_herd' END
     END AS class
 FROM told
 )

@@ -23,7 +23,7 @@ BY_CHANNEL: Final = ("buckets", "stretches")
 BY_NODE: Final = ("fleets",)
 """Steps that need the failures of one node only."""
 
-TOGETHER: Final = ("triggers", "classes", "episodes", "incidents")
+TOGETHER: Final = ("triggers", "classes", "episodes", "paces", "incidents")
 """Steps over all stretches and fleets: few rows, whatever the log's size."""
 
 STEPS: Final = (*BY_CHANNEL, *BY_NODE, *TOGETHER)
@@ -33,12 +33,16 @@ TABLES: Final[dict[str, tuple[str, ...]]] = {
     "buckets": ("buckets",),
     "stretches": ("islands", "parts", "stretches"),
     "fleets": ("failures", "fleet_seconds", "fleet_spans", "fleets"),
-    "triggers": ("cases", "plausible", "near", "triggered"),
+    "triggers": ("cases", "plausible", "near", "silences", "triggered"),
     "classes": ("classed",),
     "episodes": ("hubs", "episodes"),
+    "paces": ("paces",),
     "incidents": ("pulses", "parts_of_incidents", "peaks", "phases", "roots", "impacts", "incidents"),
 }
 """What each step makes."""
+
+MOST: Final = 200
+"""Rows of one table that :func:`explain` gives."""
 
 
 @cache
@@ -72,25 +76,30 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
         connection: on which all steps have run. incident: its ``incident`` in the table ``incidents``.
 
     Yields:
-        name of the table, names of its columns, rows in the order of time.
+        name of the table, names of its columns, its first :data:`MOST` rows in the order of time.
     """
     members = f"SELECT * FROM episodes WHERE incident = {int(incident)}"
     who = f"SELECT unnest(clients) AS client FROM ({members})"
     where = f"SELECT unnest(channels) AS channel FROM ({members})"
     span = f"SELECT min(first_us) - 1000000 AS from_us, max(last_us) + 1000000 AS until_us FROM ({members})"
     near = f"client IN ({who}) AND (channel IN ({where}) OR channel IS NULL)"
-    bounds = f"first_us <= (SELECT until_us FROM ({span})) AND last_us >= (SELECT from_us FROM ({span}))"
+    began, over = f"(SELECT from_us FROM ({span}))", f"(SELECT until_us FROM ({span}))"
+    bounds = f"first_us <= {over} AND last_us >= {began}"
+    there = f"node IN (SELECT unnest(nodes) FROM ({members}))"
     ids = f"id IN (SELECT id FROM ({members}))"
     conditions = {
         "candidate": f"{near} AND {bounds}",
         "buckets": f"{near} AND {bounds}",
         "islands": f"{near} AND {bounds}",
         "stretches": f"{near} AND {bounds}",
-        "fleets": bounds,
+        "fleet_seconds": f"{there} AND {bounds}",
+        "fleet_spans": f"{there} AND since_us <= {over} AND until_us >= {began}",
+        "fleets": f"{there} AND {bounds}",
         "triggered": ids,
         "classed": ids,
         "hubs": ids,
         "episodes": f"incident = {int(incident)}",
+        "paces": f"incident = {int(incident)}",
         "phases": f"incident = {int(incident)}",
         "impacts": f"incident = {int(incident)}",
         "incidents": f"incident = {int(incident)}",
@@ -100,5 +109,8 @@ def explain(connection: DuckDBPyConnection, incident: int) -> Iterator[tuple[str
     for table, condition in conditions.items():
         if table not in present:
             continue
-        found = connection.execute(f"SELECT * FROM {table} WHERE {condition} ORDER BY ALL LIMIT 200")
+        moment = {"fleet_spans": "since_us", "hubs": "id", "paces": "incident"}.get(table, "first_us")
+        found = connection.execute(
+            f"SELECT * FROM {table} WHERE {condition} ORDER BY {moment}, COLUMNS(*) LIMIT {MOST}"
+        )
         yield table, [column[0] for column in found.description or ()], found.fetchall()

@@ -3,7 +3,9 @@
 CREATE OR REPLACE TEMP TABLE hubs AS
 WITH marks AS (
     -- A cascade: one client on one channel gets an empty segment, then the channel's end, then 404.
-    SELECT id, 'client and channel' AS rule, concat_ws(chr(0), clients[1], channel) AS key, first_us, last_us, slow
+    -- And one that loops in bursts may pause for longer.
+    SELECT id, 'client and channel' AS rule, concat_ws(chr(0), clients[1], channel) AS key, first_us, last_us,
+        true AS slow
     FROM classed WHERE NOT fleet
     UNION ALL
     SELECT id, 'class and channel', concat_ws(chr(0), class, channel, unnest(nodes)), first_us, last_us, slow
@@ -69,15 +71,16 @@ within AS (
     FROM crowds c JOIN refused r ON r.node = c.node
         AND 2 * (least(r.last_us, c.last_us) - greatest(r.first_us, c.first_us)) >= r.last_us - r.first_us
 ),
-fleet_clients AS (
-    SELECT id, nodes[1] AS node, unnest(clients) AS client, first_us, last_us FROM classed WHERE fleet
-),
+-- A fleet tells what its clients did in its time, and what began with it on a channel of many of them, however long
+-- that lasts.
 absorbed AS (
     SELECT f.id AS least_id, c.id
-    FROM fleet_clients f JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE is_failure(answer)) c
-        ON c.node = f.node AND f.client = c.clients[1]
-        AND 2 * (least(c.last_us, f.last_us + gap_us()) - greatest(c.first_us, f.first_us - gap_us()))
-            >= greatest(1, c.last_us - c.first_us)
+    FROM (SELECT *, nodes[1] AS node FROM classed WHERE fleet) f
+        JOIN (SELECT *, unnest(nodes) AS node FROM classed WHERE NOT fleet AND is_failure(answer)) c ON c.node = f.node
+        AND ((list_contains(f.shared, c.channel) AND c.first_us BETWEEN f.first_us - gap_us() AND f.last_us + gap_us())
+            OR (list_contains(f.clients, c.clients[1])
+                AND 2 * (least(c.last_us, f.last_us + gap_us()) - greatest(c.first_us, f.first_us - gap_us()))
+                    >= greatest(1, c.last_us - c.first_us)))
     UNION
     -- Also of those that it does not count, since they came as late as they were told.
     SELECT f.id, r.id

@@ -1,5 +1,7 @@
 -- Storms that no single client makes: many whose retries add up (fleet_overload), or who come at one moment and
--- again (fleet_herd). Judged per node and second.
+-- again (fleet_herd). Judged per node and second, in four tables:
+--   failures: what clients with a name were refused. fleet_seconds: seconds of a node with enough of them.
+--   fleet_spans: such seconds without a longer pause. fleets: what the clients did in them, and whether they came again.
 CREATE OR REPLACE TEMP TABLE failures AS
 SELECT *, inside + CASE WHEN first_us - before < told_us THEN 1 ELSE 0 END AS early
 FROM (
@@ -26,9 +28,9 @@ CREATE OR REPLACE TEMP TABLE fleet_seconds AS
 WITH seconds AS (
     SELECT node, bucket_us, min(first_us) AS first_us, max(last_us) AS last_us, total(n) AS n,
         list(DISTINCT client) AS who,
-        total_if(n, answer = 'overload') AS refused,
-        total_if(early, answer = 'overload') AS early,
-        count(DISTINCT client) FILTER (answer = 'overload' AND early > 0) AS early_clients,
+        total_if(n, is_refused(answer, reason)) AS refused,
+        total_if(early, is_refused(answer, reason)) AS early,
+        count(DISTINCT client) FILTER (is_refused(answer, reason) AND early > 0) AS early_clients,
         list(DISTINCT client) FILTER (first_us < bucket_us + 500000) AS who_first,
         list(DISTINCT client) FILTER (last_us >= bucket_us + 500000) AS who_last
     FROM failures
@@ -91,31 +93,51 @@ HAVING CASE WHEN answer = 'fleet_overload'
 -- What each fleet's clients did in its time, a second on either side included: a wave begins and ends within
 -- seconds that are not full enough to be seen.
 CREATE OR REPLACE TEMP TABLE fleets AS
-WITH rows AS (
+WITH inside AS (
     SELECT s.answer AS fleet, s.since_us, s.until_us, s.peak_rps, s.peak_us, f.*
     FROM fleet_spans s JOIN failures f ON f.node = s.node AND f.bucket_us BETWEEN s.since_us AND s.until_us
-        AND (s.answer = 'fleet_herd' OR f.answer = 'overload')
+        AND (s.answer = 'fleet_herd' OR is_refused(f.answer, f.reason))
 ),
 members AS (
-    SELECT fleet, node, since_us, client, channel, total(n) AS n, total(early) AS early,
-        min(first_us) AS first_us,
-        -- Who failed before it all began did not come with the others.
-        arg_min(coalesce(first_us - before > slow_gap_us(), true), first_us) AS fresh,
-        own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s
-    FROM rows GROUP BY fleet, node, since_us, client, channel
+    SELECT *,
+        -- What one client did in a herd's time is a storm of its own, and told for itself.
+        fleet = 'fleet_herd' AND (n >= slow_hits() OR (n >= fast_hits() AND n / greatest(1, own_s) >= fast_rps()))
+            AS looping,
+        -- It is more than asking now and then whether it has changed.
+        n >= herd_insists() AND (n - 1) / greatest(1, own_s) >= herd_insists_rps() AS insists
+    FROM (
+        SELECT fleet, node, since_us, client, channel, total(n) AS n, total(early) AS early,
+            -- To be sent away when a server stops is a cue for coming, and no coming.
+            1 + CAST(bool_or(coalesce(reason = 'shutdown', false)) AS INT) AS wanted,
+            min(first_us) AS first_us,
+            -- Who failed before it all began did not come with the others.
+            arg_min(coalesce(first_us - before > slow_gap_us(), true), first_us) AS fresh,
+            own_us(max(last_us) - min(first_us), total(guard_ms), total(n)) / 1e6 AS own_s
+        FROM inside GROUP BY fleet, node, since_us, client, channel
+    )
+),
+rows AS (
+    SELECT i.*
+    FROM inside i JOIN members m ON m.fleet = i.fleet AND m.node = i.node AND m.since_us = i.since_us
+        AND m.client = i.client AND m.channel IS NOT DISTINCT FROM i.channel AND NOT m.looping
 ),
 judged AS (
-    SELECT fleet, node, since_us, count(*) AS pairs, total(early) AS early,
-        -- What one client did is a storm of its own, or it is more than asking now and then whether it has
-        -- changed.
-        total_if(n, n >= slow_hits() OR (n >= fast_hits() AND n / greatest(1, own_s) >= fast_rps()))
-            AS looping,
-        total_if(n, n >= herd_insists() AND (n - 1) / greatest(1, own_s) >= herd_insists_rps())
-            AS insisted,
+    SELECT fleet, node, since_us, total(wanted) AS wanted, total(wanted - 1) AS sent_away, total(early) AS early,
+        total_if(n, insists) AS insisted, count(DISTINCT client) FILTER (insists) AS insisting,
         count(DISTINCT client) FILTER (fresh) AS arrivals, total_if(n, fresh) AS n_fresh,
         quantile_disc(CASE WHEN fresh THEN first_us END, herd_arrival_share())
             - min(CASE WHEN fresh THEN first_us END) AS arrival_us
-    FROM members GROUP BY fleet, node, since_us
+    FROM members WHERE NOT looping GROUP BY fleet, node, since_us
+),
+-- Channels that several of the clients asked for, and how many clients did not ask for the one that most did.
+wanted_channels AS (
+    SELECT fleet, node, since_us, list(channel) FILTER (clients >= many_clients()) AS shared,
+        sum(clients) - max(clients) AS elsewhere
+    FROM (
+        SELECT fleet, node, since_us, channel, count(DISTINCT client) AS clients
+        FROM members WHERE NOT looping GROUP BY fleet, node, since_us, channel
+    )
+    GROUP BY fleet, node, since_us
 ),
 seconds AS (
     SELECT fleet, node, since_us, bucket_us, min(first_us) AS from_us, max(last_us) AS until_us, total(n) AS n
@@ -140,11 +162,13 @@ sums AS (
         list_sort(list(DISTINCT client)) AS clients, list_sort(list(DISTINCT channel)) AS channels
     FROM rows GROUP BY fleet, node, since_us
 )
-SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse,
+SELECT s.* EXCLUDE (fleet), s.fleet AS answer, p.pulse, coalesce(h.shared, []) AS shared,
     -- Who waits as long as it was told is no herd because it came with others, unless there was a cue for all.
-    len(channels) >= herd_channels() AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients()
-        AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) AS at_once,
-    2 * insisted >= n AS insistent
+    len(channels) >= herd_channels() AND h.elsewhere >= many_clients()
+        AND arrival_us <= herd_arrival_us() AND arrivals >= herd_clients() AND 2 * n_fresh >= n AND 2 * early >= n - amplification() * len(clients) AS at_once,
+    2 * insisted >= n AND insisting >= herd_clients() AS insistent,
+    sent_away >= many_clients() AS restarted
 FROM sums s JOIN judged j USING (fleet, node, since_us) JOIN pulses p USING (fleet, node, since_us)
--- A herd comes again, and is not mostly the loops of single clients, which are told each for itself.
-WHERE s.fleet = 'fleet_overload' OR (n >= amplification() * pairs AND 2 * looping < n);
+    JOIN wanted_channels h USING (fleet, node, since_us)
+-- A herd comes again.
+WHERE s.fleet = 'fleet_overload' OR (n >= amplification() * wanted AND len(clients) >= herd_clients());

@@ -9,14 +9,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from tricklecast.analytics.rules import engine
-from tricklecast.analytics.rules.classes import StormClass, words
+from tricklecast.analytics.rules.classes import Side, StormClass, words
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import MAX_TS_US
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame
 
 
 class Severity(StrEnum):
@@ -33,6 +32,18 @@ class Confidence(StrEnum):
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
+
+
+class Pace(StrEnum):
+    """How a client paces its requests, in its own time (without what the storm guard held).
+
+    ``hot loop``: it does not wait. ``fixed``: its pauses are much alike. ``backing off``: they have at least doubled.
+    """
+
+    HOT_LOOP = "hot loop"
+    FIXED = "fixed"
+    BACKING_OFF = "backing off"
+    IRREGULAR = "irregular"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +106,14 @@ class Incident:
         channels: names, or method, path and status where no route matched. seq_lo, seq_hi: range of the seqs.
         nodes: servers; none where the log does not say.
         n: requests. peak_rps: of all clients together, requests in one second. mean_rps: over its time.
+        pace, pause_ms: how its busiest client paces itself, and the median of its pauses, milliseconds; none for a
+            crowd, for fewer than six requests, and where times are whole seconds.
         since_us, until_us: first and last arrival, microseconds since the epoch.
+        held_s: how long the storm guard held its requests, all together, seconds.
         trigger, trigger_us: the event before it that set it off, and when.
         ended_us: when the channel ended in its course, or just after.
         phases: what it consists of, in the order of time. impact: what it cost.
+        passed: whether the server's head was beyond the last seq that was asked for. side: which side should change.
         cause, fix: in words. samples: where to find some of its lines.
     """
 
@@ -119,13 +134,18 @@ class Incident:
     n: int
     peak_rps: float
     mean_rps: float
+    pace: Pace | None
+    pause_ms: float | None
     since_us: int
     until_us: int
+    held_s: float
     trigger: str | None
     trigger_us: int | None
     ended_us: int | None
     phases: tuple[Phase, ...]
     impact: Impact
+    passed: bool
+    side: Side
     cause: str
     fix: str
     samples: tuple[Sample, ...]
@@ -148,23 +168,6 @@ def incidents(
     embedded.reduce(connection)
     engine.run(connection, params)
     return found(connection)
-
-
-def spark_incidents(
-    lines: DataFrame, folder: str, *, params: Params | None = None, latest_us: int = MAX_TS_US
-) -> list[Incident]:
-    """:func:`incidents` of the lines of a Spark session.
-
-    Args:
-        lines: columns as :data:`analytics.scan.normalise.COLUMNS`.
-        folder: where the roll-up is written: a path or URL that all executors share, and that does not exist yet.
-        params, latest_us: as in :func:`incidents`.
-    """
-    from tricklecast.analytics.scan import spark
-
-    with spark.reduce(spark.roll_up(lines, folder, latest_us=latest_us), params) as connection:
-        engine.run(connection, params, engine.TOGETHER)
-        return found(connection)
 
 
 def found(connection: DuckDBPyConnection) -> list[Incident]:
@@ -225,8 +228,11 @@ def _incident(row: Mapping[str, Any]) -> Incident:
         n=row["n"],
         peak_rps=row["peak_rps"],
         mean_rps=row["mean_rps"],
+        pace=Pace(row["pace"]) if row["pace"] else None,
+        pause_ms=None if row["pause_us"] is None else round(row["pause_us"] / 1000, 1),
         since_us=row["first_us"],
         until_us=row["last_us"],
+        held_s=(row["guard_ms"] or 0) / 1000,
         trigger=row["trigger"],
         trigger_us=row["trigger_us"],
         ended_us=row["ends_us"],
@@ -234,6 +240,8 @@ def _incident(row: Mapping[str, Any]) -> Incident:
             Phase(StormClass(one["class"]), one["n"], one["first_us"], one["last_us"]) for one in row["phases"]
         ),
         impact=impact,
+        passed=bool(row["passed"]),
+        side=Side.EITHER if undecided and told.instead is not None else told.side,
         cause=cause,
         fix=fix,
         samples=tuple(Sample(one["node"], one["ts_us"], one["request"]) for one in row["samples"]),

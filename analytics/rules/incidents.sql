@@ -94,7 +94,7 @@ elsewhere AS (
 )
 SELECT w.incident, w.n, w.first_us, w.last_us, w.nodes, w.bytes, w.dur_us,
     least(1.0, w.n / greatest(1, d.n)) AS request_share,
-    least(1.0, w.dur_us / greatest(1, d.dur_us)) AS handler_share,
+    least(1.0, coalesce(w.dur_us, 0) / greatest(1, d.dur_us)) AS handler_share,
     least(1.0, w.bytes / greatest(1, d.bytes)) AS byte_share,
     CAST(greatest(0, d.refused - w.refused - coalesce(e.refused, 0) - coalesce(b.refused, 0)) AS BIGINT)
         AS others_refused,
@@ -110,7 +110,8 @@ WITH facts AS (
         bool_and(named) AS named, min(seq_lo) AS seq_lo, max(seq_hi) AS seq_hi,
         CASE WHEN min(release_lo) = max(release_hi) THEN max(release_hi) END AS release, max(ua) AS ua,
         max(reason) AS reason, max(status_hi) AS status, sum(guard_ms * part) AS guard_ms, max(blind) AS blind,
-        list({'node': nodes[1], 'ts_us': first_us, 'request': request, 'who': CASE WHEN NOT fleet THEN concat_ws(chr(0), clients[1], channel) END}
+        list({'node': nodes[1], 'ts_us': first_us, 'request': request,
+                'who': CASE WHEN NOT fleet THEN concat_ws(chr(0), clients[1], channel) END}
             ORDER BY first_us, id)[:5] AS samples
     FROM parts_of_incidents GROUP BY incident
 ),
@@ -139,19 +140,24 @@ steps AS (
         ORDER BY first_us, class) AS phases
     FROM phases GROUP BY incident
 )
-SELECT i.incident, r.class, i.n, k.peak_rps, i.first_us, i.last_us, i.nodes, f.* EXCLUDE (incident), w.clients,
+SELECT i.incident, r.class, i.n,
+    i.n / greatest(1.0, (i.last_us - i.first_us) / 1e6) AS mean_rps,
+    -- A short burst need not keep to the seconds of the clock.
+    CASE WHEN i.last_us - i.first_us < 2000000 THEN greatest(k.peak_rps, mean_rps) ELSE k.peak_rps END AS peak_rps,
+    e.pace, e.pause_us, i.first_us, i.last_us, i.nodes, f.* EXCLUDE (incident), w.clients,
     coalesce(c.channels, []) AS channels, s.phases,
     r.trigger, r.trigger_us, r.ends_us, r.passed, r.ignores_retry_after, r.clear,
     i.bytes, i.dur_us, i.request_share, i.handler_share, i.byte_share, i.others_refused, i.others_slowed, i.others,
-    i.n / greatest(1.0, (i.last_us - i.first_us) / 1e6) AS mean_rps,
-    -- Cost is measurable only of a storm that is more than a few requests per second; harm is, if others had it.
-    (others_refused >= harm_n() AND others_refused >= harm_share() * others) AS harms_by_refusals,
-    (others_slowed >= harm_n() AND others_slowed >= harm_share() * others) AS harms_by_waits,
+    -- Cost is measurable only of a storm that is more than a few requests per second. What others suffered is laid
+    -- to it only if it cost the server something: a slow loop beside an overload has refused nobody.
     CASE WHEN mean_rps < share_rps() THEN 0.0 ELSE greatest(request_share, handler_share, byte_share) END AS cost,
+    cost >= share() AND (others_refused >= harm_n() AND others_refused >= harm_share() * others
+        OR others_slowed >= harm_n() AND others_slowed >= harm_share() * others) AS harms,
     CASE
-        WHEN harms_by_refusals OR harms_by_waits OR cost >= heavy_share() AND k.peak_rps >= peak_rps() THEN 'critical'
+        WHEN harms OR cost >= heavy_share() AND k.peak_rps >= peak_rps() THEN 'critical'
         WHEN cost >= share() OR k.peak_rps >= peak_rps() THEN 'warn'
         ELSE 'minor' END AS severity
 FROM impacts i JOIN roots r USING (incident) JOIN peaks k USING (incident) JOIN facts f USING (incident)
     JOIN steps s USING (incident) JOIN who w USING (incident) LEFT JOIN what c USING (incident)
+    LEFT JOIN paces e USING (incident)
 ORDER BY i.first_us, i.incident;

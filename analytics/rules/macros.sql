@@ -8,6 +8,9 @@ CREATE OR REPLACE TEMP MACRO total_if(value, condition) AS
 CREATE OR REPLACE TEMP MACRO is_failure(answer) AS
     answer IN ('overload', 'server_error', 'not_found', 'seq_missing', 'rejected');
 
+-- Refused by a server that has too much to do; one that goes away sends its clients away.
+CREATE OR REPLACE TEMP MACRO is_refused(answer, reason) AS answer = 'overload' AND coalesce(reason <> 'shutdown', true);
+
 CREATE OR REPLACE TEMP MACRO once_per_seq(answer) AS answer IN ('zero_byte', 'post', 'served');
 
 -- How many connections 62 bits stand for: at least 1, at most n; 1 where the log does not say.
@@ -34,10 +37,13 @@ CREATE OR REPLACE TEMP MACRO own_name(client, named) AS
 -- their own: up to four connections are exact, beyond that an estimate with a slack of a half. A few segments that
 -- are asked for all the time are a loop whatever the connections. Where the log does not say the connection, any
 -- number of readers may share a key that is not a name of their own.
-CREATE OR REPLACE TEMP MACRO readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits) AS
+CREATE OR REPLACE TEMP MACRO readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits, waited) AS
     CASE WHEN answer = 'post' OR (seqs <= same_seq_few() AND length_us >= same_seq_us()
             AND busy_s * 1e6 >= same_seq_share() * length_us) THEN 1
         WHEN conn_bits IS NULL THEN n
+        -- A crowd waits for a segment until it closes empty; a loop is answered at once.
+        WHEN answer = 'zero_byte' AND seqs <= same_seq_few() AND 2 * waited < n AND length_us > crowd_us()
+            AND 2e6 * busy_s >= length_us THEN 1
         WHEN connections(conn_bits, n) <= 4 THEN least(n, connections(conn_bits, n))
         ELSE least(n, CAST(ceil(connections(conn_bits, n) * 1.5) AS BIGINT)) END;
 -- Behind a proxy the connections are the proxy's, and only a name tells one reader from a crowd. One name may
@@ -49,7 +55,7 @@ CREATE OR REPLACE TEMP MACRO readers(answer, n, seqs, busy_s, length_us, conn_bi
         AND (conn_bits IS NULL OR (seqs <= same_seq_few() AND length_us > crowd_us() * seqs
                 AND 2 * n >= peak_rps * own_s AND 2 * busy_s * 1e6 >= length_us)
             OR (connections(conn_bits, n) > 8 AND 2 * waited BETWEEN seqs AND 3 * seqs)) THEN 1
-        ELSE readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits) END;
+        ELSE readers_by_connection(answer, n, seqs, busy_s, length_us, conn_bits, waited) END;
 
 -- How many lines count towards a storm: all, or the repeats and the request that they repeat. Requests that waited
 -- are first ones: up to two more readers than were counted, since two connections may share a bit.

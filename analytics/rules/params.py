@@ -20,12 +20,15 @@ class Params:
         overload_rps: repeated 429 and 503 below this mean rate are a polite retry. Per second.
         early: coming back after less than this share of ``Retry-After`` is ignoring it (0 to 1).
         crowd_s: a burst no longer than this, in which every connection asked about once, is a crowd behind one client
-            key and no loop. Seconds. anonymous_s: the same for a network whose clients are not known.
+            key and no loop. Seconds.
+        anonymous_s, anonymous_rps: failures of a network whose clients are not known, or have a new name each time, are
+            a loop if they go on for longer and come steadily at this mean rate. Seconds; per second.
         crowd_per_conn: fewer requests per connection than this are "about once".
         same_seq_s, same_seq_few, same_seq_share: at most so many segments, asked for longer than this and in so much of
             that time, are a loop even if each request opened a connection (seconds, segments, 0 to 1).
         browse_rps, browse_times: whoever takes segments that are there already, each fewer times than this and fewer
             than so many per second altogether, looks at what is current, or seeks.
+        hot_s: a client whose pauses are shorter than this does not wait at all: a hot loop. Seconds.
         many_clients: from so many refused clients on, an overload is the fleet's.
         amplification: requests per wanted request from which a fleet amplifies.
         amplified_s: so many amplified seconds make an overload (a count of seconds).
@@ -43,7 +46,7 @@ class Params:
         clocks_s: servers' clocks, and the lines of one moment, may be in disorder by so much. Seconds.
         together_s: fleets on several nodes whose triggers are so close are one incident. Seconds.
         harm_n, harm_share: others are harmed from so many refused or slowed requests on that also are this share of
-            theirs.
+            theirs, if the storm's own cost is measurable.
         share, share_rps: cost is measurable from this share of the nodes' requests, handler time or bytes on (0 to 1),
             if the storm has at least so many requests per second.
         heavy_share: cost is heavy from this share on (0 to 1).
@@ -61,12 +64,14 @@ class Params:
     early: float = 0.5
     crowd_s: float = 2.0
     crowd_per_conn: float = 2.0
-    anonymous_s: float = 30.0
+    anonymous_s: float = 15.0
+    anonymous_rps: float = 3.0
     same_seq_s: float = 10.0
     same_seq_few: int = 3
     same_seq_share: float = 0.25
     browse_rps: float = 1.5
-    browse_times: int = 10
+    browse_times: int = 15
+    hot_s: float = 0.1
     many_clients: int = 5
     amplification: float = 2.0
     amplified_s: int = 3

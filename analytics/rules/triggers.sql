@@ -5,7 +5,8 @@ WITH every AS (
     SELECT answer, [client] AS clients, named, [channel] AS channels, channel, nodes, n, hits, bytes_in, bytes_out,
         dur_us, guard_ms, n_overload + n_server_error AS n_refused, closed, first_us, last_us, seq_lo, seq_hi, head_lo,
         head_hi, retry_after_ms, release_lo, release_hi, ua, status_lo, status_hi, reason, request, blind, pulse,
-        peak_rps, mean_rps, gap_ms, slow, seqs, readers, false AS at_once, false AS insistent, false AS fleet,
+        peak_rps, mean_rps, gap_ms, slow, seqs, readers, false AS at_once, false AS insistent, false AS restarted,
+        [] AS shared, false AS fleet,
         -- What set it off came before this; the lines of one moment are in no order.
         least(first_us + clocks_us(), last_us) AS onset_us
     FROM stretches
@@ -14,7 +15,8 @@ WITH every AS (
         [node] AS nodes, n, n AS hits, bytes_in, bytes_out, dur_us, guard_ms, n_refused, 0 AS closed, first_us, last_us,
         seq_lo, seq_hi, head_lo, head_hi, retry_after_ms, release_lo, release_hi, ua, status_lo, status_hi, reason,
         request, blind, pulse, peak_rps, n / greatest(1.0, (last_us - first_us) / 1e6) AS mean_rps,
-        CAST(NULL AS DOUBLE) AS gap_ms, false AS slow, 0 AS seqs, 1 AS readers, at_once, insistent, true AS fleet,
+        CAST(NULL AS DOUBLE) AS gap_ms, false AS slow, 0 AS seqs, 1 AS readers, at_once, insistent, restarted, shared,
+        true AS fleet,
         -- A few fail at any time, and before a cue: it comes before the fullest second.
         peak_us + 1000000 AS onset_us
     FROM fleets
@@ -59,9 +61,36 @@ of_server AS (
 )
 SELECT DISTINCT id, event, ts_us FROM (FROM of_channel UNION ALL FROM of_server);
 
+-- Herds before which their server wrote no line for two seconds or more, and twice as long as at any time in the minute
+-- before: it was restarted, also where the log has no events.
+CREATE OR REPLACE TEMP TABLE silences AS
+WITH seconds AS (
+    SELECT c.id, second.at_us, second.at_us < c.first_us - 10000000 AS usual,
+        (t.slots >> CAST((second.at_us - t.minute_us) // 1000000 AS INT)) & 1 = 0 AS silent
+    FROM (FROM cases WHERE answer = 'fleet_herd') c
+        JOIN traffic t ON t.node = c.nodes[1] AND t.minute_us BETWEEN c.first_us - 130000000 AND c.onset_us,
+        unnest(range(t.minute_us, t.minute_us + 60000000, 1000000)) AS second (at_us)
+    WHERE second.at_us BETWEEN c.first_us - 70000000 AND c.onset_us
+),
+-- Seconds in a row have the same difference from their place in the order.
+runs AS (
+    SELECT id, usual, count(*) AS long
+    FROM (SELECT *, at_us // 1000000 - row_number() OVER (PARTITION BY id, usual ORDER BY at_us) AS run
+        FROM seconds WHERE silent)
+    GROUP BY id, usual, run
+)
+SELECT id
+FROM (SELECT id, count(*) FILTER (usual AND NOT silent) AS busy FROM seconds GROUP BY id)
+    LEFT JOIN (SELECT id, max(long) FILTER (usual) AS long_usually, max(long) FILTER (NOT usual) AS long
+        FROM runs GROUP BY id) USING (id)
+WHERE busy >= 10 AND long >= greatest(2, 2 * coalesce(long_usually, 0));
+
 CREATE OR REPLACE TEMP TABLE triggered AS
 WITH ranked AS (
-    SELECT id, n.event, n.ts_us, row_number() OVER (PARTITION BY id ORDER BY rank, n.ts_us DESC, n.event) AS place
+    SELECT id, n.event, n.ts_us, row_number() OVER (PARTITION BY id
+            -- The last before it; if there was none, the first in its course.
+            ORDER BY rank, n.ts_us > c.first_us + clocks_us(),
+                CASE WHEN n.ts_us > c.first_us + clocks_us() THEN n.ts_us ELSE -n.ts_us END, n.event) AS place
     FROM near n JOIN cases c USING (id) JOIN plausible p ON p.answer = c.answer AND p.event = n.event
         LEFT JOIN lived l ON l.channel = c.channel
     WHERE n.ts_us <= onset_us

@@ -35,6 +35,13 @@ def read_jsonl(connection: DuckDBPyConnection, paths: Sequence[Path]) -> None:
     connection.execute(f"CREATE OR REPLACE TEMP VIEW line AS SELECT *, '' AS blind FROM {read}")
 
 
+def any_server(connection: DuckDBPyConnection) -> str:
+    """Makes a view of ``line`` in which all lines are those of any web server; returns its name."""
+    connection.execute("""CREATE OR REPLACE TEMP VIEW line_generic AS
+        SELECT * REPLACE (NULL::VARCHAR AS op, NULL::VARCHAR AS channel) FROM line""")
+    return "line_generic"
+
+
 def roll_up(connection: DuckDBPyConnection, line: str = "line", *, latest_us: int = MAX_TS_US) -> None:
     """Makes the table ``rollup`` of a relation of lines.
 

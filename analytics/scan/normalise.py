@@ -1,8 +1,4 @@
-"""Lines to normalised rows: the kind of answer of each line, its key and its measures (``normalise.sql``).
-
-Every text of this package is written once, in the subset of SQL that DuckDB and Spark share. Two spellings differ:
-integer division (``//``), and the number of bits of a shift, which Spark wants as INT.
-"""
+"""Lines to normalised rows: the kind of answer of each line, its key and its measures (``normalise.sql``)."""
 
 from __future__ import annotations
 
@@ -64,8 +60,3 @@ def line_sql(source: str, present: set[str]) -> str:
     """
     columns = (name if name in present else f"CAST(NULL AS {kind}) AS {name}" for name, kind in COLUMNS.items())
     return f"SELECT {', '.join(columns)} FROM {source}"
-
-
-def for_spark(sql: str) -> str:
-    """The same text for Spark."""
-    return sql.replace("//", "DIV").replace("VARCHAR", "STRING")

@@ -6,29 +6,21 @@ SELECT
     CASE
         WHEN answer IN ('unparsable', 'future') THEN NULL
         -- No route of ours matched: requests are told apart by method, path (its first three parts, every number
-        -- of up to 16 digits written as 0) and status.
+        -- of up to 16 digits written as #, which no path has) and status.
         WHEN channel IS NULL AND op IS NULL AND answer IN ('web', 'overload', 'server_error')
             THEN coalesce(method, '?') || ' /' || substr(trim(TRAILING '/' FROM
                     replace(replace(replace(replace(translate(
                         split_part(coalesce(path, ''), '/', 2) || '/' || split_part(coalesce(path, ''), '/', 3) || '/'
-                        || split_part(coalesce(path, ''), '/', 4), '123456789', '000000000'),
-                    '00', '0'), '00', '0'), '00', '0'), '00', '0')), 1, 256)
+                        || split_part(coalesce(path, ''), '/', 4), '0123456789', '##########'),
+                    '##', '#'), '##', '#'), '##', '#'), '##', '#')), 1, 256)
                 || ' ' || CAST(status AS VARCHAR)
         ELSE substr(channel, 1, 256)
     END AS channel,
     CASE
         WHEN answer IN ('ok', 'event', 'unparsable', 'future') THEN NULL
         WHEN client IS NOT NULL THEN substr(client, 1, 256)
-        -- A log without clients: failures are counted per network, "192.0.2.0/24" or "2001:db8:7::/48".
-        WHEN answer IN ('overload', 'server_error', 'not_found', 'seq_missing', 'rejected', 'web')
-                AND length(ip) <= 45 THEN
-            CASE
-                WHEN ip LIKE '%.%' THEN split_part(split_part(ip, ':', -1), '.', 1) || '.'
-                    || split_part(ip, '.', 2) || '.' || split_part(ip, '.', 3) || '.0/24'
-                WHEN ip LIKE '%:%' THEN split_part(split_part(ip, '::', 1), ':', 1) || ':'
-                    || split_part(split_part(ip, '::', 1), ':', 2) || ':'
-                    || split_part(split_part(ip, '::', 1), ':', 3) || '::/48'
-            END
+        -- A log without clients: failures are counted per network.
+        ELSE network
     END AS client,
     client IS NOT NULL AND answer NOT IN ('ok', 'event', 'unparsable', 'future') AS named,
     CASE WHEN answer = 'event' THEN substr(event, 1, 64) END AS event,
@@ -57,33 +49,48 @@ SELECT
     substr(release, 1, 64) AS release,
     substr(ua, 1, 128) AS ua,
     substr(request, 1, 64) AS request,
+    network,
     blind
 FROM (
     SELECT *,
-        CASE
-            WHEN ts_us > {latest_us} THEN 'future'
-            WHEN ts_us IS NULL OR ts_us < 1 OR kind IS NULL OR kind NOT IN ('exchange', 'event') THEN 'unparsable'
-            WHEN kind = 'event' THEN 'event'
-            WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND status = 200
-                AND (bytes_out > 0 OR bytes_out IS NULL AND blind LIKE '%bytes_out%') THEN 'served'
-            WHEN status IN (429, 503) THEN 'overload'
-            WHEN status >= 500 THEN 'server_error'
-            WHEN op IS NULL AND channel IS NULL AND status >= 400 THEN 'web'
-            WHEN status = 404 AND coalesce(op, '') <> 'api' THEN 'not_found'
-            WHEN status = 470 AND coalesce(op, '') <> 'api' THEN 'seq_missing'
-            WHEN status IN (400, 401, 403, 405) AND channel IS NOT NULL AND coalesce(op, '') <> 'api' THEN 'rejected'
-            WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND coalesce(bytes_out, 0) = 0 THEN
-                CASE
-                    -- Who waited for two seconds has waited: long polls are renewed, however often.
-                    -- nginx writes 499 where our log has no status.
-                    WHEN (status IS NULL AND reason = 'client_gone' OR status = 499) AND coalesce(dur_us, 0) < 2000000
-                        THEN 'abandoned'
-                    WHEN status = 200 AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN
-                        CASE WHEN eos THEN 'ended' ELSE 'zero_byte' END
-                    ELSE 'ok'
-                END
-            WHEN op = 'publish' AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN 'post'
-            ELSE 'ok'
-        END AS answer
-    FROM line
+        -- "192.0.2.0/24" or "2001:db8:7::/48".
+        CASE WHEN answer IN ('overload', 'server_error', 'not_found', 'seq_missing', 'rejected', 'web')
+                AND length(ip) <= 45 THEN
+            CASE
+                WHEN ip LIKE '%.%' THEN split_part(split_part(ip, ':', -1), '.', 1) || '.'
+                    || split_part(ip, '.', 2) || '.' || split_part(ip, '.', 3) || '.0/24'
+                WHEN ip LIKE '%:%' THEN split_part(split_part(ip, '::', 1), ':', 1) || ':'
+                    || split_part(split_part(ip, '::', 1), ':', 2) || ':'
+                    || split_part(split_part(ip, '::', 1), ':', 3) || '::/48'
+            END
+        END AS network
+    FROM (
+        SELECT *,
+            CASE
+                WHEN ts_us > {latest_us} THEN 'future'
+                WHEN ts_us IS NULL OR ts_us < 1 OR kind IS NULL OR kind NOT IN ('exchange', 'event') THEN 'unparsable'
+                WHEN kind = 'event' THEN 'event'
+                WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND status = 200
+                    AND (bytes_out > 0 OR bytes_out IS NULL AND blind LIKE '%bytes_out%') THEN 'served'
+                WHEN status IN (429, 503) THEN 'overload'
+                WHEN status >= 500 THEN 'server_error'
+                WHEN op IS NULL AND channel IS NULL AND status >= 400 THEN 'web'
+                WHEN status = 404 AND coalesce(op, '') <> 'api' THEN 'not_found'
+                WHEN status = 470 AND coalesce(op, '') <> 'api' THEN 'seq_missing'
+                WHEN status IN (400, 401, 403, 405) AND channel IS NOT NULL AND coalesce(op, '') <> 'api' THEN 'rejected'
+                WHEN op = 'read' AND coalesce(method, 'GET') = 'GET' AND coalesce(bytes_out, 0) = 0 THEN
+                    CASE
+                        -- Who waited for two seconds has waited: long polls are renewed, however often.
+                        -- nginx writes 499 where our log has no status.
+                        WHEN (status IS NULL AND coalesce(reason, 'client_gone') = 'client_gone' OR status = 499) AND coalesce(dur_us, 0) < 2000000
+                            THEN 'abandoned'
+                        WHEN status = 200 AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN
+                            CASE WHEN eos THEN 'ended' ELSE 'zero_byte' END
+                        ELSE 'ok'
+                    END
+                WHEN op = 'publish' AND coalesce(reason, '') NOT IN ('client_gone', 'evicted') THEN 'post'
+                ELSE 'ok'
+            END AS answer
+        FROM line
+    ) lines
 ) told

@@ -1,7 +1,8 @@
 """What of a roll-up the rules read: rows that could belong to a storm, and sums for all else.
 
 * ``candidate``: the roll-up's rows of kinds that can be repeated, with ``distinct_seqs``; of what was served only rows
-  in which something was served again.
+  in which something was served again. A client that changes its name at every request is no client that repeats
+  anything: the failures of clients that fail once or twice are added up per network as well, with ``named`` false.
 * ``traffic``: everything, per node and minute: what a storm's share is a share of.
 * ``happened``: lifecycle events. ``lived``: from when to when each channel gave other answers than 404.
 * ``quality``: how many lines were read, could not be read, or have a clock that is wrong.
@@ -10,6 +11,8 @@
 from __future__ import annotations
 
 from typing import Final
+
+from tricklecast.analytics.scan.rollup import merged_measures
 
 FAILURES: Final = ("overload", "server_error", "not_found", "seq_missing", "rejected")
 """Answers that say no: each counts, whatever seq it was about."""
@@ -35,13 +38,27 @@ _DISTINCT: Final = """CAST(CASE
         WHEN bit_count(seq_bits) < 57 THEN -62 * ln(1 - bit_count(seq_bits) / CAST(62 AS DOUBLE)) END, n)) AS BIGINT))
     END AS BIGINT)"""
 
+SELDOM: Final = 2
+"""A client that fails no more often than this on one channel may be a new name for one that has failed before."""
+
 QUERIES: Final[dict[str, str]] = {
     "candidate": f"""
         SELECT *, CAST(CASE WHEN answer IN ({quoted(ONCE_PER_SEQ)}) THEN {_DISTINCT} ELSE 0 END AS BIGINT)
             AS distinct_seqs
         FROM rollup
         WHERE answer IN ({quoted(WATCHED)}) AND client IS NOT NULL
-            AND (answer <> 'served' OR n > {_DISTINCT})""",
+            AND (answer <> 'served' OR n > {_DISTINCT})
+        UNION ALL
+        SELECT answer, node, channel, network AS client, false AS named, CAST(NULL AS VARCHAR) AS event, bucket_us,
+            {merged_measures()}, CAST(0 AS BIGINT) AS distinct_seqs
+        FROM (
+            SELECT answer, node, channel, client, min(bucket_us) AS bucket_us, {merged_measures()}
+            FROM rollup
+            WHERE answer IN ({quoted(FAILURES)}) AND named AND network IS NOT NULL
+            GROUP BY answer, node, channel, client
+        ) clients
+        WHERE n <= {SELDOM}
+        GROUP BY answer, node, channel, network, bucket_us""",
     "traffic": f"""
         SELECT node, bucket_us - bucket_us % 60000000 AS minute_us,
             CAST(sum(n) AS BIGINT) AS n,
@@ -50,7 +67,8 @@ QUERIES: Final[dict[str, str]] = {
             CAST(sum(CASE WHEN answer IN ({quoted((*FAILURES, "web"))}) THEN n ELSE 0 END) AS BIGINT) AS failed,
             CAST(sum(CASE WHEN answer IN ('overload', 'server_error') THEN n ELSE 0 END) AS BIGINT) AS refused,
             CAST(sum(kept) AS BIGINT) AS kept,
-            CAST(sum(kept_slow) AS BIGINT) AS kept_slow
+            CAST(sum(kept_slow) AS BIGINT) AS kept_slow,
+            CAST(bit_or(slots) AS BIGINT) AS slots
         FROM rollup WHERE answer NOT IN ('event', 'unparsable', 'future')
         GROUP BY node, bucket_us - bucket_us % 60000000""",
     "happened": """

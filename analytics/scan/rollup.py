@@ -49,8 +49,8 @@ MEASURES: Final = (
     Measure("conn_bits", "bit_or", _bit("conn & 4611686018427387903")),
     Measure("head_lo", "min", "head"),
     Measure("head_hi", "max", "head"),
-    # In which of 60 parts of its bucket something arrived.
-    Measure("slots", "bit_or", _bit("CASE WHEN answer = 'served' THEN (ts_us - bucket_us) // 1000000 ELSE 0 END")),
+    # In which seconds of its minute something arrived.
+    Measure("slots", "bit_or", _bit("ts_us // 1000000 % 60")),
     Measure("bytes_in", "sum", "bytes_in"),
     Measure("bytes_out", "sum", "bytes_out"),
     Measure("dur_us", "sum", "dur_us"),
@@ -69,6 +69,7 @@ MEASURES: Final = (
     Measure("release_hi", "max", "release", "VARCHAR"),
     Measure("ua", "max", "ua", "VARCHAR"),
     Measure("request", "min", "request", "VARCHAR"),
+    Measure("network", "min", "network", "VARCHAR"),
     Measure("blind", "max", "blind", "VARCHAR"),
 )
 """All measures, in the order of the columns."""
@@ -85,5 +86,9 @@ def roll_up_sql(rows: str) -> str:
 
 def merge_sql(rollups: str) -> str:
     """Adds up the rows of several roll-ups."""
-    measures = ", ".join(f"CAST({one.way}({one.name}) AS {one.type}) AS {one.name}" for one in MEASURES)
-    return f"SELECT {', '.join(KEY)}, {measures} FROM {rollups} GROUP BY {', '.join(KEY)}"
+    return f"SELECT {', '.join(KEY)}, {merged_measures()} FROM {rollups} GROUP BY {', '.join(KEY)}"
+
+
+def merged_measures() -> str:
+    """The columns of :data:`MEASURES`, each added up over rows of a roll-up."""
+    return ", ".join(f"CAST({one.way}({one.name}) AS {one.type}) AS {one.name}" for one in MEASURES)

@@ -1,136 +1,182 @@
-"""Spark reads the lines, adds them up and reduces them with the same expressions as the embedded engine.
+"""Spark hands out lines and roll-ups; its executors work on them with DuckDB, by the SQL of the embedded engine.
 
-The roll-up is written once, to a folder that every executor can read, and read from there. The steps that look at one
-client and channel, or at one node, then run in the executors, each on a DuckDB of its own, over Arrow: the driver gets
-stretches and fleets, and never the roll-up, whatever the log's size. The last steps run in the driver.
+Each executor parses its lines and rolls them up, and Spark writes these partial roll-ups once, to a folder that every
+executor can read. From there rows of one client and channel come together, are merged, and go through the steps that
+look at one client and channel; the failures of one node through those that look at one node. The driver gets stretches
+and fleets, and never the roll-up, whatever the log's size. The last steps run in the driver.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from tricklecast.analytics.lines.embedded import tally
+from tricklecast.analytics.lines.spark import Parse, SparkLines, Told, connect
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
-from tricklecast.analytics.scan.normalise import COLUMNS, MAX_TS_US, for_spark, line_sql, normalise_sql
-from tricklecast.analytics.scan.reduce import FAILURES, QUERIES, quoted
-from tricklecast.analytics.scan.rollup import KEY, MEASURES, roll_up_sql
+from tricklecast.analytics.scan.normalise import MAX_TS_US
+from tricklecast.analytics.scan.reduce import FAILURES, quoted
+from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-_TYPES: Final = {"answer": "VARCHAR", "named": "BOOLEAN", "bucket_us": "BIGINT", "distinct_seqs": "BIGINT"}
-_SMALL: Final = ("traffic", "happened", "lived", "quality")
+_TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT"} | {one.name: one.type for one in MEASURES}
+_NAMES: Final = (*KEY, *(one.name for one in MEASURES))
+_TABLE: Final = ", ".join(f"{name} {_TYPES.get(name, 'VARCHAR')}" for name in _NAMES)
+SCHEMA: Final = f"{_TABLE}, told VARCHAR".replace("VARCHAR", "STRING")
+"""Columns of partial roll-ups, as Spark has them. A row with ``told`` has no others: it is a :class:`Told`."""
+
+_SMALL: Final = {"traffic": ("node", "minute_us"), "happened": (), "lived": ("channel",), "quality": ("answer",)}
+"""Tables that every partition adds to, and what each row of them is about; without anything, each row is itself."""
+
+_LEAST: Final = ("first_us", "from_us")
+_LATEST: Final = ("last_us", "until_us")
+_FOUND: Final = "name STRING, rows BINARY"
 
 Batches = Iterator["pa.RecordBatch"]
 
 
-def read_jsonl(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Our own access logs as lines; what is no record is a row of nulls."""
-    fields = ", ".join(
-        f"{name} {for_spark(kind)}" for name, kind in COLUMNS.items() if name not in ("request", "blind")
-    )
-    return spark.read.schema(fields).json(list(paths)).selectExpr("*", "'' AS blind")
-
-
-def roll_up(lines: DataFrame, folder: str, *, latest_us: int = MAX_TS_US) -> DataFrame:
-    """Writes the roll-up of some lines.
+def roll_up(
+    lines: SparkLines, folder: str, *, now_us: int, latest_us: int = MAX_TS_US, generic: bool = False
+) -> DataFrame:
+    """Writes the partial roll-ups of some lines.
 
     Args:
-        lines: columns as :data:`~analytics.scan.normalise.COLUMNS`; those that they lack are null.
         folder: a path or URL that does not exist yet, and that all executors can write to and read.
-        latest_us: as in :func:`analytics.scan.embedded.roll_up`.
+        now_us: lines that are later are counted. latest_us: as in :func:`analytics.scan.embedded.roll_up`.
+        generic: whether all lines are those of any web server.
 
     Returns:
-        the roll-up as it was written.
+        what was written: the columns of a roll-up, and ``told``. Rows of one key may be several.
     """
-    spark = lines.sparkSession
-    # Names of its own: the views of a session belong to the user.
-    shaped = spark.sql(for_spark(line_sql("{lines}", set(lines.columns))), lines=lines)
-    rows = for_spark(normalise_sql(latest_us)).replace("FROM line\n", "FROM {line} line\n")
-    rolled = spark.sql(for_spark(roll_up_sql(f"({rows}) rows_")), line=shaped)
+    work = partial(_roll_up, now_us=now_us, latest_us=latest_us, generic=generic)
+    rolled = lines.mapped(work, SCHEMA)
     rolled.write.parquet(folder)
-    return spark.read.schema(rolled.schema).parquet(folder)
+    return rolled.sparkSession.read.schema(SCHEMA).parquet(folder)
 
 
-def reduce(rollup: DataFrame, params: Params | None = None) -> DuckDBPyConnection:
+def _roll_up(batches: Batches, parse: Parse, now_us: int, latest_us: int, generic: bool) -> Batches:
+    with connect() as con:
+        con.execute(f"CREATE TEMP TABLE partial ({_TABLE}, told VARCHAR)")
+        for _ in parse.tables(con, batches):
+            files = con.execute("SELECT coalesce(max(file), 0) FROM parsed_line").fetchall()[0][0] + 1
+            told = Told(*tally(con, [str(number) for number in range(files)], now_us))
+            relation = embedded.any_server(con) if generic else "line"
+            embedded.roll_up(con, relation, latest_us=latest_us)
+            con.execute("INSERT INTO partial BY NAME FROM rollup")
+            con.execute("INSERT INTO partial (told) VALUES (?)", [msgspec.json.encode(told).decode()])
+        yield from con.table("partial").to_arrow_table().to_batches()
+
+
+def told(rollup: DataFrame) -> list[Told]:
+    """What executors told besides the rows."""
+    return _decoded(row.told for row in rollup.where("told IS NOT NULL").select("told").collect())
+
+
+def _decoded(texts: Iterable[str | bytes]) -> list[Told]:
+    return [msgspec.json.decode(text, type=Told) for text in texts]
+
+
+def reduce(rollup: DataFrame, params: Params | None = None) -> tuple[DuckDBPyConnection, list[Told]]:
     """Runs the steps that executors can run, and brings their results to the driver.
 
     Args:
-        rollup: :func:`roll_up`. params: thresholds.
+        rollup: rows of :func:`roll_up`. params: thresholds.
 
     Returns:
         a database with the tables ``stretches`` and ``fleets`` and those of
-        :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`.
+        :data:`~analytics.scan.reduce.QUERIES` but ``candidate``, for :data:`analytics.rules.engine.TOGETHER`; and what
+        executors told.
     """
     params = params or Params()
-    spark = rollup.sparkSession
+    rows = rollup.where("answer IS NOT NULL").select(*_NAMES)
+    failed = rows.where(f"named AND answer IN ({quoted(FAILURES)})")
+    # One job: most of it is latency where the log is small.
+    jobs = [
+        _stepped(rows.repartition("client", "channel"), engine.BY_CHANNEL, ("stretches", *_SMALL), params),
+        _stepped(failed.repartition("node"), engine.BY_NODE, ("fleets",), params),
+        rollup.where("told IS NOT NULL").selectExpr("'told' AS name", "CAST(told AS BINARY) AS rows"),
+    ]
+    found = jobs[0].unionAll(jobs[1]).unionAll(jobs[2]).toArrow()
+    arrived: dict[str, list[bytes]] = {}
+    for name, part in zip(found["name"].to_pylist(), found["rows"].to_pylist(), strict=True):
+        arrived.setdefault(name, []).append(part)
+    return _collected(arrived, params), _decoded(arrived.get("told", ()))
 
-    def query(name: str) -> DataFrame:
-        return spark.sql(for_spark(QUERIES[name].replace("FROM rollup", "FROM {rollup}")), rollup=rollup)
 
-    candidate = query("candidate")
-    failed = candidate.where(f"named AND answer IN ({quoted(FAILURES)})")
-    found = {
-        "stretches": _stepped(candidate.repartition("client", "channel"), engine.BY_CHANNEL, "stretches", params),
-        "fleets": _stepped(failed.repartition("node"), engine.BY_NODE, "fleets", params),
-    } | {name: query(name) for name in _SMALL}
-    # At the same time: most of each is the latency of small jobs.
-    with ThreadPoolExecutor(len(found)) as pool:
-        arrived = dict(zip(found, pool.map(lambda rows: rows.toArrow(), found.values()), strict=True))
+def _stepped(rows: DataFrame, steps: Sequence[str], results: Sequence[str], params: Params) -> DataFrame:
+    """Results of some steps over each partition of a roll-up: a table's name and rows, packed by Arrow."""
+    return rows.mapInArrow(partial(_packed, steps=tuple(steps), results=tuple(results), params=params), _FOUND)
+
+
+def _packed(batches: Batches, steps: tuple[str, ...], results: tuple[str, ...], params: Params) -> Batches:
+    import pyarrow as pa
+
+    kept = [batch for batch in batches if batch.num_rows]
+    if kept:
+        with connect() as con:
+            con.register("arrived", pa.Table.from_batches(kept))
+            found = run_steps(con, "arrived", steps, results, params)
+            for name, table in found.items():
+                # Not by Arrow's own means: they import pandas, which takes longer than all of this.
+                packed = con.sql("SELECT ?::VARCHAR AS name, ?::BLOB AS rows", params=[name, _pack(table)])
+                yield from packed.to_arrow_table().to_batches()
+
+
+def run_steps(
+    con: DuckDBPyConnection, rows: str, steps: Sequence[str], results: Sequence[str], params: Params
+) -> dict[str, pa.Table]:
+    """Runs steps over partial roll-ups in which all rows of a key are; what an executor does."""
+    con.execute(f"CREATE TEMP TABLE rollup AS {merge_sql(rows)}")
+    embedded.reduce(con)
+    engine.run(con, params, steps)
+    return {name: con.table(name).to_arrow_table() for name in results}
+
+
+def _pack(table: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _collected(arrived: dict[str, list[bytes]], params: Params) -> DuckDBPyConnection:
+    """The tables of all partitions together."""
+    import pyarrow as pa
+
+    with connect() as con:
+        con.execute(f"CREATE TEMP TABLE nothing ({_TABLE})")
+        steps = (*engine.BY_CHANNEL, *engine.BY_NODE)
+        empty = run_steps(con, "nothing", steps, ("stretches", "fleets", *_SMALL), params)
     connection = embedded.connect()
-    for name, rows in arrived.items():
-        connection.register("arrived", rows)
-        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT * FROM arrived")
+    for name, none in empty.items():
+        parts = [none, *(pa.ipc.open_stream(part).read_all() for part in arrived.get(name, ()))]
+        connection.register("arrived", pa.concat_tables(parts))
+        query = _together(none.column_names, _SMALL[name]) if name in _SMALL else "FROM arrived"
+        connection.execute(f"CREATE TEMP TABLE {name} AS {query}")
         connection.unregister("arrived")
     return connection
 
 
-def _stepped(rows: DataFrame, steps: Sequence[str], result: str, params: Params) -> DataFrame:
-    """The result of some steps over each partition of candidates."""
-    schema = ", ".join(f"{name} {_spark_type(kind)}" for name, kind in _shape(steps, result))
-    return rows.mapInArrow(partial(run_steps, steps=tuple(steps), result=result, params=params), schema)
-
-
-def run_steps(batches: Iterable[pa.RecordBatch], steps: tuple[str, ...], result: str, params: Params) -> Batches:
-    """Runs steps over the candidates of one partition; what an executor does."""
-    import pyarrow as pa
-
-    kept = [batch for batch in batches if batch.num_rows]
-    if not kept:
-        return
-    with embedded.connect() as connection:
-        # Spark runs as many of these at a time as it has cores.
-        connection.execute("SET threads = 1")
-        connection.register("arrived", pa.Table.from_batches(kept))
-        connection.execute("CREATE TEMP TABLE candidate AS SELECT * FROM arrived")
-        engine.run(connection, params, steps)
-        found: pa.Table = connection.sql(f"SELECT * FROM {result}").to_arrow_table()
-        yield from found.to_batches()
-
-
-def _shape(steps: Sequence[str], result: str) -> list[tuple[str, str]]:
-    """Names and DuckDB's types of the columns that steps make."""
-    types = _TYPES | {one.name: one.type for one in MEASURES}
-    columns = (*KEY, *(one.name for one in MEASURES), "distinct_seqs")
-    with embedded.connect() as connection:
-        shape = ", ".join(f"{name} {types.get(name, 'VARCHAR')}" for name in columns)
-        connection.execute(f"CREATE TEMP TABLE candidate ({shape})")
-        engine.run(connection, None, steps)
-        return [(row[0], row[1]) for row in connection.execute(f"DESCRIBE {result}").fetchall()]
-
-
-def _spark_type(kind: str) -> str:
-    """Spark's name of a type of DuckDB's."""
-    if kind.endswith("[]"):
-        return f"ARRAY<{_spark_type(kind[:-2])}>"
-    if kind.startswith("STRUCT("):
-        fields = (part.split(" ") for part in kind[len("STRUCT(") : -1].replace('"', "").split(", "))
-        return f"STRUCT<{', '.join(f'{name}: {_spark_type(of)}' for name, of in fields)}>"
-    return re.sub(r"^VARCHAR$", "STRING", kind)
+def _together(columns: Sequence[str], key: Sequence[str]) -> str:
+    """Adds up the rows of all partitions about the same."""
+    if not key:
+        return "SELECT DISTINCT * FROM arrived"
+    values = (
+        name
+        if name in key
+        else f"{'min' if name in _LEAST else 'max' if name in _LATEST else 'sum'}({name})::BIGINT AS {name}"
+        for name in columns
+    )
+    return f"SELECT {', '.join(values)} FROM arrived GROUP BY {', '.join(key)}"

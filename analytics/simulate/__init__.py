@@ -1,6 +1,6 @@
-"""Logs with known truth: a believable fleet, storms of every class, look-alikes that are none, and a scorer.
+"""Logs with known truth: a believable fleet, storms of every class, look-alikes that are none, and a judge of reports.
 
-It is written from the protocol and the definition of the classes, not from the report's code: what was planted is the
-truth, whatever the report says. :func:`analytics.simulate.run.simulate_logs` writes,
-:mod:`analytics.simulate.score` compares.
+They are written from the protocol and the definition of the classes, not from the rules: what was planted is the
+truth, whatever a report says. :func:`analytics.simulate.run.simulate_logs` writes, :mod:`analytics.simulate.score`
+compares.
 """

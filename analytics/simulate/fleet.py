@@ -10,17 +10,14 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from tricklecast.analytics.durations import micros
+from tricklecast.analytics.simulate import lines
 from tricklecast.analytics.simulate.channels import LiveChannel
-from tricklecast.analytics.simulate.entries import Entry, entry_of, line_of
-from tricklecast.analytics.simulate.people import Client, behind_nat, make_client
-from tricklecast.analytics.simulate.plan import Outage
-from tricklecast.trickle.records import AccessRecord, Op, Reason
-
-CADENCES_S: Final = ((0.2, 3), (0.5, 7), (1.0, 20), (2.0, 45), (4.0, 15), (6.0, 10))
-"""How often channels begin a segment, and how many of a hundred do."""
+from tricklecast.analytics.simulate.clients import Client, behind_nat, make_client
+from tricklecast.analytics.simulate.lines import Entry, Line, micros
+from tricklecast.analytics.simulate.plan import CADENCES_S, PROBES, Outage, Sizes
+from tricklecast.trickle.records import Op, Reason
 
 STAY_S: Final = 600.0
 """How long a reader stays, on average. Seconds."""
@@ -31,13 +28,6 @@ LIFE_S: Final = (600.0, 3600.0)
 DAY_SWING: Final = 0.4
 """How far the audience rises above and falls below its mean over a day. A share, 0 to 1."""
 
-PROBES: Final = (
-    ("/healthz", 10.0, "kube-probe/1.31"),
-    ("/metrics", 15.0, "Prometheus/3.5.0"),
-    ("/api/v1/channels", 30.0, "dashboard/2.3"),
-)
-"""What machines ask each server: path, how often (seconds), user agent."""
-
 IDLE_SHARE: Final = 0.05
 """Share of channels that exist, have readers, and send nothing."""
 
@@ -47,8 +37,7 @@ NAT_SHARE: Final = 0.03
 
 def swing(at_us: int) -> float:
     """The audience at an hour of the day, as a multiple of its mean: largest at 20:00 UTC."""
-    day = at_us / micros(86_400)
-    return 1 + DAY_SWING * math.cos(2 * math.pi * (day - 20 / 24))
+    return 1 + DAY_SWING * math.cos(2 * math.pi * (at_us / micros(86_400) - 20 / 24))
 
 
 @dataclass(slots=True)
@@ -118,23 +107,23 @@ class Show:
         self._welcome(at_us)
 
     def _welcome(self, at_us: int) -> None:
-        target = int(self.audience * swing(at_us) + self.rng.random())
-        while len(self.live.readers) < target:
-            for client in self._guests(target - len(self.live.readers)):
+        rng, readers = self.rng, self.live.readers
+        target = int(self.audience * swing(at_us) + rng.random())
+        while (lacking := target - len(readers)) > 0:
+            group = lacking > 3 and rng.random() < NAT_SHARE
+            for client in behind_nat(rng, rng.randint(2, min(lacking, 30))) if group else [make_client(rng)]:
                 self.live.join(client)
-
-    def _guests(self, missing: int) -> list[Client]:
-        if missing > 3 and self.rng.random() < NAT_SHARE:
-            return behind_nat(self.rng, self.rng.randint(2, min(missing, 30)))
-        return [make_client(self.rng)]
 
     def _interrupt(self, outage: Outage, out: list[Entry]) -> None:
         """The server goes: everybody is told when to come back, and does so, spread over some seconds."""
         rng, live = self.rng, self.live
         if outage.from_us > self._ends_us - micros(30):
             self._ends_us += micros(120)
-        everybody = [live.publisher, *(reader.client for reader in live.readers)]
-        out += [self._sent_away(client, outage.from_us + int(rng.random() * 1_500_000)) for client in everybody]
+        for client in (live.publisher, *(reader.client for reader in live.readers)):
+            sends = {"op": Op.PUBLISH, "method": "POST"} if client is live.publisher else {}
+            told = {"retry_after_ms": 1000 + rng.randrange(4000), "reason": Reason.SHUTDOWN, **sends}
+            at = outage.from_us + int(rng.random() * 1_500_000) - 900_000
+            out.append(self._entry(client, at, "refused", live.head, wait_us=900_000, dur_us=900_040, **told))
         # A server that begins again knows no channels; this publisher goes on with its numbering.
         back = outage.until_us + micros(rng.uniform(0.3, 3))
         live.last_us, live.next_us = back, back + live.cadence_us
@@ -143,32 +132,18 @@ class Show:
             reader.fresh = True
             returns = outage.until_us + micros(rng.uniform(0.5, 8))
             if returns < back:
-                out.append(self._too_early(reader.client, returns))
+                out.append(self._entry(reader.client, returns, "not_found", -1))
 
-    def _sent_away(self, client: Client, at: int) -> Entry:
-        live = self.live
-        publishes = client is live.publisher
-        record = live.record(client, Op.PUBLISH if publishes else Op.READ, reason=Reason.SHUTDOWN, rseq=live.head)
-        record.ts_us, record.status, record.seq, record.next_seq = at - 900_000, 503, live.head, live.head
-        record.wait_us, record.dur_us, record.bytes_out = 900_000, 900_040, 13
-        record.path, record.conn = f"/trickle/{live.name}/{live.head}", client.conn()
-        record.retry_after_ms = 1000 + self.rng.randrange(4000)
-        return entry_of(record)
-
-    def _too_early(self, client: Client, at: int) -> Entry:
-        live = self.live
-        record = live.record(client, Op.READ, reason=Reason.NOT_FOUND, rseq=None, next_seq=None, epoch=None)
-        record.ts_us, record.status, record.seq, record.bytes_out = at, 404, -1, 16
-        record.path, record.conn = f"/trickle/{live.name}/-1", client.conn()
-        record.wait_us, record.dur_us = 120, 130
-        return entry_of(record)
+    def _entry(self, client: Client, ts: int, answer: str, seq: int, **fields: Any) -> Entry:
+        return lines.entry(client, ts, answer, node=self.node, channel=self.live.name, seq=seq, **fields)
 
 
 @dataclass(slots=True)
 class Probe:
     """A machine that asks the control plane of one server at fixed times."""
 
-    line: dict[str, object]
+    node: str
+    line: Line
     every_us: int
     next_us: int
     outages: list[Outage]
@@ -184,15 +159,40 @@ class Probe:
 
 
 def probes(node: str, seed: int, start_us: int, outages: Sequence[Outage]) -> list[Probe]:
-    """Who probes a server."""
+    """The machines that probe a server."""
     rng = random.Random(f"{seed}/{node}/probes")
     found = []
     for path, every_s, ua in PROBES:
         client = make_client(rng, ua=ua, named=False)
-        record = AccessRecord(0, node=node, op=Op.API, method="GET", path=path, status=200, reason=Reason.COMPLETE)
-        record.bytes_out, record.wait_us, record.dur_us = 15 * len(path), 800, 900
-        record.client, record.ip, record.conn, record.ua = client.key, client.ip, client.conn(), ua
-        record.release, record.attempt = client.release, 1
+        api: dict[str, Any] = {"op": Op.API, "path": path, "epoch": None, "bytes_out": 15 * len(path)}
+        line = lines.entry(client, 0, "other", node=node, channel=None, wait_us=800, dur_us=900, **api)[1]
         mine = [outage for outage in outages if outage.node == node]
-        found.append(Probe(line_of(record), micros(every_s), start_us + int(rng.random() * micros(every_s)), mine))
+        found.append(Probe(node, line, micros(every_s), start_us + int(rng.random() * micros(every_s)), mine))
+    return found
+
+
+def shows(size: Sizes, seed: int, start_us: int, nodes: list[str], outages: list[Outage], planted: int) -> list[Show]:
+    """The fleet's channels, with audiences such that the log gets as many lines as it should.
+
+    Args:
+        planted: lines of the scenes.
+    """
+    rng = random.Random(f"{seed}/shows")
+    cadences = rng.choices([every for every, _ in CADENCES_S], [share for _, share in CADENCES_S], k=size.channels)
+    # A few channels have most of the audience.
+    weights = [1 / (rank + 1) ** 0.7 for rank in range(size.channels)]
+    rng.shuffle(weights)
+    idle = [rng.random() < IDLE_SHARE and size.channels > 3 for _ in cadences]
+    seconds = size.duration_us / 1e6
+    paces = [1 / 20 if still else 1 / every for every, still in zip(cadences, idle, strict=True)]
+    posts = sum(pace for pace, still in zip(paces, idle, strict=True) if not still) * seconds
+    reads = sum(pace * weight for pace, weight in zip(paces, weights, strict=True)) * seconds
+    usual = sum(swing(start_us + size.duration_us * part // 12) for part in range(13)) / 13
+    scale = max(0.0, size.lines - planted - size.probed - posts) / (reads * usual)
+    found = []
+    for number, (every, weight, still) in enumerate(zip(cadences, weights, idle, strict=True)):
+        node = nodes[number % len(nodes)]
+        mine = [outage for outage in outages if outage.node == node]
+        own = random.Random(f"{seed}/show/{number}")
+        found.append(Show(own, node, mine, weight * scale, micros(every), start_us, idle=still))
     return found

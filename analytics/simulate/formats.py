@@ -7,15 +7,16 @@ log is computed from the same line, so that each form tells of the same requests
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
 import orjson
 
-from tricklecast.analytics.simulate.entries import Line
-from tricklecast.analytics.simulate.truth import Storm
+from tricklecast.analytics.simulate.clients import is_name
+from tricklecast.analytics.simulate.lines import Line
+from tricklecast.analytics.simulate.truth import Planted
 from tricklecast.trickle.records import Kind
 
 
@@ -33,165 +34,140 @@ class FormatName(StrEnum):
     CADDY = "caddy"
     """Caddy 2's JSON access log."""
 
+    @property
+    def suffix(self) -> str:
+        """That of the files' names."""
+        return ".log" if self is FormatName.NGINX else ".jsonl"
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """How lines become bytes.
+    def render(self, lines: Sequence[Line]) -> bytes:
+        """Lines as bytes; those that the form does not have are left out."""
+        if self is FormatName.JSONL:
+            written: list[Any] = list(lines)
+        else:
+            written = [_PROXIES[self](_known(line)) for line in lines if line["kind"] == Kind.EXCHANGE]
+        return b"".join(
+            one.encode() if isinstance(one, str) else orjson.dumps(one, option=orjson.OPT_APPEND_NEWLINE)
+            for one in written
+        )
 
-    Attributes:
-        suffix: of the files' names. encode: lines to bytes, each ended by a newline.
-        events: whether it has lifecycle events. names: whether it has the clients' ``Trickle-Client``.
-    """
-
-    suffix: str
-    encode: Callable[[Sequence[Line]], bytes]
-    events: bool = False
-    names: bool = True
-
-    def tells(self, storm: Storm) -> Storm:
-        """A storm as far as such a log can tell of it: what is not in the log is not part of the truth about it.
+    def tells(self, planted: Planted) -> Planted:
+        """A storm as such a log can tell of it: what is not in the log is not part of the truth about it.
 
         A client that gives no name has another key in each log, since it is made of what the log has of it.
         """
-        if self.events:
-            return storm
-        known = self.names and all(is_name(client) for client in storm.clients)
-        return replace(storm, trigger=None, clients=storm.clients if known else ())
+        if self is FormatName.JSONL:
+            return planted
+        named = self is not FormatName.NGINX and all(is_name(client) for client in planted.clients)
+        return msgspec.structs.replace(planted, trigger=None, clients=planted.clients if named else ())
 
 
-def _jsonl(lines: Sequence[Line]) -> bytes:
-    dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE
-    return b"".join([dumps(line, option=newline) for line in lines])
+def _known(line: Line) -> Line:
+    """A line with what a proxy may write of it.
+
+    Its fields are those of our own, and ``end_us``: when the request ended; ``name``: what the client calls itself;
+    ``told``: the response's headers of interest; ``port``: the client's.
+    """
+    absent = {"status": 0, "bytes_in": 0, "bytes_out": 0, "dur_us": 0, "wait_us": None}
+    client, wait_ms = line.get("client"), line.get("retry_after_ms")
+    return {
+        **absent,
+        **line,
+        "end_us": line["ts_us"] + line.get("dur_us", 0),
+        "name": client if client and is_name(client) else None,
+        "port": 1024 + line["conn"] % 64000,
+        "told": {
+            "Lp-Trickle-Seq": line.get("rseq"),
+            "Lp-Trickle-Latest": line.get("next_seq"),
+            "Lp-Trickle-Closed": "terminated" if line.get("eos") else None,
+            "Retry-After": max(1, wait_ms // 1000) if wait_ms else None,
+        },
+    }
 
 
-def _exchanges(encode: Callable[[Line, int], bytes]) -> Callable[[Sequence[Line]], bytes]:
-    """Encodes one exchange with the time of its end; events are not for proxies to know."""
-
-    def all_of(lines: Sequence[Line]) -> bytes:
-        return b"".join(
-            [encode(line, line["ts_us"] + line.get("dur_us", 0)) for line in lines if line["kind"] == Kind.EXCHANGE]
-        )
-
-    return all_of
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
 
 
-def _status(line: Line, gone: int) -> int:
-    status: int = line.get("status", gone)
-    return status
-
-
-def _combined(line: Line, end: int) -> bytes:
-    when = datetime.fromtimestamp(end // 1_000_000, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+def _combined(line: Line) -> str:
+    when = datetime.fromtimestamp(line["end_us"] // 1_000_000, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
     request = f"{line['method']} {line['path']} HTTP/1.1"
-    seconds, stamp = line.get("dur_us", 0) / 1e6, end / 1e6
     return (
-        f'{line["ip"]} - - [{when}] "{request}" {_status(line, 499)} {line.get("bytes_out", 0)} "-" '
-        f'"{line["ua"]}" {seconds:.3f} {stamp:.3f}\n'
-    ).encode()
+        f'{line["ip"]} - - [{when}] "{request}" {line["status"] or 499} {line["bytes_out"]} "-" '
+        f'"{line["ua"]}" {line["dur_us"] / 1e6:.3f} {line["end_us"] / 1e6:.3f}\n'
+    )
 
 
-def is_name(key: str) -> bool:
-    """Whether a key came in the ``Trickle-Client`` header: one that is a hash was made by the server."""
-    return not (len(key) == 16 and key.isalnum())
-
-
-def _named(line: Line) -> str | None:
-    key: str | None = line.get("client")
-    return key if key and is_name(key) else None
-
-
-def _nginx_json(line: Line, end: int) -> bytes:
-    found: dict[str, Any] = {
-        "msec": f"{end / 1e6:.3f}",
+def _nginx_json(line: Line) -> dict[str, str]:
+    return {
+        "msec": f"{line['end_us'] / 1e6:.3f}",
         "remote_addr": line["ip"],
         "request_method": line["method"],
         "request_uri": line["path"],
-        "status": str(_status(line, 499)),
-        "body_bytes_sent": str(line.get("bytes_out", 0)),
-        "request_time": f"{line.get('dur_us', 0) / 1e6:.3f}",
-        "upstream_header_time": f"{line['wait_us'] / 1e6:.3f}" if "wait_us" in line else "",
+        "status": str(line["status"] or 499),
+        "body_bytes_sent": str(line["bytes_out"]),
+        "request_time": f"{line['dur_us'] / 1e6:.3f}",
+        "upstream_header_time": "" if line["wait_us"] is None else f"{line['wait_us'] / 1e6:.3f}",
         "http_user_agent": line["ua"],
         "connection": str(line["conn"]),
         "hostname": line["node"],
-        "http_trickle_client": _named(line) or "",
+        "http_trickle_client": _text(line["name"]),
         "http_trickle_attempt": str(line["attempt"]) if line["attempt"] > 1 else "",
-        **{
-            f"sent_http_{name.lower().replace('-', '_')}": "" if value is None else str(value)
-            for name, value in _answered(line).items()
-        },
+        **{f"sent_http_{name.lower().replace('-', '_')}": _text(value) for name, value in line["told"].items()},
     }
-    return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _answered(line: Line) -> dict[str, Any]:
-    """The response's headers, as far as they are of interest."""
-    told = line.get("retry_after_ms")
+def _envoy(line: Line) -> dict[str, Any]:
+    arrived, ip = datetime.fromtimestamp(line["ts_us"] / 1e6, UTC), line["ip"]
     return {
-        "Lp-Trickle-Seq": line.get("rseq"),
-        "Lp-Trickle-Latest": line.get("next_seq"),
-        "Lp-Trickle-Closed": "terminated" if line.get("eos") else None,
-        "Retry-After": max(1, told // 1000) if told else None,
-    }
-
-
-def _iso(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_us // 1000 % 1000:03d}Z"
-
-
-def _envoy(line: Line, end: int) -> bytes:
-    gone = "status" not in line
-    found = {
-        "start_time": _iso(line["ts_us"]),
-        "duration": line.get("dur_us", 0) // 1000,
-        "response_duration": line["wait_us"] // 1000 if "wait_us" in line else None,
+        "start_time": f"{arrived:%Y-%m-%dT%H:%M:%S}.{line['ts_us'] // 1000 % 1000:03d}Z",
+        "duration": line["dur_us"] // 1000,
+        "response_duration": None if line["wait_us"] is None else line["wait_us"] // 1000,
         "method": line["method"],
         "path": line["path"],
         "protocol": "HTTP/1.1",
-        "response_code": _status(line, 0),
-        "response_flags": "DC" if gone else "-",
-        "bytes_received": line.get("bytes_in", 0),
-        "bytes_sent": line.get("bytes_out", 0),
-        "downstream_remote_address": f"{line['ip']}:{1024 + line['conn'] % 64000}",
+        "response_code": line["status"],
+        "response_flags": "-" if line["status"] else "DC",
+        "bytes_received": line["bytes_in"],
+        "bytes_sent": line["bytes_out"],
+        "downstream_remote_address": f"[{ip}]:{line['port']}" if ":" in ip else f"{ip}:{line['port']}",
         "connection_id": line["conn"],
         "user_agent": line["ua"],
         "hostname": line["node"],
-        "trickle_client": _named(line),
+        "trickle_client": line["name"],
         "trickle_attempt": line["attempt"],
-        **{name.lower().replace("-", "_"): value for name, value in _answered(line).items()},
+        **{name.lower().replace("-", "_"): value for name, value in line["told"].items()},
     }
-    return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _caddy(line: Line, end: int) -> bytes:
-    headers = {"User-Agent": [line["ua"]], "Trickle-Client": [_named(line)], "Trickle-Attempt": [str(line["attempt"])]}
-    found = {
+def _caddy(line: Line) -> dict[str, Any]:
+    headers = {"User-Agent": [line["ua"]], "Trickle-Attempt": [str(line["attempt"])]}
+    return {
         "level": "info",
-        "ts": end / 1e6,
+        "ts": line["end_us"] / 1e6,
         "logger": "http.log.access.log0",
         "msg": "handled request",
         "request": {
             "remote_ip": line["ip"],
-            "remote_port": str(1024 + line["conn"] % 64000),
+            "remote_port": str(line["port"]),
             "client_ip": line["ip"],
             "proto": "HTTP/1.1",
             "method": line["method"],
             "host": "live.example",
             "uri": line["path"],
-            "headers": {name: value for name, value in headers.items() if value[0] is not None},
+            "headers": headers | ({"Trickle-Client": [line["name"]]} if line["name"] else {}),
         },
-        "bytes_read": line.get("bytes_in", 0),
-        "duration": line.get("dur_us", 0) / 1e6,
-        "size": line.get("bytes_out", 0),
-        "status": _status(line, 0),
-        "resp_headers": {name: [str(value)] for name, value in _answered(line).items() if value is not None},
+        "bytes_read": line["bytes_in"],
+        "duration": line["dur_us"] / 1e6,
+        "size": line["bytes_out"],
+        "status": line["status"],
+        "resp_headers": {name: [str(value)] for name, value in line["told"].items() if value is not None},
     }
-    return orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE)
 
 
-FORMATS: Final = {
-    FormatName.JSONL: Format(".jsonl", _jsonl, events=True),
-    FormatName.NGINX: Format(".log", _exchanges(_combined), names=False),
-    FormatName.NGINX_JSON: Format(".jsonl", _exchanges(_nginx_json)),
-    FormatName.ENVOY: Format(".jsonl", _exchanges(_envoy)),
-    FormatName.CADDY: Format(".jsonl", _exchanges(_caddy)),
+_PROXIES: Final[dict[FormatName, Callable[[Line], str | dict[str, Any]]]] = {
+    FormatName.NGINX: _combined,
+    FormatName.NGINX_JSON: _nginx_json,
+    FormatName.ENVOY: _envoy,
+    FormatName.CADDY: _caddy,
 }
+"""A line of each form: its text, or a JSON object."""

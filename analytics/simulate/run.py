@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import random
+import shutil
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from tempfile import mkdtemp
+from typing import IO, Final
 
-from tricklecast.analytics.durations import micros
-from tricklecast.analytics.simulate.catalogue import Set
-from tricklecast.analytics.simulate.entries import Entry, Line, when
-from tricklecast.analytics.simulate.fleet import Probe, Show, probes
-from tricklecast.analytics.simulate.formats import FORMATS, FormatName
-from tricklecast.analytics.simulate.output import ROTATE_BYTES, ROTATE_S, NodeLog, complete_folder
-from tricklecast.analytics.simulate.plan import Placed, Planner, Program
-from tricklecast.analytics.simulate.sizes import Sizes, shows
-from tricklecast.analytics.simulate.truth import FILE, Truth
+from tricklecast.analytics.errors import CannotWrite
+from tricklecast.analytics.simulate.fleet import Probe, Show, probes, shows
+from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.simulate.lines import Entry, micros, when
+from tricklecast.analytics.simulate.plan import Program, Sizes
+from tricklecast.analytics.simulate.truth import FILE, Set, Truth, log_name
 
 START_US: Final = 1_760_000_400_000_000
 """2025-10-09 09:00:00 UTC: logs begin on a full hour, the same one each time."""
@@ -25,147 +25,149 @@ START_US: Final = 1_760_000_400_000_000
 SLICE_LINES: Final = 30_000
 """About so many lines are held at a time."""
 
-COPIED_RUN: Final = (20, 300)
-"""Lines that log shipping delivers twice in one go, from and to."""
+ROTATE_BYTES: Final = 256 << 20
+ROTATE_US: Final = micros(3600)
+"""When a server begins its next file: its defaults (docs/reference/access-log.md)."""
 
-Progress = Callable[[int, int], None]
-"""Told how many microseconds of the log are done, and how many lines are written."""
+Progress = Callable[[str, float], None]
+"""Told what is being done, and which share of it is done, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for.
+def simulate_logs(
+    out: Path,
+    seed: int,
+    kind: Set,
+    size: Sizes,
+    form: FormatName = FormatName.JSONL,
+    *,
+    force: bool = False,
+    progress: Progress = lambda doing, done: None,
+) -> Truth:
+    """Writes the log and its truth.
 
-    Attributes:
+    Args:
         out: the folder. seed: what everything is drawn from. kind: which scenes.
-        size: of the log. form: of its lines. packed: with gzip. force: replace an earlier simulation.
-        copies: share of lines that are delivered twice, 0 to 1.
-        rotate_bytes, rotate_s: begin the next file at this size or age.
-    """
-
-    out: Path
-    seed: int
-    kind: Set
-    size: Sizes
-    form: FormatName = FormatName.JSONL
-    packed: bool = False
-    force: bool = False
-    copies: float = 0.0
-    rotate_bytes: int = ROTATE_BYTES
-    rotate_s: float = ROTATE_S
-
-
-@dataclass(slots=True)
-class Server:
-    """One server while its log is written.
-
-    Attributes:
-        log: its files. fleet: who goes on all the time.
-        waiting: lines whose time has not come.
-    """
-
-    log: NodeLog
-    fleet: list[Show | Probe]
-    waiting: list[Entry] = field(default_factory=list)
-
-
-def simulate_logs(request: Request, progress: Progress = lambda done_us, lines: None) -> Truth:
-    """Write the log and its truth.
+        size: of the log. form: of its lines. force: replace an earlier simulation.
 
     Raises:
         CannotWrite: the folder cannot be used.
     """
-    with complete_folder(request.out, force=request.force) as folder:
-        truth = _Writing(request, folder).run(progress)
-        (folder / FILE).write_bytes(truth.as_json())
+    names = [f"edge-{number + 1}" for number in range(size.nodes)]
+    program = Program(seed, START_US, size.duration_us, names)
+    with _complete_folder(out, force=force) as folder:
+        program.fill(kind, size.planted, lambda done: progress("choosing scenes", done))
+        fleet: list[Show | Probe] = [*shows(size, seed, START_US, names, program.outages, program.lines)]
+        for name in names if size.probed else ():
+            fleet += probes(name, seed, START_US, program.outages)
+        logs = {name: _NodeLog(folder, name, form) for name in names}
+        lines = _write(fleet, program, logs, size, progress)
+        storms, traps = (tuple(form.tells(one) for one in found) for found in (program.storms, program.traps))
+        truth = Truth(seed, kind, lines, storms, traps, tuple(program.left_out))
+        truth.write(folder)
     return truth
 
 
-class _Writing:
-    def __init__(self, request: Request, folder: Path) -> None:
-        self._request = request
-        size, seed = request.size, request.seed
-        self._end = START_US + size.duration_us
-        names = [f"edge-{number + 1}" for number in range(size.nodes)]
-        self._rng = random.Random(f"{seed}/shipping")
-        self._run = self._rng.randint(*COPIED_RUN)
-        self._owed = 0.0
-        self.program = _program(request, names)
-        self._scenes = list(reversed(self.program.placed))
-        fleet = shows(size, seed, START_US, names, self.program.outages, self.program.lines)
-        self.servers: dict[str, Server] = {}
-        for name in names:
-            log = NodeLog(
-                folder,
-                name,
-                FORMATS[request.form],
-                packed=request.packed,
-                rotate_bytes=request.rotate_bytes,
-                rotate_us=micros(request.rotate_s),
-            )
-            machines = probes(name, seed, START_US, self.program.outages) if size.probed else []
-            mine = [show for show in fleet if show.node == name]
-            self.servers[name] = Server(log, [*mine, *machines])
-        self._slice = max(micros(0.2), min(micros(10), SLICE_LINES * size.duration_us // size.lines))
-        self.lines = 0
+@dataclass(slots=True)
+class _NodeLog:
+    """The log of one server: its files, renamed when they are large or old, and the lines whose time has not come."""
 
-    def run(self, progress: Progress) -> Truth:
-        """All slices, one after the other."""
-        try:
-            self._write_all(progress)
-        finally:
-            for server in self.servers.values():
-                server.log.close()
-        request, program = self._request, self.program
-        form = FORMATS[request.form]
-        storms, traps = tuple(form.tells(storm) for storm in program.storms), tuple(program.traps)
-        return Truth(request.seed, request.kind, self.lines, storms, traps, tuple(sorted(program.left_out)))
+    folder: Path
+    node: str
+    form: FormatName
+    waiting: list[Entry] = field(default_factory=list)
+    _file: IO[bytes] | None = None
+    _size: int = 0
+    _opened_us: int = 0
+    _rotations: int = 0
 
-    def _write_all(self, progress: Progress) -> None:
-        now = START_US
-        while now < self._end:
-            now = min(now + self._slice, self._end)
-            self._begin_scenes(now)
-            for server in self.servers.values():
-                for source in server.fleet:
-                    source.advance(now, server.waiting)
-                self._write(server, now)
-            progress(now - START_US, self.lines)
-        for server in self.servers.values():
-            self._write(server, None)
+    def write(self, now_us: int, *, everything: bool = False) -> int:
+        """Writes what has ended before a moment of the log's own clock, and keeps the rest.
 
-    def _begin_scenes(self, until_us: int) -> None:
-        while self._scenes and self._scenes[-1].at_us < until_us:
-            placed: Placed = self._scenes.pop()
-            for entry in placed.entries():
-                self.servers[entry[1]["node"]].waiting.append(entry)
-
-    def _write(self, server: Server, until_us: int | None) -> None:
-        """Write what has ended before a moment, and keep the rest."""
-        waiting = server.waiting
-        waiting.sort(key=when)
-        cut = len(waiting) if until_us is None else bisect_left(waiting, until_us, key=when)
+        Returns:
+            how many lines were written: some forms have none for events.
+        """
+        self.waiting.sort(key=when)
+        cut = len(self.waiting) if everything else bisect_left(self.waiting, now_us, key=when)
         if not cut:
-            return
-        lines = [line for _, line in waiting[:cut]]
-        lines += self._copies(lines)
-        self.lines += server.log.write(lines, until_us or self._end)
-        server.waiting = waiting[cut:]
+            return 0
+        data = self.form.render([line for _, line in self.waiting[:cut]])
+        del self.waiting[:cut]
+        if self._file and (self._size >= ROTATE_BYTES or now_us - self._opened_us >= ROTATE_US):
+            self.close()
+            self._rotations += 1
+            stamp = datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y%m%dT%H%M%S")
+            self._path().rename(self._path(f"-{stamp}-{self._rotations:04d}"))
+        if not self._file:
+            self._file = self._path().open("wb", buffering=1 << 20)
+            self._size, self._opened_us = 0, now_us
+        self._file.write(data)
+        self._size += len(data)
+        return data.count(b"\n")
 
-    def _copies(self, lines: list[Line]) -> list[Line]:
-        """What the shipping of logs delivers twice: runs of lines as they are."""
-        # What is written at a time may be shorter than a run: the share is kept over all of it.
-        self._owed += self._request.copies * len(lines)
-        copied: list[Line] = []
-        while self._owed >= self._run:
-            first = self._rng.randrange(len(lines))
-            run = lines[first : first + self._run]
-            copied += run
-            self._owed -= len(run)
-            self._run = self._rng.randint(*COPIED_RUN)
-        return copied
+    def close(self) -> None:
+        """No more lines will come."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _path(self, rotated: str = "") -> Path:
+        return self.folder / f"{log_name(self.node)}{rotated}{self.form.suffix}"
 
 
-def _program(request: Request, names: list[str]) -> Program:
-    planner = Planner(request.seed, START_US, request.size.duration_us, names)
-    return planner.plan(request.kind, request.size.planted)
+def _write(
+    fleet: list[Show | Probe], program: Program, logs: dict[str, _NodeLog], size: Sizes, progress: Progress
+) -> int:
+    """Writes the lines of the fleet and of the scenes; returns how many there were."""
+    slice_us = max(micros(0.2), min(micros(10), SLICE_LINES * size.duration_us // size.lines))
+    scenes, now, end, lines = program.placed[::-1], START_US, START_US + size.duration_us, 0
+    try:
+        while now < end:
+            now = min(now + slice_us, end)
+            while scenes and scenes[-1].at_us < now:
+                for entry in scenes.pop().entries():
+                    logs[entry[1]["node"]].waiting.append(entry)
+            for source in fleet:
+                source.advance(now, logs[source.node].waiting)
+            lines += sum(log.write(now) for log in logs.values())
+            progress(f"{lines:,} lines", (now - START_US) / size.duration_us)
+        return lines + sum(log.write(end, everything=True) for log in logs.values())
+    finally:
+        for log in logs.values():
+            log.close()
+
+
+@contextmanager
+def _complete_folder(out: Path, *, force: bool) -> Iterator[Path]:
+    """A folder to write into, which takes its place when all is written, and vanishes if it is not.
+
+    Raises:
+        CannotWrite: there is something already, and ``force`` is not set; or nothing can be written there.
+    """
+    if out.exists() and not out.is_dir():
+        raise CannotWrite(f"{str(out)!r} is no folder")
+    if out.exists() and any(out.iterdir()):
+        if not force:
+            raise CannotWrite(f"{str(out)!r} is not empty; --force replaces an earlier simulation")
+        if not (out / FILE).is_file():
+            raise CannotWrite(f"{str(out)!r} has other things in it than a simulation: not even --force replaces that")
+    place = out.absolute()
+    unfinished: Path | None = None
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        made, former = unfinished / "made", unfinished / "former"
+        made.mkdir(mode=0o755)
+        yield made
+        if place.exists():
+            place.rename(former)
+        try:
+            made.rename(place)
+        except BaseException:
+            if former.exists():
+                former.rename(place)
+            raise
+    except OSError as error:
+        raise CannotWrite(f"cannot write {str(out)!r}: {error.strerror or error}") from error
+    finally:
+        if unfinished:
+            shutil.rmtree(unfinished, ignore_errors=True)

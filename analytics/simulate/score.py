@@ -1,36 +1,41 @@
-"""Compares a report with the truth: what was found, what was missed, what was made up, and what was called right.
+"""Compares a report's incidents with the truth: what was found, made up, told twice, and called right.
 
-An episode *belongs* to a storm if both were at the same time (with a second's slack), on the same server and on a
-channel in common, and by a client in common, as far as both name them: a report lists the worst hundred names only. A
-storm is *found* if the episodes that belong to it cover half of its time or tell of half of its requests. Thus a
-fleet's storm may be told as one episode or as one for each release. An episode that belongs to no storm is a *false
-alarm*. The *class* and the *trigger* of a found storm are judged by the largest of its episodes, so that a small
-companion neither helps nor harms; a restart has one name, whichever of its events is named. *Exact* is a storm that
-is told in one episode of the right class (one of another class beside it does not matter), begun and ended within two
-seconds of the truth, with its requests within 10 %.
+An incident *belongs* to a planted storm if both were at the same time (with a second's slack), on a server, a channel
+and a client in common; names that are not known cannot differ.
+
+- A storm is *found* if the incidents that belong to it tell half of its time, or half of its requests.
+- It is *told twice* if two incidents each tell a fifth of it.
+- An incident that belongs to no storm is a *false alarm*; it names the look-alike that it took for one.
+- An incident is *mixed* if it tells of storms that have no client and channel in common, none of them a fleet's.
+- Its *root* is right if it has the class of the first storm that it tells of, or says that it may be that one as well.
+
+An incident tells of the storms of which it tells a fifth; if there are none, of all to which it belongs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final
 
-from tricklecast.analytics.durations import micros
-from tricklecast.analytics.simulate.catalogue import Set
-from tricklecast.analytics.simulate.truth import LIVE, Storm, Trap, Truth
+import msgspec
+
+from tricklecast.analytics.errors import BadInput
+from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.simulate.lines import micros
+from tricklecast.analytics.simulate.truth import Planted, Set, Truth, log_name
 from tricklecast.trickle.records import Event
 
-SLACK_S: Final = 1.0
-COVERED: Final = 0.5
-EXACT_S: Final = 2.0
-EXACT_N: Final = 0.1
+SLACK_US: Final = micros(1)
+FOUND: Final = 0.5
+TOLD: Final = 0.2
+COUNTED: Final = 0.1
 
+FLEETS: Final = frozenset({StormClass.OVERLOAD_AMPLIFICATION, StormClass.THUNDERING_HERD})
 RESTART: Final = frozenset({Event.DRAIN, Event.SERVER_STOP, Event.SERVER_START, Event.SERVER_READY})
 """Events of one restart: which of them is named does not matter."""
-
-Episode = Mapping[str, Any]
-"""One of ``episodes`` in report.json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,197 +44,239 @@ class Limits:
 
     recall: float
     precision: float
-    class_accuracy: float = 0.99
-    trigger_accuracy: float = 0.95
+    root: float
 
 
-LIMITS: Final[dict[str, Limits]] = {
-    Set.STANDARD: Limits(0.99, 0.99),
-    Set.GREY: Limits(0.95, 0.95),
-    Set.HEALTHY: Limits(1.0, 1.0),
-    # On a real server's log there is more than was played, and a channel is as old as the storm on it.
-    LIVE: Limits(0.99, 0.9, trigger_accuracy=0.0),
+LIMITS: Final = {
+    Set.STANDARD: Limits(0.99, 0.99, 0.97),
+    Set.GREY: Limits(0.95, 0.95, 0.95),
+    Set.HEALTHY: Limits(1.0, 1.0, 1.0),
 }
-"""By set; or by :data:`analytics.simulate.truth.LIVE`."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One of ``incidents`` in report.json, as far as it is judged; see :class:`analytics.report.model.Entry`.
+
+    An :class:`~analytics.rules.incidents.Incident` has all names, and so no numbers of them.
+    """
+
+    storm: str
+    instead: str | None
+    since_us: int
+    until_us: int
+    n: int
+    clients: tuple[str, ...]
+    named: bool
+    channels: tuple[str, ...]
+    nodes: tuple[str, ...]
+    trigger: str | None
+    ended_us: int | None
+    n_clients: int = 0
+    n_channels: int = 0
+
+    def __str__(self) -> str:
+        clients = max(self.n_clients, len(self.clients))
+        return _shown(self.storm, self.n, clients, self.since_us, self.until_us, ", ".join(self.nodes), self.trigger)
+
+
+class _Report(msgspec.Struct):
+    incidents: tuple[Told, ...]
+
+
+class Fault(StrEnum):
+    """What may be wrong: with a storm the first two, with an incident the others."""
+
+    MISSED = "missed"
+    TWICE = "told twice"
+    ALARM = "false alarm"
+    MIXED = "mixed"
+    CLASS = "wrong class"
+    TRIGGER = "wrong trigger"
+    COUNT = "wrong count"
+    """Its requests are not those of its storms, by 10 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one planted storm.
+    """What is true of a planted storm, or of an incident.
 
     Attributes:
-        storm: the truth. episodes: those that belong to it, the largest first.
-        found, class_right, trigger_right, exact, backoff_right: as defined at the head of this module;
-            ``backoff_right`` is ``None`` where there is nothing to compare.
+        storms: the storm, or those of which the incident tells, the first one first.
+        told: incidents that belong to the storm, or the incident.
+        faults: what is wrong.
+        trap: what was taken for a storm.
     """
 
-    storm: Storm
-    episodes: tuple[Episode, ...]
-    found: bool
-    class_right: bool
-    trigger_right: bool
-    exact: bool
-    backoff_right: bool | None
+    storms: tuple[Planted, ...]
+    told: tuple[Told, ...]
+    faults: tuple[Fault, ...]
+    trap: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good a report is.
+    """How good a report is, or several; traps: how many look-alikes were planted."""
 
-    Attributes:
-        verdicts: one for each planted storm.
-        false_alarms: episodes that belong to none, each with the name of the trap that it fell into, if any.
-    """
-
-    verdicts: tuple[Verdict, ...]
-    false_alarms: tuple[tuple[Episode, str | None], ...]
+    storms: tuple[Verdict, ...]
+    incidents: tuple[Verdict, ...]
+    traps: int
 
     @property
     def recall(self) -> float:
-        """Found storms among the planted ones."""
-        return _share(verdict.found for verdict in self.verdicts)
+        """Found storms among the planted ones, 0 to 1."""
+        return _without(self.storms, Fault.MISSED)
 
     @property
     def precision(self) -> float:
-        """Found storms among all that was told; parts of one storm count once."""
-        found = sum(verdict.found for verdict in self.verdicts)
-        return found / (found + len(self.false_alarms)) if found or self.false_alarms else 1.0
+        """Incidents that are storms, each told once, 0 to 1."""
+        wrong = sum(Fault.ALARM in one.faults or Fault.MIXED in one.faults for one in self.incidents)
+        wrong += sum(Fault.TWICE in one.faults for one in self.storms)
+        return 1 - wrong / max(1, len(self.incidents))
 
     @property
-    def class_accuracy(self) -> float:
-        """Found storms with the right class."""
-        return _share(verdict.class_right for verdict in self.found)
+    def root(self) -> float:
+        """Incidents whose root has the right class, of those that are storms, 0 to 1."""
+        return _without(self.real, Fault.CLASS)
 
     @property
-    def trigger_accuracy(self) -> float:
-        """Found storms with the right trigger, or rightly without one."""
-        return _share(verdict.trigger_right for verdict in self.found)
-
-    @property
-    def exactness(self) -> float:
-        """Found storms told exactly."""
-        return _share(verdict.exact for verdict in self.found)
-
-    @property
-    def backoff_accuracy(self) -> float:
-        """Found storms with the right rhythm, of those that have one."""
-        return _share(verdict.backoff_right for verdict in self.found if verdict.backoff_right is not None)
-
-    @property
-    def found(self) -> tuple[Verdict, ...]:
-        """Verdicts on the storms that were found."""
-        return tuple(verdict for verdict in self.verdicts if verdict.found)
-
-    @property
-    def missed(self) -> tuple[Verdict, ...]:
-        """Verdicts on those that were not."""
-        return tuple(verdict for verdict in self.verdicts if not verdict.found)
+    def real(self) -> list[Verdict]:
+        """Incidents that are storms."""
+        return [one for one in self.incidents if one.storms]
 
     def meets(self, limits: Limits) -> bool:
         """Whether every share reaches its limit."""
-        return (
-            self.recall >= limits.recall
-            and self.precision >= limits.precision
-            and self.class_accuracy >= limits.class_accuracy
-            and self.trigger_accuracy >= limits.trigger_accuracy
-        )
+        return self.recall >= limits.recall and self.precision >= limits.precision and self.root >= limits.root
+
+    def __add__(self, other: Score) -> Score:
+        return Score(self.storms + other.storms, self.incidents + other.incidents, self.traps + other.traps)
+
+    def __str__(self) -> str:
+        return "\n".join(self.details()) or "nothing went wrong"
+
+    def table(self, limits: Limits) -> Iterator[str]:
+        """How many storms of each class were found, and whether all of it is enough, line by line."""
+        yield f"{'class':24}{'planted':>9}{'found':>8}{'twice':>8}"
+        for name in (*sorted({one.storms[0].storm or "" for one in self.storms}), "all"):
+            faults = [one.faults for one in self.storms if name in (one.storms[0].storm, "all")]
+            missed, twice = (sum(fault in each for each in faults) for fault in (Fault.MISSED, Fault.TWICE))
+            yield f"{name:24}{len(faults):>9,}{len(faults) - missed:>8,}{twice:>8,}"
+        real, fooled = self.real, {one.trap for one in self.incidents if one.trap}
+        alarms = len(self.incidents) - len(real)
+        yield f"incidents {len(self.incidents):,}: {alarms:,} false alarms, {len(real):,} storms"
+        yield f"look-alikes {self.traps:,}: {len(fooled):,} taken for a storm"
+        trigger, count = _without(real, Fault.TRIGGER), _without(real, Fault.COUNT)
+        yield f"trigger right {trigger:.1%}, count within {COUNTED:.0%} {count:.1%}"
+        yield f"recall {self.recall:.2%} (at least {limits.recall:.0%})"
+        yield f"precision {self.precision:.2%} (at least {limits.precision:.0%})"
+        yield f"root class {self.root:.2%} (at least {limits.root:.0%})"
+        yield "good enough" if self.meets(limits) else "NOT good enough"
+
+    def details(self) -> Iterator[str]:
+        """What went wrong, line by line."""
+        for one in (*self.storms, *self.incidents):
+            planted = "; ".join(_brief(storm) for storm in one.storms[:3])
+            planted = planted or (f"the look-alike {one.trap}" if one.trap else "nothing was there")
+            told = "; ".join(str(told) for told in one.told[:3]) or "nothing"
+            yield from (f"{fault}: {planted}: told {told}" for fault in one.faults)
 
 
-def score(report: Mapping[str, Any], truth: Truth) -> Score:
-    """Judge a report.
+def score(report: Any, truth: Truth) -> Score:
+    """Judges a report.
 
     Args:
-        report: the document of report.json.
+        report: the document of report.json; only ``incidents`` is read.
         truth: of the log that it is about.
+
+    Raises:
+        BadInput: it is no report.
     """
-    episodes: Sequence[Episode] = report["episodes"]
-    belonging = [[episode for episode in episodes if _belongs(episode, storm)] for storm in truth.storms]
-    known = {id(episode) for some in belonging for episode in some}
-    verdicts = tuple(_verdict(storm, some) for storm, some in zip(truth.storms, belonging, strict=True))
-    alarms = tuple((episode, _trap(episode, truth.traps)) for episode in episodes if id(episode) not in known)
-    return Score(verdicts, alarms)
+    try:
+        incidents = msgspec.convert(report, _Report).incidents
+    except msgspec.ValidationError as error:
+        raise BadInput(f"this is no report.json of `tricklecast storms --json`: {error}") from error
+    storms = tuple(_storm(storm, [one for one in incidents if _belongs(one, storm)]) for storm in truth.storms)
+    return Score(storms, tuple(_incident(one, truth) for one in incidents), len(truth.traps))
 
 
-def together(scores: Iterable[Score]) -> Score:
-    """Several scores as one."""
-    everything = list(scores)
-    return Score(
-        tuple(verdict for one in everything for verdict in one.verdicts),
-        tuple(alarm for one in everything for alarm in one.false_alarms),
+def _storm(storm: Planted, told: Sequence[Told]) -> Verdict:
+    shares = [_share_told(one, storm) for one in told]
+    found = sum(shares) >= FOUND
+    twice = found and sum(share >= TOLD for share in shares) > 1
+    return Verdict((storm,), tuple(told), (Fault.TWICE,) if twice else () if found else (Fault.MISSED,))
+
+
+def _incident(told: Told, truth: Truth) -> Verdict:
+    # The truth is in the order of time.
+    storms = tuple(storm for storm in truth.storms if _belongs(told, storm))
+    if not storms:
+        trap = next((trap.name for trap in truth.traps if _belongs(told, trap)), None)
+        return Verdict((), (told,), (Fault.ALARM,), trap)
+    storms = tuple(storm for storm in storms if _share_told(told, storm) >= TOLD) or storms
+    first, planted = storms[0], sum(storm.n for storm in storms)
+    wrong = {
+        Fault.MIXED: not all(_related(first, storm) for storm in storms),
+        Fault.CLASS: {told.storm, told.instead}.isdisjoint((first.storm, *first.also)),
+        Fault.TRIGGER: not _same_trigger(told, first),
+        Fault.COUNT: abs(told.n - planted) > COUNTED * planted + 1,
+    }
+    return Verdict(storms, (told,), tuple(fault for fault, is_so in wrong.items() if is_so))
+
+
+def _belongs(told: Told, planted: Planted) -> bool:
+    return (
+        told.since_us <= planted.end_us + SLACK_US
+        and planted.start_us <= told.until_us + SLACK_US
+        and (not told.nodes or any(_is_server(node, planted.node) for node in told.nodes))
+        and _common(told.channels, told.n_channels, planted.channels)
+        and (not told.named or _common(told.clients, told.n_clients, planted.clients))
     )
 
 
-def _verdict(storm: Storm, episodes: list[Episode]) -> Verdict:
-    episodes.sort(key=lambda episode: (-_weight(episode, storm), episode["start_us"], episode["id"]))
-    found = _covered(storm, episodes)
-    if not found:
-        return Verdict(storm, tuple(episodes), False, False, False, False, None)
-    main = episodes[0]
-    class_right = main["class"] in (storm.storm, *storm.also)
-    trigger_right = _cue(main["trigger"]) == _cue(storm.trigger)
-    rhythm = None if storm.backoff is None or main["backoff"] is None else main["backoff"] == storm.backoff
-    # The storm that one client made just before, or after, is another one.
-    parts = [episode for episode in episodes if episode["class"] in (storm.storm, *storm.also)]
-    exact = class_right and len(parts) == 1 and _is_exact(main, storm)
-    return Verdict(storm, tuple(episodes), True, class_right, trigger_right, exact, rhythm)
+def _is_server(told: str, planted: str) -> bool:
+    """Whether a report means a server by a name; where lines have none, that is the folder and name of its log."""
+    return told == planted or told.rpartition("/")[2] == log_name(planted)
 
 
-def _belongs(episode: Episode, storm: Storm | Trap) -> bool:
-    slack = micros(SLACK_S)
-    return bool(
-        episode["start_us"] <= storm.end_us + slack
-        and storm.start_us <= episode["end_us"] + slack
-        and (episode["node"] in (None, storm.node) or not storm.node)
-        and _in_common(episode["channels"], episode["n_channels"], storm.channels)
-        and _in_common(episode["clients"], episode["n_clients"], storm.clients)
-    )
+def _common(told: Sequence[str], count: int, planted: Sequence[str]) -> bool:
+    """Whether two lists of names have one in common; a report lists the busiest hundred of all that it counts."""
+    return not planted or not told or count > len(told) or not set(told).isdisjoint(planted)
 
 
-def _in_common(told: Sequence[str], count: int, true: Sequence[str]) -> bool:
-    """Whether two lists of names can be of the same storm: names that are not known cannot differ."""
-    return not told or not true or not set(told).isdisjoint(true) or count > len(told)
+def _share_told(told: Told, storm: Planted) -> float:
+    """The share of a storm's time, or of a short one's requests, that an incident tells."""
+    inside = min(told.until_us, storm.end_us) - max(told.since_us, storm.start_us)
+    of_time = max(0, inside) / max(1, storm.end_us - storm.start_us)
+    of_lines = told.n / storm.n if told.until_us - told.since_us <= 2 * SLACK_US else 0.0
+    return min(1.0, max(of_time, of_lines))
 
 
-def _weight(episode: Episode, storm: Storm) -> float:
-    """How much of the storm an episode tells: its requests, as far as they lie in the storm's time."""
-    length = max(1, episode["end_us"] - episode["start_us"])
-    inside = min(episode["end_us"], storm.end_us) - max(episode["start_us"], storm.start_us)
-    return float(episode["n"] * min(1.0, max(0.0, inside / length)) if length > micros(1) else episode["n"])
+def _related(one: Planted, other: Planted) -> bool:
+    if not FLEETS.isdisjoint((one.storm, other.storm)):
+        return True
+    clients = not one.clients or not other.clients or not set(one.clients).isdisjoint(other.clients)
+    return clients and not set(one.channels).isdisjoint(other.channels)
 
 
-def _covered(storm: Storm, episodes: Sequence[Episode]) -> bool:
-    if not episodes:
-        return False
-    told = sum(_weight(episode, storm) for episode in episodes)
-    return told >= COVERED * storm.n or _time_told(storm, episodes) >= COVERED * (storm.end_us - storm.start_us)
+def _same_trigger(told: Told, storm: Planted) -> bool:
+    if told.trigger == storm.trigger or {told.trigger, storm.trigger} <= RESTART:
+        return True
+    # What comes after a storm's beginning did not set it off: it is told as the channel's end.
+    return storm.trigger == Event.CHANNEL_END and told.trigger is None and told.ended_us is not None
 
 
-def _time_told(storm: Storm, episodes: Sequence[Episode]) -> int:
-    told, until = 0, storm.start_us
-    for start, end in sorted((episode["start_us"], episode["end_us"]) for episode in episodes):
-        start, end = max(start, until), min(end, storm.end_us)
-        if end > start:
-            told, until = told + end - start, end
-    return told
+def _brief(storm: Planted) -> str:
+    clients = len(storm.clients)
+    return _shown(storm.name, storm.n, clients, storm.start_us, storm.end_us, storm.node, storm.trigger)
 
 
-def _is_exact(episode: Episode, storm: Storm) -> bool:
-    near = micros(EXACT_S)
-    return bool(
-        abs(episode["start_us"] - storm.start_us) <= near
-        and abs(episode["end_us"] - storm.end_us) <= near
-        and abs(episode["n"] - storm.n) <= EXACT_N * storm.n + 1
-    )
+def _shown(name: str, n: int, clients: int, since_us: int, until_us: int, nodes: str, trigger: str | None) -> str:
+    # Names of a simulation are our own, but those of a report come from a log: nothing is shown as it is.
+    begun = datetime.fromtimestamp(since_us / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
+    seconds = (until_us - since_us) / 1e6
+    return f"{name} ({n:,} of {clients:,} clients in {seconds:.1f} s from {begun} on {nodes!a}, trigger {trigger!a})"
 
 
-def _cue(trigger: str | None) -> str | None:
-    return "restart" if trigger in RESTART else trigger
-
-
-def _trap(episode: Episode, traps: Sequence[Trap]) -> str | None:
-    return next((trap.name for trap in traps if _belongs(episode, trap)), None)
-
-
-def _share(facts: Iterable[bool]) -> float:
-    told = list(facts)
-    return sum(told) / len(told) if told else 1.0
+def _without(verdicts: Iterable[Verdict], fault: Fault) -> float:
+    """The share of verdicts without a fault, 0 to 1."""
+    found = [fault not in one.faults for one in verdicts]
+    return sum(found) / len(found) if found else 1.0

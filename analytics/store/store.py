@@ -1,7 +1,7 @@
 """One SQLite file that says how far the logs were read, what was found in them, and who has not been told yet.
 
 All of what one batch of lines changes is one transaction: a process that is killed at any moment has either read a
-batch, judged it and put its news in the outbox, or it has done nothing of that and reads the lines again.
+batch, judged it and put its alerts in the outbox, or it has done nothing of that and reads the lines again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tricklecast.analytics.errors import BadInput, Busy
 
 FILE: Final = "store.sqlite"
 LOCK: Final = "lock"
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the tables below."""
 
 _TABLES: Final = """
@@ -193,27 +193,27 @@ class Store:
 
     # --- outbox -------------------------------------------------------------------------------------------------------
 
-    def post(self, receivers: Iterable[str], news: Sequence[tuple[str, Any]]) -> None:
-        """Puts news in the outbox.
+    def post(self, receivers: Iterable[str], alerts: Sequence[tuple[str, Any]]) -> None:
+        """Puts alerts in the outbox.
 
         Args:
-            receivers: names of those who are to be told. news: key and values of JSON's types.
+            receivers: names of those who are to be told. alerts: key and values of JSON's types.
         """
-        bodies = [(key, orjson.dumps(body).decode()) for key, body in news]
+        bodies = [(key, orjson.dumps(body).decode()) for key, body in alerts]
         rows = [(receiver, key, body) for receiver in receivers for key, body in bodies]
         self._write("INSERT INTO outbox (receiver, key, body) VALUES (?, ?, ?)", rows)
 
     def waiting(self, receiver: str, limit: int) -> list[tuple[int, str, Any]]:
-        """The oldest of what a receiver has not got: number, key, news."""
+        """The oldest of what a receiver has not got: number, key, alert."""
         found = self._all("SELECT id, key, body FROM outbox WHERE receiver = ? ORDER BY id LIMIT ?", [receiver, limit])
         return [(number, key, orjson.loads(body)) for number, key, body in found]
 
     def delivered(self, numbers: Iterable[int]) -> None:
-        """Takes news out of the outbox."""
+        """Takes alerts out of the outbox."""
         self._write("DELETE FROM outbox WHERE id = ?", [(number,) for number in numbers])
 
     def undelivered(self) -> int:
-        """How many news are in the outbox, counted once for each receiver."""
+        """How many alerts are in the outbox, counted once for each receiver."""
         return int(self._all("SELECT count(*) FROM outbox")[0][0])
 
 

@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from tricklecast.analytics.watch.news import FIRING, RESOLVED, WORSE, News
+from tricklecast.analytics.report.formats import clock
+from tricklecast.analytics.report.plain import plain
+from tricklecast.analytics.watch.alerts import AlertBody
 
 if TYPE_CHECKING:
     import httpx
@@ -54,7 +56,7 @@ class Receiver(Protocol):
 
     Attributes:
         name: what it is called in the outbox; label: what it is called where people read it.
-        at_once: how many news it takes at a time. refresh_s: how often it wants to hear of what goes on, seconds.
+        at_once: how many alerts it takes at a time. refresh_s: how often it wants to hear of what goes on, seconds.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Receiver(Protocol):
     at_once: int
     refresh_s: float | None
 
-    def tell(self, news: Sequence[News]) -> None:
+    def tell(self, alerts: Sequence[AlertBody]) -> None:
         """Tells it.
 
         Raises:
@@ -71,29 +73,29 @@ class Receiver(Protocol):
 
 
 class Lines:
-    """A line for each news, for people or as JSON."""
+    """A line for each alert, for people or as JSON."""
 
     name = label = "output"
     at_once = 1_000
     refresh_s: float | None = None
 
-    def __init__(self, out: IO[str], shown: Callable[[News], str]) -> None:
+    def __init__(self, out: IO[str], shown: Callable[[AlertBody], str]) -> None:
         """
         Args:
-            out: where to; shown: news as text.
+            out: where to; shown: an alert as text.
         """
         self._out = out
         self._shown = shown
 
-    def tell(self, news: Sequence[News]) -> None:
+    def tell(self, alerts: Sequence[AlertBody]) -> None:
         """See :class:`Receiver`. A pipe that nobody reads any more ends the command."""
-        for each in news:
+        for each in alerts:
             self._out.write(self._shown(each) + "\n")
         self._out.flush()
 
 
 class Webhook:
-    """POSTs each news by itself, as JSON. ``Idempotency-Key`` is the same when it is sent again."""
+    """POSTs each alert by itself, as JSON. ``Idempotency-Key`` is the same when it is sent again."""
 
     at_once = 1
     refresh_s: float | None = None
@@ -107,14 +109,14 @@ class Webhook:
         self._url = url
         self._client = (client or _client)()
 
-    def tell(self, news: Sequence[News]) -> None:
+    def tell(self, alerts: Sequence[AlertBody]) -> None:
         """See :class:`Receiver`."""
-        for each in news:
+        for each in alerts:
             _post(self._client, self._url, dict(each), {"Idempotency-Key": str(each["key"])})
 
 
 class Alertmanager:
-    """Prometheus's Alertmanager, API version 2. It forgets what it does not hear of, so storms are told again."""
+    """Prometheus's Alertmanager, API version 2. It forgets what it does not hear of, so incidents are told again."""
 
     at_once = 50
     refresh_s: float | None = REFRESH_S
@@ -134,35 +136,35 @@ class Alertmanager:
         self._client = (client or _client)()
         self._now = now
 
-    def tell(self, news: Sequence[News]) -> None:
+    def tell(self, alerts: Sequence[AlertBody]) -> None:
         """See :class:`Receiver`."""
-        _post(self._client, self._url, [alert for each in news for alert in as_alerts(each, self._now())], {})
+        _post(self._client, self._url, [made for each in alerts for made in as_alerts(each, self._now())], {})
 
 
-def as_alerts(news: News, now: datetime) -> list[dict[str, Any]]:
-    """News as Alertmanager knows them.
+def as_alerts(alert: AlertBody, now: datetime) -> list[dict[str, Any]]:
+    """An alert as Alertmanager knows it.
 
     The severity is a label, by which alerts are routed, and a label is part of what an alert is: one that got worse is
     another alert, and the former is over.
     """
-    incident = news["incident"]
-    ends = now if news["status"] == RESOLVED else now + timedelta(seconds=FIRING_S)
+    incident = alert["incident"]
+    ends = now if alert["status"] == "resolved" else now + timedelta(seconds=FIRING_S)
     severities = [(incident["severity"], ends)]
-    if news["status"] != FIRING:
+    if alert["status"] != "firing":
         severities += [(each, now) for each in ("minor", "warn", "critical") if each != incident["severity"]]
     begun = datetime.fromtimestamp(incident["since_us"] / 1e6, UTC)
-    alerts = []
+    made = []
     for severity, until in severities:
         labels = {
             "alertname": "RetryStorm",
-            "class": incident["class"],
+            "class": incident["storm"],
             "severity": severity,
             "incident": incident["id"],
             "node": incident["nodes"][0] if len(incident["nodes"]) == 1 else None,
             "channel": incident["channels"][0] if incident["n_channels"] == 1 else None,
         }
-        notes = {"summary": headline(news), "cause": incident["cause"], "advice": incident["fix"]}
-        alerts.append(
+        notes = {"summary": headline(alert), "cause": incident["words"]["cause"], "advice": incident["words"]["fix"]}
+        made.append(
             {
                 "labels": {name: plain(value, MAX_LABEL) for name, value in labels.items() if value},
                 "annotations": notes,
@@ -170,45 +172,31 @@ def as_alerts(news: News, now: datetime) -> list[dict[str, Any]]:
                 "endsAt": until.isoformat(timespec="milliseconds"),
             }
         )
-    return alerts
+    return made
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def for_people(news: News) -> str:
-    """Two lines more where a storm begins: what happened, its cause, and what helps."""
-    if news["status"] != FIRING:
-        return headline(news)
-    return f"{headline(news)}\n    {plain(news['incident']['cause'])}\n    → {plain(news['incident']['fix'])}"
+def for_people(alert: AlertBody) -> str:
+    """Two lines more where an incident begins: its cause, and what helps."""
+    if alert["status"] != "firing":
+        return headline(alert)
+    words = alert["incident"]["words"]
+    return f"{headline(alert)}\n    {words['cause']}\n    → {words['fix']}"
 
 
-def for_programs(news: News) -> str:
+def for_programs(alert: AlertBody) -> str:
     """One JSON object; ASCII, since a terminal that shows it must not obey the names in it."""
-    return json.dumps(news, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return json.dumps(alert, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
-def headline(news: News) -> str:
-    """What happened, in one line that is safe to print: severity, class, who, where, how fast, after what."""
-    incident = news["incident"]
-    state = {FIRING: incident["severity"], WORSE: f"now {incident['severity']}"}.get(news["status"], "over")
-    who = plain(incident["clients"][0]) if incident["n_clients"] == 1 else f"{incident['n_clients']:,} clients"
-    where = plain(incident["channels"][0]) if incident["n_channels"] == 1 else f"{incident['n_channels']:,} channels"
-    nodes = [plain(node) for node in incident["nodes"] if node]
-    at = f" at {nodes[0]}" if len(nodes) == 1 else f" at {len(nodes):,} servers" if nodes else ""
-    moment = datetime.fromtimestamp(incident["until_us"] / 1e6, UTC).strftime("%H:%M:%S")
-    line = f"{moment} {state} {incident['class']}: {who} on {where}{at}"
-    if news["into"]:
-        return f"{line}: part of {news['into']}"
-    n = "1 request" if incident["n"] == 1 else f"{incident['n']:,} requests"
-    trigger = f", after {plain(incident['trigger'])}" if incident["trigger"] else ""
-    return f"{line}, {n}, {incident['peak_rps']:,.0f}/s{trigger} [{incident['id']}]"
-
-
-def plain(text: str, longest: int = 200) -> str:
-    """A text that a terminal may show: names come from whoever sent the requests."""
-    cut = text if len(text) <= longest else text[: longest - 1] + "…"
-    return "".join(char if char.isprintable() else "?" for char in cut)
+def headline(alert: AlertBody) -> str:
+    """What happened, in one line that is safe to print: the time, the severity, the report's words, the id."""
+    incident, status = alert["incident"], alert["status"]
+    state = {"firing": incident["severity"], "worse": f"now {incident['severity']}"}.get(status, "over")
+    told = f"part of {alert['into']}" if alert["into"] else incident["words"]["happened"]
+    return f"{clock(incident['until_us'])} {state} {incident['storm']}: {told} [{incident['id']}]"
 
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------

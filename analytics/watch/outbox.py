@@ -1,6 +1,6 @@
 """Tells every receiver what the store has for it: at least once, in order, whatever is killed or restarted.
 
-News are in the store before anybody is told, and leave it after the receiver took them. What a receiver had taken in
+Alerts are in the store before anybody is told, and leave it after the receiver took them. What a receiver had taken in
 the moment before a kill comes again, with the same key.
 """
 
@@ -8,40 +8,40 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from threading import Condition, Thread
+from threading import Event, Thread
 from typing import Final
 
 import stamina
 
 from tricklecast.analytics.store.store import Store
+from tricklecast.analytics.watch.alerts import known_from
 from tricklecast.analytics.watch.deliver import NotDelivered, Receiver
-from tricklecast.analytics.watch.news import RESOLVED, News
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 
 
 def tell_waiting(store: Store, receiver: Receiver) -> int:
-    """Tells a receiver the oldest news that it has not got; returns how many.
+    """Tells a receiver the oldest alerts that it has not got; returns how many.
 
     Raises:
         NotDelivered: it did not take them.
     """
     waiting = store.waiting(receiver.name, receiver.at_once)
     if waiting:
-        receiver.tell([news for _, _, news in waiting])
+        receiver.tell([alert for _, _, alert in waiting])
         store.delivered(number for number, _, _ in waiting)
     return len(waiting)
 
 
-class Courier:
+class Sender:
     """Tells one receiver, in a thread of its own: one that is slow or dead holds up nothing but itself.
 
     Attributes:
         label: the receiver's. failing: why the last attempt failed; ``None`` if it did not.
-        refused: news that the receiver has refused for good.
+        refused: alerts that the receiver has refused for good.
     """
 
     def __init__(self, receiver: Receiver, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,9 +52,9 @@ class Courier:
         self._receiver = receiver
         self._store = store
         self._clock = clock
-        self._changed = Condition()
-        self._woken, self._closing = True, False
-        self._firing: dict[str, News] = {}
+        self._woken = Event()
+        self._woken.set()
+        self._closing = False
         self._refreshed = clock()
         self._thread = Thread(target=self._run, name=receiver.label, daemon=True)
         self.label = receiver.label
@@ -65,20 +65,9 @@ class Courier:
         """Begins, with what is left from before."""
         self._thread.start()
 
-    def wake(self, news: Sequence[News] = ()) -> None:
-        """There are news in the store.
-
-        Args:
-            news: also those of incidents that go on, after a restart.
-        """
-        with self._changed:
-            for each in news:
-                if each["status"] == RESOLVED:
-                    self._firing.pop(each["incident"]["id"], None)
-                else:
-                    self._firing[each["incident"]["id"]] = each
-            self._woken = True
-            self._changed.notify()
+    def wake(self) -> None:
+        """There are alerts in the store."""
+        self._woken.set()
 
     def close(self, patience_s: float) -> None:
         """Ends, after one more attempt; what is left stays in the store.
@@ -86,18 +75,16 @@ class Courier:
         Args:
             patience_s: how long that may take, seconds.
         """
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
+        self._closing = True
+        self._woken.set()
         self._thread.join(patience_s)
 
     def _run(self) -> None:
         every = self._receiver.refresh_s
         while True:
-            with self._changed:
-                wait_s = None if every is None else max(0.0, self._refreshed + every - self._clock())
-                self._changed.wait_for(lambda: self._woken or self._closing, wait_s)
-                self._woken, closing = False, self._closing
+            self._woken.wait(None if every is None else max(0.0, self._refreshed + every - self._clock()))
+            self._woken.clear()
+            closing = self._closing
             self._deliver()
             if every is not None and self._clock() >= self._refreshed + every:
                 self._refreshed = self._clock()
@@ -106,7 +93,7 @@ class Courier:
                 return
 
     def _deliver(self) -> None:
-        """Tells everything that waits; tries until it is taken, or until the courier is closed."""
+        """Tells everything that waits; tries until it is taken, or until the sender is closed."""
         pauses = stamina.retry_context(
             on=self._again,
             attempts=None,
@@ -124,7 +111,7 @@ class Courier:
                     return
 
     def _attempt(self) -> int:
-        """Tells, or gives up, the oldest news; returns how many."""
+        """Tells, or gives up, the oldest alerts; returns how many."""
         try:
             told = tell_waiting(self._store, self._receiver)
         except NotDelivered as refusal:
@@ -146,23 +133,12 @@ class Courier:
         return True if error.after_s is None else error.after_s + random.uniform(0.0, FIRST_PAUSE_S)
 
     def _refresh(self) -> None:
-        with self._changed:
-            firing = list(self._firing.values())
+        """Tells again what goes on."""
+        now_us = time.time_ns() // 1000
+        known = map(known_from, self._store.incidents().values())
+        firing = [each.alert(now_us) for each in known if each.open]
         try:
             for first in range(0, len(firing), self._receiver.at_once):
                 self._receiver.tell(firing[first : first + self._receiver.at_once])
         except NotDelivered as refusal:
             self.failing = str(refusal)
-
-
-def couriers(receivers: Sequence[Receiver], store: Store, firing: Sequence[News]) -> list[Courier]:
-    """Starts a courier for each receiver.
-
-    Args:
-        firing: the last news of each incident that is open.
-    """
-    made = [Courier(receiver, store) for receiver in receivers]
-    for courier in made:
-        courier.wake(firing)
-        courier.start()
-    return made

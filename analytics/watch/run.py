@@ -20,14 +20,16 @@ import stamina
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import Reading
+from tricklecast.analytics.lines.files import node_of
 from tricklecast.analytics.lines.recognise import NothingUnderstood
-from tricklecast.analytics.rules.incidents import Severity
+from tricklecast.analytics.report.formats import counted
+from tricklecast.analytics.report.plain import plain
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan.rollup import VERSION
 from tricklecast.analytics.store.store import Store
-from tricklecast.analytics.watch.deliver import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs, plain
-from tricklecast.analytics.watch.news import RESOLVED, Ledger, News
-from tricklecast.analytics.watch.outbox import Courier, couriers, tell_waiting
+from tricklecast.analytics.watch.alerts import AlertBody, Tracker
+from tricklecast.analytics.watch.deliver import Alertmanager, Lines, Receiver, Webhook, for_people, for_programs
+from tricklecast.analytics.watch.outbox import Sender, tell_waiting
 from tricklecast.analytics.watch.source import Source
 from tricklecast.analytics.watch.window import Columns, Window
 
@@ -72,7 +74,7 @@ class WatchRequest:
         earliest: begin with what is there already, if the state knows no better.
         state: folder of what must survive a restart; ``None`` for nothing.
         json: JSON lines on standard output, instead of words. webhooks, alertmanagers: URLs.
-        for_s: end after so long, seconds; ``None`` for when interrupted. quiet: nothing but alerts and errors.
+        quiet: nothing but alerts and errors.
     """
 
     logs: tuple[str, ...]
@@ -83,24 +85,15 @@ class WatchRequest:
     json: bool = False
     webhooks: tuple[str, ...] = ()
     alertmanagers: tuple[str, ...] = ()
-    for_s: float | None = None
     quiet: bool = False
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a run came to: lines, those that could not be read, and the worst severity of each storm that began."""
-
-    lines: int = 0
-    bad: int = 0
-    began: dict[str, Severity] = field(default_factory=dict)
 
 
 class Watch:
     """Reads, judges and writes down; knows nothing of threads, signals and terminals.
 
     Attributes:
-        counts: what it came to so far. source, window, ledger: see there.
+        lines, bad: how many were read, and could not be understood. began: ids of the incidents that were told.
+        source, window, tracker: see there.
     """
 
     def __init__(
@@ -119,7 +112,8 @@ class Watch:
         Raises:
             BadInput: a log is not there, or the store is of other logs.
         """
-        self.counts = Counts()
+        self.lines = self.bad = 0
+        self.began: set[str] = set()
         self._store, self._clock, self._wall_us = store, clock, wall_us
         self._receivers = [receiver.name for receiver in receivers]
         self._kept = request.state is not None
@@ -130,65 +124,65 @@ class Watch:
         if store.fact("logs") not in (None, logs):
             raise BadInput(f"{str(request.state)!r} is the state of another watch: use another --state, or remove it")
         self.window = Window(request.params, request.reading, clock)
-        self.ledger = Ledger(request.params, store.incidents())
+        self.tracker = Tracker(request.params, store.incidents())
         self.window.restore(store.rows(VERSION), wall_us())
         self._understood: dict[str, list[int]] = {}
         self._looked_at = clock() - SLOW_S
         self._looking_s, self._load = 0.1, 0.0
-        self._fresh = bool(self.ledger.open())
+        self._fresh = bool(self.tracker.open())
         with store.transaction():
             store.set_fact("logs", logs)
             self._put_positions()
 
-    def step(self, *, last: bool = False) -> tuple[bool, list[News]]:
+    def step(self, *, last: bool = False) -> tuple[bool, list[AlertBody]]:
         """Reads what was added, and judges it if need be; everything that follows is in the store when this returns.
 
         Args:
             last: judge whatever was read.
 
         Returns:
-            whether there were lines, and the news.
+            whether there were lines, and the alerts.
 
         Raises:
             BadInput: of a log that somebody gave by name nothing is understood.
         """
         now_us, rows, read = self._wall_us(), [], False
         for piece in self.source.read():
-            added = self.window.add(piece.form, piece.lines, now_us)
-            self.counts.lines += added.lines + piece.too_long
-            self.counts.bad += added.bad + piece.too_long
+            added = self.window.add(piece.form, piece.lines, now_us, node_of(piece.path))
+            self.lines += added.lines + piece.too_long
+            self.bad += added.bad + piece.too_long
             rows.append(added.columns)
             self._check(piece.path, piece.named, piece.form.name, added.lines, added.bad)
             read = True
         self._fresh = self._fresh or read
-        news = self._judged(now_us, last)
-        over, look = self.ledger.over(now_us, all_read=not self._fresh)
+        alerts = self._judged(now_us, last)
+        over, look = self.tracker.over(now_us, all_read=not self._fresh)
         if look:
-            news += self._look(now_us)
-            over, _ = self.ledger.over(now_us, all_read=True)
-        news += over
-        self._note(news)
-        open_clients = {client for known in self.ledger.open() for client in known.clients}
+            alerts += self._look(now_us)
+            over, _ = self.tracker.over(now_us, all_read=True)
+        alerts += over
+        self.began |= {each["incident"]["id"] for each in alerts if each["status"] == "firing"}
+        open_clients = {client for known in self.tracker.open() for client in known.clients}
         tidied = read and self.window.tidy(list(open_clients), now_us)
-        self._write([self.window.rows()] if tidied and self._kept else rows, news, anew=tidied)
-        return read, news
+        self._write([self.window.rows()] if tidied and self._kept else rows, alerts, anew=tidied)
+        return read, alerts
 
-    def _judged(self, now_us: int, last: bool) -> list[News]:
-        """The news, if it is time to run the rules."""
+    def _judged(self, now_us: int, last: bool) -> list[AlertBody]:
+        """The alerts, if it is time to run the rules."""
         if not self._fresh:
             return []
         suspects, passed = self.window.suspects, self._clock() - self._looked_at
-        suspects.look(self.ledger.told, now_us)
+        suspects.look(self.tracker.told, now_us)
         pauses = []
         if suspects.due:
             pauses.append(0.0 if self._load < BUSY else BUSY_S)
-        if self.ledger.open():
+        if self.tracker.open():
             pauses.append(max(GOING_ON_S, SHARE * self._looking_s))
         if suspects.many:
             pauses.append(SLOW_S)
         return self._look(now_us) if last or passed >= min(pauses, default=float("inf")) else []
 
-    def _look(self, now_us: int) -> list[News]:
+    def _look(self, now_us: int) -> list[AlertBody]:
         began = self._clock()
         found = self.window.judge()
         self._load *= exp(-min(1e3, began - self._looked_at) / LOAD_S)
@@ -197,17 +191,10 @@ class Watch:
         self._load += (self._looked_at - began) / LOAD_S
         self._fresh = False
         self.window.suspects.looked()
-        return self.ledger.compare(found, now_us, self._wall_us())
+        return self.tracker.compare(found, now_us, self._wall_us())
 
-    def _note(self, news: Sequence[News]) -> None:
-        for each in news:
-            if each["status"] != RESOLVED or each["incident"]["id"] in self.counts.began:
-                severity = Severity(each["incident"]["severity"])
-                worst = self.counts.began.get(each["incident"]["id"], severity)
-                self.counts.began[each["incident"]["id"]] = max(worst, severity, key=list(Severity).index)
-
-    def _write(self, rows: Sequence[Columns], news: Sequence[News], *, anew: bool) -> None:
-        if not (rows or news or self.ledger.changed or self.ledger.gone):
+    def _write(self, rows: Sequence[Columns], alerts: Sequence[AlertBody], *, anew: bool) -> None:
+        if not (rows or alerts or self.tracker.changed or self.tracker.gone):
             return
         with self._store.transaction():
             self._put_positions()
@@ -216,10 +203,10 @@ class Watch:
                     self._store.clear_rows()
                 for columns in rows:
                     self._store.add_rows(VERSION, columns)
-            self._store.put_incidents(self.ledger.stored())
-            self._store.forget_incidents(self.ledger.gone)
-            self._store.post(self._receivers, [(each["key"], each) for each in news])
-        self.ledger.written()
+            self._store.put_incidents(self.tracker.stored())
+            self._store.forget_incidents(self.tracker.gone)
+            self._store.post(self._receivers, [(each["key"], each) for each in alerts])
+        self.tracker.written()
 
     def _put_positions(self) -> None:
         changed, gone = self.source.positions()
@@ -246,12 +233,12 @@ class Watch:
             NothingUnderstood: there were lines, and not one of them could be read.
         """
         self.window.close()
-        if 0 < self.counts.lines == self.counts.bad:
-            raise NothingUnderstood(f"not one of {self.counts.lines:,} lines could be read")
+        if 0 < self.lines == self.bad:
+            raise NothingUnderstood(f"not one of {self.lines:,} lines could be read")
 
 
-def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None = None) -> Counts:
-    """Watches until it is interrupted, or its time or standard input is over.
+def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None = None) -> None:
+    """Watches until it is interrupted, or standard input is over.
 
     Args:
         out: where alerts go; err: where it is told how it goes; the process's own by default.
@@ -272,31 +259,31 @@ def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None =
         watch = Watch(request, store, [local, *remote])
         status = Status(err or sys.stderr, watch, quiet=request.quiet)
         suspects = watch.window.suspects
-        told = couriers(remote, store, watch.ledger.firing(time.time_ns() // 1000))
+        senders = [Sender(receiver, store) for receiver in remote]
+        for sender in senders:
+            sender.start()
         status.say("watching; Ctrl-C ends it")
         watch.window.warm_up()
-        ends = float("inf") if request.for_s is None else time.monotonic() + request.for_s
         try:
             while True:
                 began = time.monotonic()
-                last = stop.is_set() or began >= ends or watch.source.ended
-                read, news = watch.step(last=last)
+                last = stop.is_set() or watch.source.ended
+                read, _ = watch.step(last=last)
                 while tell_waiting(store, local):
                     pass
-                for courier in told:
-                    courier.wake(news)
-                status.show(told)
+                for sender in senders:
+                    sender.wake()
+                status.show(senders)
                 if last:
                     break
                 pause = (WARM_S if suspects.warm or suspects.due else TICK_S) if read else LOOK_S
                 if not watch.source.behind:
-                    stop.wait(max(0.0, min(began + pause, ends) - time.monotonic()))
+                    stop.wait(max(0.0, began + pause - time.monotonic()))
         finally:
-            for courier in told:
-                courier.close(FAREWELL_S)
+            for sender in senders:
+                sender.close(FAREWELL_S)
         watch.end()
-        status.end(store, told)
-        return watch.counts
+        status.end(store, senders)
 
 
 class Status:
@@ -311,6 +298,7 @@ class Status:
         self._watch = watch
         self._quiet = quiet
         self._told: set[str] = set()
+        self._ahead: set[str] = set()
         self._counted: dict[str, int] = {}
 
     def say(self, text: str) -> None:
@@ -318,18 +306,20 @@ class Status:
         if not self._quiet:
             self._line(text)
 
-    def show(self, couriers: Sequence[Courier]) -> None:
+    def show(self, senders: Sequence[Sender]) -> None:
         """What is wrong at this moment; each thing once."""
         watch = self._watch
-        now = {f"cannot read {plain(path)}: {plain(why)}" for path, why in list(watch.source.problems.items())[:20]}
-        now |= {f"{one.label} does not take alerts: {plain(one.failing)}" for one in couriers if one.failing}
-        ahead = {f"the clock of {plain(node)} is wrong by hours or more" for node in _far(watch.window.skew_s)}
-        for words in sorted((now | ahead) - self._told):
+        now = {f"cannot read {plain(path, 200)}: {plain(why, 200)}" for path, why in watch.source.problems.items()}
+        now |= {f"{one.label} does not take alerts: {plain(one.failing, 200)}" for one in senders if one.failing}
+        # What is behind may be an old log that is being read.
+        ahead = {node for node, off_s in watch.window.skew_s.items() if off_s > 0}
+        self._ahead |= {f"the clock of {plain(node)} is ahead by ten minutes or more" for node in ahead}
+        for words in sorted((now | self._ahead) - self._told)[:20]:
             self._line(words)
-        self._told = now | ahead | {words for words in self._told if words.startswith("the clock")}
+        self._told = now | self._ahead
         self._count(watch.source.lost, "bytes of the logs were gone before they could be read")
         self._count(watch.window.dropped, "lines were left out because there were too many: of those few at a time")
-        self._count(watch.counts.bad, "lines could not be read")
+        self._count(watch.bad, "lines could not be read")
 
     def _count(self, number: int, what: str) -> None:
         """How many so far; again when it has doubled, since this may go on."""
@@ -337,22 +327,17 @@ class Status:
             self._counted[what] = number
             self._line(f"{number:,} {what}")
 
-    def end(self, store: Store, couriers: Sequence[Courier]) -> None:
+    def end(self, store: Store, senders: Sequence[Sender]) -> None:
         """What it came to."""
-        counts, left = self._watch.counts, store.undelivered()
-        words = [f"{counts.lines:,} lines read", f"{len(counts.began):,} storms"]
-        words += [f"{left:,} alerts not delivered"] if left else []
-        refused = sum(courier.refused for courier in couriers)
-        self.say(", ".join(words + ([f"{refused:,} alerts refused"] if refused else [])))
+        left, refused = store.undelivered(), sum(sender.refused for sender in senders)
+        words = [f"{counted(self._watch.lines, 'line')} read", counted(len(self._watch.began), "incident")]
+        words += [f"{counted(left, 'alert')} not delivered"] if left else []
+        words += [f"{counted(refused, 'alert')} refused"] if refused else []
+        self.say(", ".join(words))
 
     def _line(self, text: str) -> None:
         self._err.write(f"storms watch: {text}\n")
         self._err.flush()
-
-
-def _far(skew_s: dict[str, float]) -> Iterator[str]:
-    """Servers whose clock is ahead; what is behind may be an old log that is being read."""
-    yield from (node for node, off_s in skew_s.items() if off_s > 0)
 
 
 @contextmanager

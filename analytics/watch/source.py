@@ -20,7 +20,7 @@ from typing import Final
 
 from tricklecast.analytics.errors import BadInput
 from tricklecast.analytics.lines import BadFormat, Format, Reading, UnknownFormat, recognise
-from tricklecast.analytics.lines.files import COMPRESSED, REMOTE, STDIN
+from tricklecast.analytics.lines.files import COMPRESSED, REMOTE, STDIN, STDIN_SHOWN, looks_like_log
 from tricklecast.analytics.lines.recognise import SAMPLE_LINES
 from tricklecast.analytics.store.store import Position
 
@@ -40,8 +40,6 @@ FORGET_US: Final = 3_600_000_000
 _HEAD: Final = 4096
 _TAIL: Final = 256
 _SAMPLE: Final = 1 << 18
-_ENDINGS: Final = (".jsonl", ".ndjson", ".log")
-_UNFINISHED: Final = (*COMPRESSED, ".tmp", ".part", ".swp", ".parquet")
 _ROTATED: Final = r"(-\d{{8}}T\d{{6}}-\d+{0}|{0}\.\d+|{0}-\d{{8}}(-?\d+)?)"
 """What follows the stem of a rotated log: our server's names, and logrotate's."""
 
@@ -184,7 +182,9 @@ class Source:
                 if self._looked.pop(path, None) is not None:
                     self._search_at = float("-inf")
                 if named:
-                    self.problems[path] = "there is no such file yet"
+                    known = any(log.path == path for alike in self._followed.values() for log in alike)
+                    absent = "it is gone; a new one is waited for" if known else "there is no such file yet"
+                    self.problems[path] = absent
                 continue
             except OSError as error:
                 self.problems[path] = error.strerror or str(error)
@@ -308,16 +308,14 @@ class Source:
         self._stdin = b"" if too_long else rest
         lines = _lines(block) if newline else []
         if lines and self._stdin_form is None:
-            self._stdin_form = self._recognised("standard input", lines)
+            self._stdin_form = self._recognised(STDIN_SHOWN, lines)
         if self._stdin_form is not None and (lines or too_long):
-            yield Piece("standard input", True, self._stdin_form, lines, too_long)
+            yield Piece(STDIN_SHOWN, True, self._stdin_form, lines, too_long)
 
 
 def is_log(name: str) -> bool:
     """Whether a file of a folder is called like a log that is, or was, written to."""
-    if name.startswith((".", "_")) or name.endswith(_UNFINISHED):
-        return False
-    return re.sub(r"(\.\d+|-\d{8}(-?\d+)?)$", "", name).endswith(_ENDINGS)
+    return looks_like_log(name) and not name.endswith((*COMPRESSED, ".parquet"))
 
 
 def _checked(log: str) -> list[str]:

@@ -16,14 +16,14 @@ from typing import Any, Final
 import duckdb
 
 from tricklecast.analytics.lines import Format, Reading
-from tricklecast.analytics.lines.dialect import Engine
+from tricklecast.analytics.lines.dialect import text
 from tricklecast.analytics.lines.reading import selected
 from tricklecast.analytics.rules import engine
 from tricklecast.analytics.rules.incidents import Incident, found
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan.normalise import COLUMNS, normalise_sql
-from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, WATCHED
+from tricklecast.analytics.scan.reduce import FAILURES, ONCE_PER_SEQ, QUERIES, SELDOM, WATCHED
 from tricklecast.analytics.scan.rollup import KEY, MEASURES, merge_sql, roll_up_sql
 
 WINDOW_S: Final = 300.0
@@ -58,7 +58,7 @@ _TYPES: Final = {"named": "BOOLEAN", "bucket_us": "BIGINT", "seen_us": "BIGINT"}
     name: "VARCHAR" for name in KEY if name not in ("named", "bucket_us")
 }
 TYPES: Final = tuple((_TYPES | {one.name: one.type for one in MEASURES})[name] for name in NAMES)
-_BITS, _LO, _HI = (NAMES.index(name) for name in ("seq_bits", "seq_lo", "seq_hi"))
+_BITS, _LO, _HI, _NETWORK = (NAMES.index(name) for name in ("seq_bits", "seq_lo", "seq_hi", "network"))
 
 Columns = list[list[Any]]
 
@@ -147,16 +147,17 @@ class Window:
                 self._rules.execute(f"INSERT INTO part SELECT {values}", columns)
                 self.suspects.add(list(zip(*columns, strict=True)), now_us)
 
-    def add(self, form: Format, lines: Sequence[str], now_us: int) -> Added:
+    def add(self, form: Format, lines: Sequence[str], now_us: int, node: str | None = None) -> Added:
         """Adds lines.
 
         Args:
             form: of all of them. lines: without their ends. now_us: when they were read, microseconds since the epoch.
+            node: the server of lines that do not name one.
         """
         statement = self._statement(form)
         self._reader.execute("INSERT INTO raw_line SELECT 0, 1, unnest(?::VARCHAR[])", [list(lines)])
         try:
-            rows = self._reader.execute(f"EXECUTE {statement}({int(now_us)})").fetchall()
+            rows = self._reader.execute(f"EXECUTE {statement}({int(now_us)}, {text(node or '')})").fetchall()
         finally:
             self._reader.execute("DELETE FROM raw_line")
         answer, n = NAMES.index("answer"), NAMES.index("n")
@@ -176,14 +177,10 @@ class Window:
         if key not in self._formats:
             if len(self._formats) == MAX_FORMATS:
                 self._reader.execute(f"DEALLOCATE {self._formats.pop(next(iter(self._formats)))}")
-            select, blind = selected(Engine.EMBEDDED, form, self._reading, "SELECT file, no, line FROM raw_line")
-            present = {row[0] for row in self._reader.execute(f"DESCRIBE {select}").fetchall()}
-            special = {"kind": "CASE WHEN bad IS NULL THEN kind END AS kind", "blind": f"'{','.join(blind)}' AS blind"}
-            columns = ", ".join(
-                special.get(name) or (name if name in present else f"CAST(NULL AS {kind}) AS {name}")
-                for name, kind in COLUMNS.items()
-            )
-            line = f"(SELECT {columns} FROM ({select}) chunk) line"
+            raw = "SELECT file, no, line FROM raw_line"
+            select = selected(form, self._reading, raw, "nullif(CAST($2 AS VARCHAR), '')")
+            columns = ", ".join(name for name in COLUMNS if name != "kind")
+            line = f"(SELECT CASE WHEN bad IS NULL THEN kind END AS kind, {columns} FROM ({select}) chunk) line"
             rows = normalise_sql().replace("FROM line\n", f"FROM {line}\n")
             name = f"add_{len(self._formats)}_{self._clock():.0f}"
             self._reader.execute(
@@ -334,19 +331,23 @@ class Suspects:
                 continue
             failure = answer in _FAILURES
             place = "" if failure or answer == "web" else node
-            name = (client, channel, place, "failure" if failure else answer)
-            key = self._keys.get(name)
-            if key is None or now_us - key.seen_us > self._gap_us:
-                key = self._keys[name] = _Key(now_us, now_us, next=self._enough)
-            elif now_us - key.since_us > _HALVED_US:
-                # What is slower than so few in so long is no storm.
-                key.since_us, key.n, key.next = now_us, key.n // 2, max(self._enough, key.next / 2)
-            key.seen_us = now_us
-            self._touched.add(name)
-            if answer in _ONCE_PER_SEQ:
-                _add_bucket(key, (bucket_us, n, row[_BITS] or 0, _or(row[_LO], 0), _or(row[_HI], -1)))
-            else:
-                key.n += n
+            names = [(client, channel, place, "failure" if failure else answer)]
+            if failure and named and n <= SELDOM and row[_NETWORK]:
+                # It may be a new name of a client that has failed before.
+                names.append((row[_NETWORK], channel, "", "failure"))
+            for name in names:
+                key = self._keys.get(name)
+                if key is None or now_us - key.seen_us > self._gap_us:
+                    key = self._keys[name] = _Key(now_us, now_us, next=self._enough)
+                elif now_us - key.since_us > _HALVED_US:
+                    # What is slower than so few in so long is no storm.
+                    key.since_us, key.n, key.next = now_us, key.n // 2, max(self._enough, key.next / 2)
+                key.seen_us = now_us
+                self._touched.add(name)
+                if answer in _ONCE_PER_SEQ:
+                    _add_bucket(key, (bucket_us, n, row[_BITS] or 0, _or(row[_LO], 0), _or(row[_HI], -1)))
+                else:
+                    key.n += n
             if failure and named:
                 self._failed[node].append((now_us, client, n))
 

@@ -11,7 +11,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tricklecast.app.access import responses
 from tricklecast.app.access.rights import ANY, EVERYTHING, Claims, InvalidToken, Right, Rights, bearer_token
 from tricklecast.app.access.secrets import is_secret
-from tricklecast.app.control_plane.middleware import HEALTH, MAY_MANAGE, METRICS, RECORD, everything, refuse
+from tricklecast.app.control_plane.middleware import (
+    EXPIRES_AT,
+    HEALTH,
+    MAY_MANAGE,
+    METRICS,
+    RECORD,
+    everything,
+    refuse,
+)
 from tricklecast.app.data_plane.responses import Reply
 from tricklecast.trickle.records import AccessRecord
 
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     from tricklecast.app.access.tokens import TokenVerifier
 
 CHANNELS: Final = "/api/v1/channels"
+CHANGES: Final = "/api/v1/changes"
 
 
 class AuthorizeControlPlane:
@@ -66,9 +75,11 @@ class AuthorizeControlPlane:
             return responses.invalid_token(error.why)
         record: AccessRecord = scope[RECORD]
         record.client = claims.subject or record.client
+        scope[EXPIRES_AT] = claims.expires_at
         path, manage = scope["path"], claims.rights.manage
-        # Of a list, the routes show only the channels that the token may manage; all else is about the whole server.
-        allowed = bool(manage) if path == CHANNELS or path.startswith(f"{CHANNELS}/") else ANY in manage
+        # The routes show only the channels that the token may manage; all else is about the whole server.
+        shown = path in (CHANNELS, CHANGES) or path.startswith(f"{CHANNELS}/")
+        allowed = bool(manage) if shown else ANY in manage
         return claims.rights if allowed else responses.NOT_ALLOWED
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated, Final
 
-from fastapi import APIRouter, HTTPException, Path, Request, Response
+from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -18,14 +20,19 @@ from tricklecast.app.control_plane.models import (
     ChannelsModel,
     NewChannelModel,
     ProblemModel,
+    SegmentsModel,
     channel_model,
+    segment_model,
 )
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Refusal, Why
 from tricklecast.app.data_plane.context import DataPlane
-from tricklecast.trickle.errors import InvalidChannelName
+from tricklecast.app.data_plane.responses import OVERLOAD_RETRY_S
+from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
 from tricklecast.trickle.paths import is_reserved, parse_channel
 from tricklecast.trickle.records import AccessRecord, Reason
+from tricklecast.trickle.terminal import parse_duration
+from tricklecast.trickle.wire import LAST_SEQ
 
 CHEAP_S: Final = 0.005
 """A page that takes at most so many CPU seconds is made anew for every request. Metrics take 2 ms, a list of 300
@@ -35,7 +42,17 @@ REST: Final = 10
 """A page that takes longer is shown again for so many times as long, so that a client that requests it in a loop costs
 the event loop at most a tenth of its time."""
 
-STATUS_OF_REFUSAL = {Why.NOT_FOUND: 404, Why.ENDED: 404, Why.RESERVED: 403, Why.LIMIT: 503, Why.SHUTDOWN: 503}
+MAX_SEGMENTS: Final = 1000
+"""Segments that one answer lists: it takes a few milliseconds."""
+
+STATUS_OF_REFUSAL = {
+    Why.NOT_FOUND: 404,
+    Why.ENDED: 404,
+    Why.RESERVED: 403,
+    Why.LIMIT: 503,
+    Why.STORAGE: 503,
+    Why.SHUTDOWN: 503,
+}
 
 ChannelName = Annotated[str, Path(description="The channel's name.")]
 
@@ -93,6 +110,9 @@ def health_router(registry: Registry) -> APIRouter:
         if registry.shutting_down:
             response.status_code = 503
             return {"status": "draining"}
+        if registry.storage is not None and registry.storage.failed is not None:
+            # Not 503: readers are served, and another server would not have these channels.
+            return {"status": "degraded"}
         return {"status": "ready"}
 
     return router
@@ -169,6 +189,37 @@ def channels_router(plane: DataPlane) -> APIRouter:
             raise HTTPException(404, "no such channel")
         return channel_model(channel.statistics(), to_wall)
 
+    @router.get(
+        "/{name}/segments",
+        summary="List the segments that can be read",
+        responses={400: {"model": ProblemModel}, 404: {"model": ProblemModel}},
+    )
+    async def list_segments(
+        name: ChannelName,
+        visible: Visible,
+        since: Annotated[
+            str | None,
+            Query(description="Leave out what closed before: a time (2026-11-23T18:00:00Z), or so long ago (10m)."),
+        ] = None,
+        first: Annotated[int, Query(alias="from", ge=0, le=LAST_SEQ, description="Leave out lower seqs.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_SEGMENTS, description="So many at most.")] = MAX_SEGMENTS,
+    ) -> SegmentsModel:
+        """Closed segments of the window and of the data directory, and those that are being written."""
+        channel = registry.channels.get(_checked(name, visible))
+        if channel is None:
+            raise HTTPException(404, "no such channel")
+        now = time.time()
+        began = now - plane.clock()
+        since_us = 0 if since is None else _since_us(since, now)
+        found = list(islice(channel.listed(first, since_us, lambda at: round((began + at) * 1e6)), limit + 1))
+        return SegmentsModel(
+            channel=name,
+            epoch=channel.epoch,
+            next_seq=channel.next_seq,
+            segments=[segment_model(one) for one in found[:limit]],
+            more=len(found) > limit,
+        )
+
     @router.post(
         "",
         summary="Create a channel",
@@ -183,6 +234,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         channel = registry.create(name, new.content_type, plane.clock(), force=not is_reserved(name))
         if isinstance(channel, Refusal):
             raise _refused(channel, request, plane.jitter)
+        await _kept(plane)
         response.status_code = 200 if existed else 201
         return channel_model(channel.statistics(), to_wall)
 
@@ -193,6 +245,7 @@ def channels_router(plane: DataPlane) -> APIRouter:
         if refusal is not None:
             raise _refused(refusal, request, plane.jitter)
         assert channel is not None, "the registry has just ended it"
+        await _kept(plane)
         return channel_model(channel.statistics(), to_wall)
 
     return router
@@ -210,15 +263,37 @@ def _checked(name: str, visible: MayManage) -> str:
     return channel
 
 
+async def _kept(plane: DataPlane) -> None:
+    """Wait until storage has what was done, where publishers wait for that, too."""
+    durability = plane.durability
+    if durability is not None and durability.delays and not await durability.flush():
+        raise HTTPException(503, "storage has failed", {"Retry-After": str(plane.jitter(*OVERLOAD_RETRY_S))})
+
+
+def _since_us(text: str, now: float) -> int:
+    """A time, or how long ago, as microseconds since 1970."""
+    try:
+        return round((now - parse_duration(text)) * 1e6)
+    except InvalidInput:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        problem = f"since={text!r} is neither a time (2026-11-23T18:00:00Z) nor a duration (10m)"
+        raise HTTPException(400, problem) from None
+    return round(at.replace(tzinfo=at.tzinfo or UTC).timestamp() * 1e6)
+
+
 def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], int]) -> HTTPException:
     record: AccessRecord = request.scope[RECORD]
     detail = {
         Why.RESERVED: "names that begin with _ belong to the server",
         Why.LIMIT: f"limit reached: {refusal.limit}",
+        Why.STORAGE: "storage has failed: nothing can be published now",
         Why.SHUTDOWN: "the server is shutting down",
     }.get(refusal.why, "no such channel")
     headers = None
-    if refusal.why in (Why.LIMIT, Why.SHUTDOWN):
+    if refusal.why in (Why.LIMIT, Why.STORAGE, Why.SHUTDOWN):
         wait_s = jitter(*refusal.come_back_s)
         headers, record.retry_after_ms = {"Retry-After": str(wait_s)}, wait_s * 1000
     if refusal.limit is not None:

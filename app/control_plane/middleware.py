@@ -1,8 +1,8 @@
 """Middleware around the control plane's routes: access records, limits of a client's address, cross-origin requests.
 
 From the outside in: :class:`RecordRequests`, :class:`LimitRequests`, :class:`CheckOrigin`, and, where access is
-controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave two things for those
-further in, under the keys :data:`RECORD` and :data:`MAY_MANAGE` of the ASGI scope.
+controlled, ``AuthorizeControlPlane`` of :mod:`tricklecast.app.access.control_plane`. They leave three things for those
+further in, under the keys :data:`RECORD`, :data:`MAY_MANAGE` and :data:`EXPIRES_AT` of the ASGI scope.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ RECORD: Final = "tricklecast.record"
 MAY_MANAGE: Final = "tricklecast.may_manage"
 """A function that tells whether the caller may see and manage the channel of this name; missing where everybody may."""
 
+EXPIRES_AT: Final = "tricklecast.expires_at"
+"""When the caller's token expires, in seconds since the epoch; missing where that is never."""
+
 HEALTH: Final = frozenset({"/healthz", "/readyz"})
 """Paths that load balancers ask; anybody may."""
 
@@ -45,6 +48,7 @@ _REASONS: Final = {
     403: Reason.FORBIDDEN,
     404: Reason.NOT_FOUND,
     405: Reason.BAD_REQUEST,
+    410: Reason.GONE,
     422: Reason.BAD_REQUEST,
     503: Reason.SHUTDOWN,
 }

@@ -8,7 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tricklecast.app.core.channel import KeptSegment
 from tricklecast.app.core.events import ChannelStatistics
+from tricklecast.app.core.segment import State
 from tricklecast.app.core.window import Eviction
 
 
@@ -54,6 +56,26 @@ class ChannelsModel(BaseModel):
     channels: list[ChannelModel]
     readers: int
     bytes_held: int = Field(description="Bytes of memory that all segments take.")
+
+
+class SegmentModel(BaseModel):
+    """One segment that can be read."""
+
+    seq: int
+    state: State
+    size: int = Field(description="Body bytes so far.")
+    opened_at: datetime = Field(description="When its first byte came.")
+    closed_at: datetime | None = Field(description="When it closed; none while it is being written.")
+
+
+class SegmentsModel(BaseModel):
+    """Segments of a channel, ascending."""
+
+    channel: str
+    epoch: int
+    next_seq: int = Field(description="The head: one past the newest started segment.")
+    segments: list[SegmentModel]
+    more: bool = Field(description="Whether others follow: ask again with `from` one past the last of these.")
 
 
 class NewChannelModel(BaseModel):
@@ -102,4 +124,16 @@ def channel_model(statistics: ChannelStatistics, to_wall: Callable[[float], floa
         ),
         created_at=datetime.fromtimestamp(to_wall(statistics.created_at), UTC),
         active_at=datetime.fromtimestamp(to_wall(statistics.active_at), UTC),
+    )
+
+
+def segment_model(segment: KeptSegment) -> SegmentModel:
+    """Describe a segment."""
+    closed_us = segment.closed_us
+    return SegmentModel(
+        seq=segment.seq,
+        state=segment.state,
+        size=segment.size,
+        opened_at=datetime.fromtimestamp(segment.opened_us / 1e6, UTC),
+        closed_at=None if closed_us is None else datetime.fromtimestamp(closed_us / 1e6, UTC),
     )

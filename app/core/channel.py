@@ -13,10 +13,10 @@ Rules kept here (docs/reference/protocol.md, sections 1 to 5):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tricklecast.app.core.events import ChannelStatistics, EndReason, Journal
 from tricklecast.app.core.limits import Capacity, Limits
@@ -32,13 +32,14 @@ from tricklecast.app.core.segment import (
     Event,
     Faults,
     Segment,
+    State,
     Writer,
     WriterOwner,
     encode_frame,
     prefix,
 )
 from tricklecast.app.core.window import Budget, Window
-from tricklecast.trickle.wire import LAST_SEQ, SEQ_CURRENT, SEQ_NEXT
+from tricklecast.trickle.wire import LAST_SEQ, NO_LIFE, SEQ_CURRENT, SEQ_NEXT, Life
 
 STALE_TIMES: Final = 64
 """How many outdated times, beside twice as many as are set, an agenda may hold before it drops them."""
@@ -113,6 +114,33 @@ class Wait(NamedTuple):
     head: int
 
 
+class KeptSegment(NamedTuple):
+    """What is known of a segment without reading it.
+
+    Attributes:
+        opened_us, closed_us: when, microseconds since 1970.
+    """
+
+    seq: int
+    state: State
+    size: int
+    opened_us: int
+    closed_us: int | None
+
+
+class Kept(Protocol):
+    """Segments of one channel that storage keeps beyond the window."""
+
+    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+        """The closed ones from this seq on, ascending, from the first one that closed at this time or later."""
+
+    def find(self, seq: int) -> Segment | None:
+        """A segment that has left the window: for one reader, if it has a source; ``None`` if it is not kept."""
+
+    def following(self, seq: int) -> int | None:
+        """The lowest seq at or above this one that is kept."""
+
+
 class Channel:
     """A named, ordered stream of segments, in one of its lives.
 
@@ -121,16 +149,21 @@ class Channel:
         now: the time in seconds.
         limits, budget, journal, faults: of the server.
         schedule: told of each time at which :meth:`expire` should be called.
+        life: see below; unless the first publisher that writes names another one.
 
     Attributes:
         name, epoch: the name, and which life of it this is (1, 2, ...).
         content_type: set once, ``""`` until then.
         next_seq: the head: one past the newest segment that got its first byte or was closed.
+        restored_at: the head with which it came back when the server started; 0 for one that did not.
         floor: seqs below it are settled: evicted, or jumped over when a publisher resumed its numbering.
         segments: by seq: kept, open and waiting ones.
         window: the closed ones among them, kept for catching up.
         ended: whether the channel is over; drain_until: when its name is then forgotten.
         active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
+        life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
+            something is written in this start of the server.
+        kept: what storage keeps of it; ``None`` without storage.
     """
 
     def __init__(
@@ -145,6 +178,7 @@ class Channel:
         journal: Journal,
         faults: Faults,
         schedule: Callable[[Channel, float], None],
+        life: Life = NO_LIFE,
     ) -> None:
         self.name = name
         self.epoch = epoch
@@ -154,7 +188,11 @@ class Channel:
         self.window = Window(limits, budget, self._evicted)
         self.ended = False
         self.drain_until: float | None = None
-        self.next_seq = self.floor = self.bytes_in = self.bytes_out = 0
+        self.next_seq = self.restored_at = self.floor = self.bytes_in = self.bytes_out = 0
+        self.life = life
+        # The lowest seq of that numbering that was written, or that its publisher says it began with.
+        self._first = LAST_SEQ + 1
+        self.kept: Kept | None = None
         self.reading = Capacity(limits.readers_per_channel)
         self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
         self._schedule = schedule
@@ -175,8 +213,9 @@ class Channel:
     @property
     def earliest(self) -> int:
         """The oldest seq that can be read now; the head if there is none."""
-        kept = self.window.earliest
-        return min([*self._open, self.next_seq if kept is None else kept])
+        in_window = self.window.earliest
+        oldest = min([*self._open, self.next_seq if in_window is None else in_window])
+        return self._or_kept(oldest, 0)
 
     @property
     def unclosed(self) -> list[Segment]:
@@ -191,12 +230,39 @@ class Channel:
         if (segment := self.segments.get(seq)) is not None:
             return (Wait if segment.state is WAITING else Serve)(self, segment, head)
         if seq < head:
-            return Gone(seq, head, self.earliest, min((at for at in self.segments if at > seq), default=head))
+            if self.kept is not None and (segment := self.kept.find(seq)) is not None:
+                return Serve(self, segment, head)
+            return Gone(seq, head, self.earliest, self._following(seq), self.life)
         if self.ended:
-            return Ended(seq, head, self.epoch, self.content_type)
+            return Ended(seq, head, self.epoch, self.content_type, self.life)
         if seq == head or (head == 0 and seq == 1):
             return Wait(self, self._create(seq), head)
-        return Ahead(seq, head, self.earliest)
+        return Ahead(seq, head, self.earliest, self.life)
+
+    def _following(self, seq: int) -> int:
+        """The lowest seq above this one that can be read or waited for."""
+        live = min((at for at in self.segments if at > seq), default=self.next_seq)
+        return self._or_kept(live, seq + 1)
+
+    def _or_kept(self, live: int, seq: int) -> int:
+        """A seq in memory, or the lowest one from ``seq`` on that storage keeps, if that is lower."""
+        stored = None if self.kept is None else self.kept.following(seq)
+        return live if stored is None or stored > live else stored
+
+    def listed(self, seq: int, since_us: int, to_us: Callable[[float], int]) -> Iterator[KeptSegment]:
+        """The segments that can be read, from a seq and a time on, ascending; storage's before the window's.
+
+        Args:
+            since_us: the first one has not closed before, microseconds since 1970.
+            to_us: turns the registry's time into microseconds since 1970.
+        """
+        live = {one.seq: one for one in self.segments.values() if one.state is not WAITING and one.seq >= seq}
+        if self.kept is not None:
+            yield from (one for one in self.kept.listed(seq, since_us) if one.seq not in live)
+        for one in sorted(live.values(), key=lambda one: one.seq):
+            closed_us = None if one.closed_at is None else to_us(one.closed_at)
+            if closed_us is None or closed_us >= since_us:
+                yield KeptSegment(one.seq, one.state, one.size, to_us(one.opened_at or one.closed_at or 0), closed_us)
 
     def attach(self, cursor: Cursor, segment: Segment) -> None:
         """Count a reader in; it is woken whenever there is more, until the segment has closed."""
@@ -240,6 +306,7 @@ class Channel:
         reset: bool = False,
         key: str | None = None,
         attempt: int = 1,
+        claim: Life | None = None,
     ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment (section 3).
 
@@ -250,6 +317,7 @@ class Channel:
             now: the time in seconds.
             reset: close all lower open segments first, and allow any seq at or after the head.
             key, attempt: of the body; a POST with the key of the stored body sends the same body, from its start.
+            claim: the numbering with which its publisher goes on. The first publisher that writes decides.
         """
         if seq == SEQ_NEXT and (seq := self.first_free()) > LAST_SEQ:
             return self.refuse(Why.CLOSED, LAST_SEQ)
@@ -257,7 +325,7 @@ class Channel:
         if segment is None:
             if seq < self.floor:
                 return self.refuse(Why.CLOSED, seq)
-            if seq > self.next_seq + 1 and self.next_seq > 0 and not reset:
+            if seq > self.next_seq + 1 and self.next_seq > self.restored_at and not reset:
                 near = seq <= self.next_seq + self._limits.overtaking_segments
                 return self.refuse(Why.AHEAD, seq)._replace(overtaking=near)
         elif segment.closed:
@@ -277,7 +345,7 @@ class Channel:
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
         repeated = segment.begin_body(key)
-        writer = segment.writer = Writer(self, segment, serial, owner, attempt=attempt, repeated=repeated)
+        writer = segment.writer = Writer(self, segment, serial, owner, attempt=attempt, repeated=repeated, claim=claim)
         if self._freed.times:
             self._freed.clear(seq)
         self._expect_begin(segment, now)
@@ -336,7 +404,7 @@ class Channel:
 
     def refuse(self, why: Why, seq: int | None = None) -> Refusal:
         """A refusal that says where the channel stands."""
-        return Refusal(why, seq, self.next_seq, self.epoch)
+        return Refusal(why, seq, self.next_seq, self.epoch, life=self.life)
 
     # The end, and time.
 
@@ -481,12 +549,28 @@ class Channel:
         """A segment got its first byte."""
         self._open[segment.seq] = self._waiting.pop(segment.seq)
         segment.opened_at = now
+        if segment.seq < self._first:
+            self._name(segment.seq, segment.writer)
         if self._deadlines.times:
             self._deadlines.clear(segment)
         self._journal.segment_opened(self.name, self.epoch, segment.seq)
         if segment.seq >= self.next_seq:
             for passed in self._advance(segment.seq, now):
                 self._close(passed, SKIP, now)
+
+    def _name(self, seq: int, writer: Writer[Channel] | None) -> None:
+        """A segment below all others of the channel's numbering was written.
+
+        The first one that is written in this start of the server decides how the numbering is called. A publisher that
+        goes on with its numbers after a restart says so: then its readers are told the name that they know.
+        """
+        name = self.life.name
+        claim = None if writer is None or self.life.first is not None else writer.claim
+        if claim is not None and claim.first is not None:
+            name, self._first = claim.name, claim.first
+        self._first = min(self._first, seq)
+        if name:
+            self.life = Life(name, self._first)
 
     def _advance(self, seq: int, now: float) -> list[Segment]:
         """Move the head past a seq at or after it: the one place where it moves (section 1), so never down.
@@ -515,7 +599,10 @@ class Channel:
         open ones to which no publisher will come back. None of them moves the head or completes, so none closes others.
         Readers hear of it in :meth:`_notify`.
         """
+        writer = segment.writer
         segment.close(event, now)
+        if segment.seq < self._first and event is FINISH:
+            self._name(segment.seq, writer)
         closed = [segment]
         if segment.seq >= self.next_seq:
             for passed in self._advance(segment.seq, now):

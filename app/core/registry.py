@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import NamedTuple, Protocol
 
-from tricklecast.app.core.channel import Agenda, Channel, Serve, Wait
+from tricklecast.app.core.channel import Agenda, Channel, Kept, Serve, Wait
 from tricklecast.app.core.events import EndReason, Journal, Totals
 from tricklecast.app.core.limits import Capacities, Limit, Limits
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
 from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
 from tricklecast.app.core.window import Budget, Eviction
 from tricklecast.trickle.paths import is_reserved
-from tricklecast.trickle.wire import SEQ_NEXT
+from tricklecast.trickle.wire import NO_LIFE, SEQ_NEXT, Life
 
 Resolution = Serve | Wait | Ahead | Gone | Ended | Refusal
 """What a GET means at this moment."""
@@ -26,6 +27,43 @@ class Tombstone:
     epoch: int
     head: int
     until: float
+
+
+class Restored(NamedTuple):
+    """A channel as storage has kept it over a restart.
+
+    Attributes:
+        name, epoch, content_type, next_seq: of the channel.
+        age_s: how long ago it was created, in seconds.
+        drain_s: for one that has ended, how much longer it can be read; ``None`` for a live one.
+    """
+
+    name: str
+    epoch: int
+    content_type: str
+    next_seq: int
+    age_s: float
+    drain_s: float | None = None
+
+
+class Storage(Protocol):
+    """What keeps channels over a restart, and their segments beyond the window.
+
+    Attributes:
+        refuses: whether nothing may be published at present, because storage has failed.
+        failed: why nothing can be kept at present; ``None`` if it can.
+    """
+
+    failed: str | None
+
+    @property
+    def refuses(self) -> bool: ...
+
+    def begin(self, channel: Channel) -> Kept:
+        """A channel came into being, or was restored."""
+
+    def last_epoch(self, name: str) -> int:
+        """The epoch of the last channel of that name; 0 if there was none."""
 
 
 class _Nobody:
@@ -47,6 +85,10 @@ class Registry:
             change is done and every other one has been told.
         shutting_down: if set, nothing new begins: no channel, no reservation, no wait.
         come_back_s: shortest and longest time in seconds after which a client refused for that reason should come back.
+        instance: a name of this start of the server that no other start has. The caller sets it before there is a
+            channel, since the names of numberings are made of it (docs/reference/protocol.md, section 5); without it
+            they have none.
+        storage: keeps channels over a restart; ``None``: they are in memory only. The caller sets it.
         capacities: of the limits that all clients share. The caller takes and gives back connections; the registry
             decides which requests are admitted while connections are short.
     """
@@ -56,6 +98,8 @@ class Registry:
         self.autocreate = autocreate
         self.shutting_down = False
         self.come_back_s = COME_BACK_S
+        self.instance = ""
+        self.storage: Storage | None = None
         self.channels: dict[str, Channel] = {}
         self.capacities = Capacities.of(limits)
         self.faults = Faults()
@@ -96,6 +140,8 @@ class Registry:
             return self._missing(name)
         if self.shutting_down:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
+        if self.storage is not None and self.storage.refuses and not force:
+            return Refusal(Why.STORAGE)
         join = not (force or resumed)
         if channel is None and not is_reserved(name) and not self.capacities.channels.admits(join=join):
             return Refusal(Why.LIMIT, limit=Limit.CHANNELS)
@@ -104,6 +150,25 @@ class Registry:
         channel = self._create(name, content_type, now)
         self.faults.deliver()
         return channel
+
+    def restore(self, kept: Restored, now: float) -> Channel:
+        """Bring a channel back after a restart, before the first request. Its closed segments are in storage.
+
+        Whatever it was below its head is settled: a publisher goes on at the head, or further on, where its numbers
+        are by now.
+        """
+        channel = self._add(kept.name, kept.epoch, kept.content_type, now)
+        channel.created_at = now - kept.age_s
+        channel.next_seq = channel.restored_at = channel.floor = kept.next_seq
+        if kept.drain_s is not None:
+            channel.ended = True
+            channel.drain_until = now + kept.drain_s
+        self._schedule_next(channel)
+        return channel
+
+    def bury(self, name: str, epoch: int, head: int, until: float) -> None:
+        """Remember, after a restart, that a channel has ended."""
+        self._tombstones[name] = Tombstone(epoch, head, until)
 
     def end(
         self, name: str, now: float, reason: EndReason = EndReason.DELETED, *, force: bool = False
@@ -200,6 +265,7 @@ class Registry:
         reset: bool = False,
         key: str | None = None,
         attempt: int = 1,
+        claim: Life | None = None,
     ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
@@ -211,6 +277,8 @@ class Registry:
         """
         if self.shutting_down:
             return Refusal(Why.SHUTDOWN, come_back_s=self.come_back_s)
+        if self.storage is not None and self.storage.refuses:
+            return Refusal(Why.STORAGE)
         channel = self.channels.get(name)
         if channel is not None and channel.ended and seq != 0 and not reset:
             return channel.refuse(Why.ENDED, seq)._replace(recently_ended=True)
@@ -220,7 +288,8 @@ class Registry:
         found = self.create(name, "" if live else content_type, now, resumed=seq > 0)
         if isinstance(found, Refusal):
             return found
-        answer = found.reserve(seq, owner, next(self._serials), now, reset=reset, key=key, attempt=attempt)
+        serial = next(self._serials)
+        answer = found.reserve(seq, owner, serial, now, reset=reset, key=key, attempt=attempt, claim=claim)
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)
             found.content_type = found.content_type or content_type
@@ -307,16 +376,25 @@ class Registry:
 
     def _create(self, name: str, content_type: str, now: float) -> Channel:
         before = self.channels.get(name)
+        tombstone = self._tombstones.pop(name, None)
+        last = before.epoch if before else tombstone.epoch if tombstone else 0
+        if self.storage is not None:
+            last = max(last, self.storage.last_epoch(name))
+        channel = self._add(name, last + 1, content_type, now)
+        self.journal.channel_created(name, channel.epoch, content_type)
+        self._schedule_next(channel)
+        return channel
+
+    def _add(self, name: str, epoch: int, content_type: str, now: float) -> Channel:
+        before = self.channels.get(name)
         if before is not None:
             self._forget(before)
         elif not is_reserved(name):
             # The server's own channels do not count: a limit of one leaves room for one.
             self.capacities.channels.take()
-        tombstone = self._tombstones.pop(name, None)
-        last = before.epoch if before else tombstone.epoch if tombstone else 0
-        channel = Channel(
+        channel = self.channels[name] = Channel(
             name,
-            last + 1,
+            epoch,
             content_type,
             now,
             limits=self.limits,
@@ -324,10 +402,10 @@ class Registry:
             journal=self.journal,
             faults=self.faults,
             schedule=self._schedule,
+            life=Life(f"{self.instance}.{epoch}") if self.instance else NO_LIFE,
         )
-        self.channels[name] = channel
-        self.journal.channel_created(name, channel.epoch, content_type)
-        self._schedule_next(channel)
+        if self.storage is not None and not is_reserved(name):
+            channel.kept = self.storage.begin(channel)
         return channel
 
     def _end(self, channel: Channel, now: float, reason: EndReason) -> None:

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from tricklecast.app.core.limits import Limit
+from tricklecast.trickle.wire import NO_LIFE, Life
 
 COME_BACK_S: Final = (1, 5)
 """Shortest and longest ``Retry-After``, in seconds, of a refusal that another server at this address may not repeat."""
@@ -33,6 +34,8 @@ class Why(Enum):
     """The name begins with ``_`` and belongs to the server."""
     LIMIT = auto()
     """A limit is reached; ``Refusal.limit`` names it."""
+    STORAGE = auto()
+    """What keeps the segments has failed, and the server was told not to go on without."""
     SHUTDOWN = auto()
     """The server is shutting down."""
 
@@ -49,6 +52,7 @@ class Refusal(NamedTuple):
         overtaking: for :attr:`Why.AHEAD`: the seq is so close to the head that the POSTs for the seqs between may
             merely be late.
         come_back_s: shortest and longest time, in seconds, after which the client should ask again.
+        life: of the channel, if it is there.
     """
 
     why: Why
@@ -59,6 +63,7 @@ class Refusal(NamedTuple):
     limit: Limit | None = None
     overtaking: bool = False
     come_back_s: tuple[int, int] = COME_BACK_S
+    life: Life = NO_LIFE
 
 
 class Ahead(NamedTuple):
@@ -67,6 +72,7 @@ class Ahead(NamedTuple):
     seq: int
     head: int
     earliest: int
+    life: Life = NO_LIFE
 
 
 class Gone(NamedTuple):
@@ -80,6 +86,7 @@ class Gone(NamedTuple):
     head: int
     earliest: int
     following: int
+    life: Life = NO_LIFE
 
 
 class Ended(NamedTuple):
@@ -89,6 +96,7 @@ class Ended(NamedTuple):
     head: int
     epoch: int
     content_type: str
+    life: Life = NO_LIFE
 
 
 class AlreadyStored(NamedTuple):

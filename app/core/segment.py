@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.trickle.errors import LocalProtocolError
+from tricklecast.trickle.wire import Life
 
 C = TypeVar("C")
 """The channel of a writer, which a segment does not know."""
@@ -78,6 +79,22 @@ class Cursor(Protocol):
 
         The core calls this in the middle of a change, like :meth:`wake`.
         """
+
+
+class Source(Protocol):
+    """Fills a segment that is read again from storage, for the one reader that the segment was made for.
+
+    Attributes:
+        size, state: of the whole segment, as it closed.
+    """
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def state(self) -> State: ...
+
+    def more(self) -> None:
+        """The reader has sent all that the segment holds, or has left: store the next part, or let go."""
 
 
 class WriterOwner(Protocol):
@@ -204,6 +221,8 @@ class Segment:
         key: the ``Idempotency-Key`` of the body that is being written, or was written last, if it has one.
         body_at: how many bytes of earlier bodies lie before that body.
         former_keys: the keys of those earlier bodies.
+        tap: storage's cursor, which is no reader, while not all of the segment is stored.
+        source: what fills it, if it is read again from storage.
     """
 
     __slots__ = (
@@ -219,7 +238,9 @@ class Segment:
         "opened_at",
         "seq",
         "size",
+        "source",
         "state",
+        "tap",
         "writer",
     )
 
@@ -238,6 +259,8 @@ class Segment:
         self.key: str | None = None
         self.body_at = 0
         self.former_keys: tuple[str, ...] = ()
+        self.tap: Cursor | None = None
+        self.source: Source | None = None
 
     def __repr__(self) -> str:
         return f"<Segment {self.seq} {self.state} {self.size} B>"
@@ -246,6 +269,11 @@ class Segment:
     def is_wanted(self) -> bool:
         """Whether a writer holds it, or a reader waits for it."""
         return self.writer is not None or bool(self.cursors)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody still needs its bytes: a reader, or storage."""
+        return bool(self.cursors) or self.tap is not None
 
     @property
     def complete(self) -> bool:
@@ -320,6 +348,11 @@ class Segment:
         Args:
             faults: told of the cursors that raise; the others are woken all the same.
         """
+        if (tap := self.tap) is not None:
+            try:
+                tap.wake()
+            except Exception as error:
+                faults.note(tap, error)
         for cursor in list(self.cursors) if self.closed else self.cursors:
             try:
                 cursor.wake()
@@ -332,7 +365,7 @@ class Segment:
         Args:
             faults: told of the cursors that raise; the others are told all the same.
         """
-        for cursor in list(self.cursors):
+        for cursor in [*([] if self.tap is None else [self.tap]), *self.cursors]:
             try:
                 cursor.evict()
             except Exception as error:
@@ -357,10 +390,11 @@ class Writer(Generic[C]):
         owner: told when the server or another client makes the token stale.
         attempt: which attempt at its body this is: 1 for the first, 2 for its first retry, ...
         repeated: bytes still to come that the segment has already, from an earlier attempt at the same body.
+        claim: the numbering with which its publisher goes on; ``None`` if it does not say.
         outcome: how its part ended; ``None`` while the token is valid.
     """
 
-    __slots__ = ("_counted", "attempt", "channel", "outcome", "owner", "repeated", "segment", "serial")
+    __slots__ = ("_counted", "attempt", "channel", "claim", "outcome", "owner", "repeated", "segment", "serial")
 
     def __init__(
         self,
@@ -371,6 +405,7 @@ class Writer(Generic[C]):
         *,
         attempt: int = 1,
         repeated: int = 0,
+        claim: Life | None = None,
     ) -> None:
         self.channel = channel
         self.segment = segment
@@ -378,6 +413,7 @@ class Writer(Generic[C]):
         self.owner = owner
         self.attempt = attempt
         self.repeated = repeated
+        self.claim = claim
         self.outcome: Outcome | None = None
         self._counted: Capacity | None = None
 

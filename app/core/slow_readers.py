@@ -28,6 +28,7 @@ class Cut(StrEnum):
     AGE = "lag_s"
     STILL = "standing_still"
     MEMORY = "memory"
+    STORAGE = "storage"
 
 
 @dataclass(slots=True)

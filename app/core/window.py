@@ -142,7 +142,7 @@ Entry = tuple[int, int, Window]
 class Budget:
     """Memory of all segments of all channels: those in windows, those being written, and those that linger.
 
-    A segment that left its window while a reader reads it lingers: its memory is free when the last reader has gone.
+    A segment that left its window while a reader or storage reads it lingers: its memory is free when nobody does.
 
     When memory is short, first the readers of lingering segments are cut off, then the oldest segment of the largest
     window is evicted, again and again; the newest segment of a window only when no window has another one. A sixteenth
@@ -196,14 +196,14 @@ class Budget:
 
     def release(self, segment: Segment) -> None:
         """A segment has left its window: its memory is free, unless a reader still reads it."""
-        if segment.cursors:
+        if segment.is_read:
             self.lingering[segment] = None
         else:
             self.used -= segment.cost
 
     def settle(self, segment: Segment) -> None:
         """A reader has left: if it was the last one of a segment that lingers, its memory is free."""
-        if self.lingering and not segment.cursors and segment in self.lingering:
+        if self.lingering and not segment.is_read and segment in self.lingering:
             del self.lingering[segment]
             self.used -= segment.cost
 

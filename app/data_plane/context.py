@@ -114,6 +114,26 @@ class Connected(Timed, Protocol):
         """Give its place beyond a limit to a newer connection; ``False`` if it is being answered."""
 
 
+class Durability(Protocol):
+    """Storage, to publishers.
+
+    Attributes:
+        durability: what an answer that a publisher gets now means: ``memory``, ``journal`` or ``fsync``.
+        delays: whether publishers are answered only when storage has what they have published.
+    """
+
+    @property
+    def durability(self) -> str: ...
+    @property
+    def delays(self) -> bool: ...
+
+    def when_kept(self, told: Callable[[bool], None]) -> None:
+        """Tell when storage has everything up to now; ``False`` if it cannot."""
+
+    async def flush(self) -> bool:
+        """Wait for what :meth:`when_kept` tells."""
+
+
 class DataPlane:
     """The shared state of all connections.
 
@@ -141,6 +161,7 @@ class DataPlane:
         bytes_in, bytes_out: body bytes of segment routes.
         expiring: connections whose exchange ends when its token expires, and when that is.
         common: ``date`` and ``server`` as header lines.
+        durability: storage, if there is any. The caller sets it.
     """
 
     def __init__(
@@ -159,6 +180,7 @@ class DataPlane:
         self.node = node
         self.rng = rng or random.Random()
         self.authorizer = authorizer
+        self.durability: Durability | None = None
         self.clock = time.monotonic
         self.wall_us: Callable[[], int] = lambda: time.time_ns() // 1000
         self.router = Router(options.base_path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Final, Protocol
 
 from tricklecast.app.core.limits import Client, Limit
 from tricklecast.app.data_plane.context import DataPlane, ParkedFor
 from tricklecast.app.data_plane.request import Request, has_body
-from tricklecast.app.data_plane.responses import FAULT, Reply, encoded, limit_reply
+from tricklecast.app.data_plane.responses import FAULT, Reply, announced, encoded, limit_reply, storage_reply
 from tricklecast.app.data_plane.scheduling import PARKED, Peer
 from tricklecast.trickle.records import Op, Reason
 
@@ -116,6 +117,25 @@ class Exchange:
             record.bytes_out = 0 if self.head_only else len(reply.body)
         self.finish(reply.reason, close=reply.close or not self.keep_alive)
 
+    def answer_kept(self, reply: Reply) -> None:
+        """Answer a publisher that something was done, as soon as storage has it where that was asked for."""
+        durability = self.plane.durability
+        if durability is None:
+            self.answer(reply)
+        elif durability.delays:
+            durability.when_kept(partial(self._stored, reply))
+        else:
+            self.answer(announced(reply, durability.durability))
+
+    def _stored(self, reply: Reply, kept: bool) -> None:
+        durability = self.plane.durability
+        if self.connection.exchange is not self or durability is None:
+            return  # the client has gone, or was sent away
+        if kept:
+            self.answer(announced(reply, durability.durability))
+        else:
+            self.answer(storage_reply(self.plane.jitter))
+
     def finish(self, reason: str, *, close: bool) -> None:
         """All of the response is handed over: the exchange is over as soon as the peer has taken it.
 
@@ -178,6 +198,24 @@ class Exchange:
     def elapsed_us(self) -> int:
         """Microseconds since the request arrived."""
         return int((self.plane.clock() - self.arrived) * 1_000_000)
+
+
+class Kept(Exchange):
+    """A publisher's request that has been done, and is answered when storage has it.
+
+    Args:
+        reply: the response.
+    """
+
+    __slots__ = ("_reply",)
+
+    def __init__(self, connection: Line, request: Request, reply: Reply) -> None:
+        super().__init__(connection, request)
+        self._reply = reply
+
+    def begin(self) -> None:
+        """Answer, now or later."""
+        self.answer_kept(self._reply)
 
 
 class Parked(Exchange):

@@ -26,12 +26,13 @@ from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.authorization import Granted, Refused
 from tricklecast.app.data_plane.client_address import FORWARDED_FOR, MAX_TEXT, guarded_client, has_name
 from tricklecast.app.data_plane.context import Connected, ParkedFor
-from tricklecast.app.data_plane.exchange import Exchange, Line, Parked
+from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
 from tricklecast.app.data_plane.reader import Reader
 from tricklecast.app.data_plane.request import (
     CONTENT_TYPE,
     EXPECT_CONTENT,
     IDEMPOTENCY_KEY,
+    LIFE,
     RESET,
     TRUNCATED,
     Request,
@@ -60,7 +61,7 @@ from tricklecast.app.data_plane.routing import HINT, Route
 from tricklecast.app.data_plane.upload import Upload
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import Status
+from tricklecast.trickle.wire import Status, parse_life
 
 MAX_GUARDED: Final = 20_000
 """Requests that the storm guard delays at a time, 1 kB more each than a waiting reader; beyond them requests are
@@ -146,7 +147,7 @@ def _respond(connection: Caller, request: Request, outcome: Reply | Exchange) ->
     if isinstance(outcome, Reply):
         exchange = connection.exchange = Exchange(connection, request)
         exchange.answer(outcome)
-    elif type(outcome) is Reader:
+    elif type(outcome) is Reader or type(outcome) is Kept:
         connection.exchange = outcome
         outcome.begin()
     else:
@@ -329,6 +330,7 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
         reset=RESET in headers and bool(request.text(RESET)),
         key=key or None,
         attempt=request.attempt() if key else 1,
+        claim=parse_life(request.text(LIFE)) if LIFE in headers else None,
     )
     if isinstance(reserved, Refusal):
         if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
@@ -338,7 +340,8 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
             return parked
         answer, reply = _answer_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
     elif isinstance(reserved, AlreadyStored):
-        answer, reply = Answer.CLOSED, stored_reply(reserved)
+        delayed = _delay(connection, request, route, Answer.CLOSED, route.seq)
+        return delayed or _kept(connection, request, route, stored_reply(reserved))
     else:
         upload.begin(reserved)
         if connection.watched:
@@ -371,7 +374,7 @@ def _is_plain(value: bytes) -> bool:
 # Everything that is done at once and takes no body.
 
 
-def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parked:
+def _manage(connection: Caller, request: Request, route: Route) -> Reply | Exchange:
     """Create or end a channel, close a segment, tell the head; or say what is wrong with the path or the method."""
     plane = connection.plane
     registry = plane.registry
@@ -408,9 +411,10 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Parke
     elif isinstance(done, Refusal):
         answer, about, reply = _answer_of(done), 0, refusal_reply(done, route.op, plane.jitter)
     elif done is None:  # something was ended or closed: that is something new
-        return _placed(request, registry, route, Reply(Status.OK, Reason.COMPLETE))
+        return _kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     elif route.op is Op.CREATE:
-        answer, about, reply = Answer.KNOWN, done.epoch, Reply(Status.OK, Reason.COMPLETE)
+        parked = _delay(connection, request, route, Answer.KNOWN, done.epoch)
+        return parked or _kept(connection, request, route, Reply(Status.OK, Reason.COMPLETE))
     else:
         answer, about, reply = Answer.KNOWN, done.next_seq, next_reply(done)
     return _delay(connection, request, route, answer, about) or _placed(request, registry, route, reply)
@@ -477,6 +481,12 @@ def _answer_of(refusal: Refusal) -> Answer:
 def _placed(request: Request, registry: Registry, route: Route, reply: Reply) -> Reply:
     _place(request, registry, route)
     return reply
+
+
+def _kept(connection: Caller, request: Request, route: Route, reply: Reply) -> Reply | Exchange:
+    """Answer a publisher that something was done, as soon as storage has it."""
+    _place(request, connection.plane.registry, route)
+    return reply if connection.plane.durability is None else Kept(connection, request, reply)
 
 
 def _place(request: Request, registry: Registry, route: Route) -> None:

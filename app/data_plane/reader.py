@@ -79,7 +79,9 @@ class Reader(Exchange):
         record.epoch = self.channel.epoch
         record.rseq = segment.seq
         self.plane.registry.attach(self, self.channel, segment)
-        if segment.size > DIRECT_BYTES:
+        if segment.source is not None:
+            segment.source.more()
+        elif segment.size > DIRECT_BYTES:
             self.plane.turns.add_reader(self)
         elif segment.frames:
             self.take_turn()
@@ -110,8 +112,9 @@ class Reader(Exchange):
 
     def evict(self) -> None:
         """The memory of the segment is needed."""
-        self.plane.slow_peers.cut_offs[Cut.MEMORY] += 1
-        self.connection.cut_off(Cut.MEMORY)
+        why = Cut.MEMORY if self.segment.source is None else Cut.STORAGE
+        self.plane.slow_peers.cut_offs[why] += 1
+        self.connection.cut_off(why)
 
     def lag(self) -> int:
         """Body bytes published while it was there and not sent yet."""
@@ -157,8 +160,11 @@ class Reader(Exchange):
             connection.send_many(buffers)
         if finished:
             self.finish(REASON_OF_STATE[segment.state], close=not self.keep_alive)
-        elif not caught_up and not connection.write_paused:
-            self.plane.turns.add_reader(self)
+        elif not connection.write_paused:
+            if not caught_up:
+                self.plane.turns.add_reader(self)
+            elif segment.source is not None:
+                segment.source.more()
 
     def writable(self) -> None:
         """The transport holds nothing any more: go on, or be done."""
@@ -178,7 +184,7 @@ class Reader(Exchange):
         if self.backlog == segment.size and segment.seq + 1 < channel.next_seq and not close:
             # It reads what has been published already, and its next request is on its way.
             turns.expect_request(channel)
-        if not close:
+        if not close and segment.source is None:
             self.plane.pacing.finished(channel, self.connection, segment.seq)
         self.connection.complete(close=close)
 
@@ -192,12 +198,15 @@ class Reader(Exchange):
         self.record.next_seq = self.channel.next_seq
         self.channel.bytes_out += self.sent
         self.plane.registry.detach(self, self.channel, self.segment)
+        if self.segment.source is not None:
+            self.segment.source.more()
 
     def _start(self) -> bytes:
         """The head of the response. It goes out with the first byte, never before (section 4)."""
         segment, record = self.segment, self.record
+        known = segment.source or segment  # of one that is read again, how it closed is known already
         self.started = True
-        self.fast = self.fd >= 0 and not self.http10
+        self.fast = self.fd >= 0 and not self.http10 and segment.source is None
         if self.http10:
             self.keep_alive = False
         record.status = _OK
@@ -208,8 +217,9 @@ class Reader(Exchange):
             segment.seq,
             None if self.head == segment.seq else self.head,
             self.channel.epoch,
-            segment.size,
-            truncation_of(segment),
+            known.size,
+            truncation_of(known),
+            self.channel.life,
             keep_alive=self.keep_alive,
             cors=self.cors,
             http10=self.http10,

@@ -17,6 +17,7 @@ CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
 TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
+LIFE: Final = wire.LIFE.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
 _TRACEPARENT: Final = wire.TRACEPARENT.encode()
@@ -26,7 +27,7 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 
 _NEEDED: Final = (
     USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
-    TRUNCATED, RESET, IDEMPOTENCY_KEY, _ATTEMPT, CLIENT,
+    TRUNCATED, RESET, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
 )  # fmt: skip
 """Header fields that a parked POST may still be asked for; of any other parked request none."""
 

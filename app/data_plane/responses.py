@@ -13,11 +13,11 @@ from typing import Final, NamedTuple, assert_never
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import SERVER_WIDE, Limit
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
-from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment
+from tricklecast.app.core.segment import COMPLETE, EMPTY, SKIPPED, TERMINATED, TRUNCATED, Segment, Source
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op, Reason
-from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, PHRASES, Status
+from tricklecast.trickle.wire import DEFAULT_CONTENT_TYPE, PHRASES, Life, Status
 
 SEQ_RETRY_S: Final = (1, 2)
 OVERLOAD_RETRY_S: Final = (1, 5)
@@ -112,6 +112,16 @@ class Reply(NamedTuple):
         return b"".join(lines)
 
 
+def announced(reply: Reply, durability: str) -> Reply:
+    """A publisher's response that says where the server has kept what it was sent."""
+    return reply._replace(headers=(*reply.headers, (wire.DURABILITY, durability)))
+
+
+def named(reply: Reply, life: Life) -> Reply:
+    """A response that says which numbering the channel has; the same one if that has no name."""
+    return reply._replace(headers=(*reply.headers, (wire.LIFE, str(life)))) if life.name else reply
+
+
 @lru_cache(maxsize=256)
 def encoded(reply: Reply, common: bytes, *, keep_alive: bool, cors: bytes, head_only: bool = False) -> bytes:
     """The same as :meth:`Reply.encode`, for replies that are sent again and again until the date changes."""
@@ -128,6 +138,11 @@ def _content_type(content_type: str) -> bytes:
     return header_lines([("content-type", content_type)])
 
 
+@lru_cache(maxsize=4096)
+def _life(life: Life) -> bytes:
+    return header_lines([(wire.LIFE, str(life))]) if life.name else b""
+
+
 # Reading (docs/reference/protocol.md, section 4).
 
 
@@ -139,6 +154,7 @@ def segment_head(
     epoch: int,
     size: int,
     truncated: str,
+    life: Life,
     *,
     keep_alive: bool,
     cors: bytes,
@@ -150,10 +166,11 @@ def segment_head(
         latest: the channel's head when the request came; ``None`` where it equals ``seq``.
         size: bytes available now.
         truncated: why the segment is not whole, if that is known already.
+        life: the channel's numbering.
         http10: the client knows no chunks; the end of the connection is the end of the body.
     """
     place = _AT_HEAD % (seq, size, epoch) if latest is None else _BEHIND % (seq, latest, size, epoch)
-    lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place]
+    lines = [_OK_LINE, common, _NO_STORE, _content_type(content_type), place, _life(life)]
     if truncated:
         lines.append(header_lines([(wire.TRUNCATED, truncated)]))
     if not http10:
@@ -175,7 +192,7 @@ def content_type_of(channel: Channel) -> str:
     return channel.content_type or DEFAULT_CONTENT_TYPE
 
 
-def truncation_of(segment: Segment) -> str:
+def truncation_of(segment: Segment | Source) -> str:
     """Why a segment is not whole, as ``Lp-Trickle-Truncated`` says it; ``""`` if it is whole or still grows."""
     state = segment.state
     cut = state is TRUNCATED or state is SKIPPED or (state is TERMINATED and segment.size > 0)
@@ -197,14 +214,15 @@ def missing_reply(missing: Ahead | Gone, asked: int | None, jitter: Jitter) -> R
     if isinstance(missing, Gone):
         headers = (*headers, (wire.NEXT, missing.following))
     reason = Reason.GONE if gone else Reason.AHEAD
-    return Reply(Status.SEQ_MISSING, reason, headers, b"Entry not found", retry_after_s=jitter(*SEQ_RETRY_S))
+    reply = Reply(Status.SEQ_MISSING, reason, headers, b"Entry not found", retry_after_s=jitter(*SEQ_RETRY_S))
+    return named(reply, missing.life)
 
 
 def ended_reply(ended: Ended) -> Reply:
     """200 without a body: the channel has ended, and the seq lies at or past its head."""
     headers = ((wire.SEQ, ended.seq), (wire.LATEST, ended.head), (wire.EPOCH, ended.epoch))
     content_type = ended.content_type or DEFAULT_CONTENT_TYPE
-    return Reply(Status.OK, Reason.TERMINATED, headers, content_type=content_type, eos=True)
+    return named(Reply(Status.OK, Reason.TERMINATED, headers, content_type=content_type, eos=True), ended.life)
 
 
 def empty_reply(channel: Channel, segment: Segment) -> Reply:
@@ -216,7 +234,8 @@ def empty_reply(channel: Channel, segment: Segment) -> Reply:
     if why := truncation_of(segment):
         headers = (*headers, (wire.TRUNCATED, why))
     reason = REASON_OF_STATE[segment.state]
-    return Reply(Status.OK, reason, headers, content_type=content_type_of(channel), eos=channel.ended)
+    reply = Reply(Status.OK, reason, headers, content_type=content_type_of(channel), eos=channel.ended)
+    return named(reply, channel.life)
 
 
 def head_reply(channel: Channel, segment: Segment, head: int) -> Reply:
@@ -228,13 +247,14 @@ def head_reply(channel: Channel, segment: Segment, head: int) -> Reply:
     if why := truncation_of(segment):
         headers.append((wire.TRUNCATED, why))
     reason = REASON_OF_STATE.get(segment.state, Reason.COMPLETE)
-    return Reply(Status.OK, reason, tuple(headers), content_type=content_type_of(channel))
+    return named(Reply(Status.OK, reason, tuple(headers), content_type=content_type_of(channel)), channel.life)
 
 
 def next_reply(channel: Channel) -> Reply:
     """The channel's head, as text and as a header."""
     headers = ((wire.LATEST, channel.next_seq), (wire.EPOCH, channel.epoch))
-    return Reply(Status.OK, Reason.COMPLETE, headers, str(channel.next_seq).encode(), eos=channel.ended)
+    reply = Reply(Status.OK, Reason.COMPLETE, headers, str(channel.next_seq).encode(), eos=channel.ended)
+    return named(reply, channel.life)
 
 
 # Publishing (section 3).
@@ -294,7 +314,8 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
             return Reply(Status.NOT_FOUND, Reason.NOT_FOUND, headers, b"Stream not found", close=publishing, eos=eos)
         case Why.AHEAD:
             headers = (latest, (wire.SEQ, refusal.seq or 0))
-            return Reply(Status.SEQ_MISSING, Reason.AHEAD, headers, b"Segment is ahead of the channel", close=True)
+            reply = Reply(Status.SEQ_MISSING, Reason.AHEAD, headers, b"Segment is ahead of the channel", close=True)
+            return named(reply, refusal.life)
         case Why.CLOSED:
             headers = (latest, (wire.SEQ, refusal.seq or 0))
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Segment is closed", close=True)
@@ -303,6 +324,8 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
         case Why.RESERVED:
             body = b"Names that begin with _ belong to the server"
             return Reply(Status.FORBIDDEN, Reason.FORBIDDEN, body=body, close=publishing)
+        case Why.STORAGE:
+            return storage_reply(jitter)
         case Why.SHUTDOWN:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
@@ -334,6 +357,17 @@ def shutdown_reply(jitter: Jitter, come_back_s: tuple[int, int]) -> Reply:
     body = b"Server is shutting down"
     retry = jitter(*come_back_s)
     return Reply(Status.UNAVAILABLE, Reason.SHUTDOWN, body=body, close=True, retry_after_s=retry)
+
+
+def storage_reply(jitter: Jitter) -> Reply:
+    """The response to a publisher when storage has failed, and the server was told not to go on without."""
+    return Reply(
+        Status.UNAVAILABLE,
+        Reason.STORAGE,
+        body=b"Storage has failed: nothing can be published now",
+        close=True,
+        retry_after_s=jitter(*OVERLOAD_RETRY_S),
+    )
 
 
 def path_reply(route: Route) -> Reply | None:

@@ -8,7 +8,8 @@ from tricklecast.app.core.segment import Writer
 from tricklecast.app.data_plane.exchange import Exchange, Line
 from tricklecast.app.data_plane.pacing import SEGMENT_BYTES, Pace
 from tricklecast.app.data_plane.request import Request
-from tricklecast.app.data_plane.responses import CONTINUE, Reply, writer_reply
+from tricklecast.app.data_plane.responses import CONTINUE, Reply, named, writer_reply
+from tricklecast.trickle.wire import Status
 
 
 class Upload(Exchange):
@@ -85,7 +86,12 @@ class Upload(Exchange):
         reply = writer_reply(outcome, writer.segment.seq, self.plane.jitter)
         if reply is not None:
             self._leave(writer)
-            self.answer(reply)
+            if reply.status == Status.OK:
+                claim, life = writer.claim, writer.channel.life
+                # A publisher that knows the numbering by another name has to use this one from now on.
+                self.answer_kept(reply if claim is None or claim == life else named(reply, life))
+            else:
+                self.answer(reply)
 
     def send_interim(self) -> None:
         """Show an idle preconnect that the connection lives."""

@@ -163,13 +163,13 @@ def _run_report(stage: Stage, log: Path) -> None:
         # The report prints as wide and as colourful as this console, and shows its progress on standard error.
         colour = {"FORCE_COLOR": "1"} if stage.console.is_terminal else {}
         environment = {**os.environ, **colour, "COLUMNS": str(stage.console.width)}
-        command = ("storms", str(log), "--json", str(report_file), "--fail-on", "never")
+        command = ("storms", str(log), "--engine", "spark", "--json", str(report_file), "--fail-on", "never")
         text = _finish(stage.start(*command, stderr=None, env=environment))
-        storms = json.loads(report_file.read_text())["episodes"]
-        detail(f"{len(storms)} found in {sum(1 for _ in log.open('rb'))} lines")
+        incidents = json.loads(report_file.read_text())["incidents"]
+        detail(f"{len(incidents)} found in {sum(1 for _ in log.open('rb'))} lines")
     stage.console.print()
     sys.stdout.write(text)
-    found = [NAIVE_CLIENT in storm["clients"] for storm in storms]
+    found = [NAIVE_CLIENT in incident["clients"] for incident in incidents]
     stage.checks += [
         ("the report names the naive client's storm", any(found)),
         ("and accuses no other client", all(found)),

@@ -7,12 +7,25 @@ swamped, and the cost per segment can be compared between servers that differ by
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, dataclass
 
 from benchmarks.load.http import STAMP, Connection, stamped
 from benchmarks.load.loop import Loop
-from benchmarks.load.meter import Meter, Result
+from benchmarks.load.meter import Meter, Result, quantile
 from benchmarks.load.stream import DRAIN_S, SETTLE_S, create, turn_until
 from benchmarks.scenarios import Dialect, Exchanges
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeResult(Result):
+    """What one run found.
+
+    Attributes:
+        publish_p50_ms, publish_p99_ms: from sending a segment to having the answer.
+    """
+
+    publish_p50_ms: float
+    publish_p99_ms: float
 
 
 class Pair:
@@ -20,6 +33,8 @@ class Pair:
 
     def __init__(self, loop: Loop, path: str, size: int, meter: Meter) -> None:
         self.published = self.stored = self.read = 0
+        self.stored_ns: list[int] = []
+        self._published_at = 0
         self.stopped = False
         self._path = path
         self._fields = f"Content-Type: application/json\r\nContent-Length: {size}\r\n"
@@ -35,6 +50,7 @@ class Pair:
         if self.stored == self.read == self.published and not self.stopped:
             seq = self.published
             self.published += 1
+            self._published_at = time.monotonic_ns()
             self._publisher.request("POST", f"{self._path}/{seq}", self._fields, stamped(self._filler))
 
     def _has_read(self) -> None:
@@ -44,10 +60,11 @@ class Pair:
 
     def _has_stored(self) -> None:
         self.stored += 1
+        self.stored_ns.append(time.monotonic_ns() - self._published_at)
         self.publish()
 
 
-def run(loop: Loop, scenario: Exchanges, pid: int, dialect: Dialect) -> Result:
+def run(loop: Loop, scenario: Exchanges, pid: int, dialect: Dialect) -> ExchangeResult:
     """Run a scenario against a server.
 
     Args:
@@ -64,6 +81,8 @@ def run(loop: Loop, scenario: Exchanges, pid: int, dialect: Dialect) -> Result:
         pair.publish()
     turn_until(loop, time.monotonic() + scenario.warm_up_s)
     meter.begin()
+    for pair in pairs:
+        pair.stored_ns.clear()
     turn_until(loop, time.monotonic() + scenario.measure_s)
     meter.end()
     for pair in pairs:
@@ -72,4 +91,8 @@ def run(loop: Loop, scenario: Exchanges, pid: int, dialect: Dialect) -> Result:
     deadline = time.monotonic() + DRAIN_S
     while meter.delivered < expected and time.monotonic() < deadline:
         loop.turn(deadline)
-    return meter.result(expected)
+    stored = sorted(took for pair in pairs for took in pair.stored_ns)
+    result = asdict(meter.result(expected))
+    return ExchangeResult(
+        **result, publish_p50_ms=quantile(stored, 0.50) / 1e6, publish_p99_ms=quantile(stored, 0.99) / 1e6
+    )

@@ -1,1 +1,1 @@
-"""The storm report under a stopwatch: made logs, workers with a Spark session of their own, tables."""
+"""Logs for benchmarks/storms.py, and the processes that it measures beside the command."""

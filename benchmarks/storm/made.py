@@ -11,12 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tricklecast.trickle.records import SCHEMA
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 VIEWERS: Final = 1000
 CHANNELS: Final = 100
@@ -75,43 +72,23 @@ class Shape:
         return f"{self.lines / 1e6:g}M-{self.clients}"
 
 
-def make(shape: Shape, folder: Path, *, kinds: tuple[str, ...] = ("parquet", "json")) -> dict[str, Path]:
-    """Writes a log, if it is not there yet.
-
-    Args:
-        folder: holds one folder per shape and kind.
-        kinds: ``parquet`` (what ``logs compact`` makes, in one piece per node), ``json`` (what the server writes).
-
-    Returns:
-        the folder of each kind.
-    """
+def make(shape: Shape, folder: Path) -> Path:
+    """Writes a log, as the servers write it, if it is not there yet; gives its folder, with a file of each server."""
     import duckdb
 
-    found = {kind: folder / f"{shape.name}-{kind}" for kind in kinds}
-    missing = {kind: path for kind, path in found.items() if not path.exists()}
-    if missing:
+    path = folder / shape.name
+    if not path.exists():
+        unfinished = path.with_suffix(".tmp")
+        unfinished.mkdir(parents=True, exist_ok=True)
         with duckdb.connect() as connection:
             connection.execute(f"CREATE TEMP VIEW made AS {_log(shape)}")
             connection.execute("CREATE TEMP TABLE log AS SELECT * FROM made ORDER BY node, ts_us + coalesce(dur_us, 0)")
-            for kind, path in missing.items():
-                _write(connection, kind, path)
-    return found
-
-
-def _write(connection: DuckDBPyConnection, kind: str, path: Path) -> None:
-    unfinished = path.with_suffix(".tmp")
-    unfinished.mkdir(parents=True, exist_ok=True)
-    for node in range(NODES):
-        rows = f"FROM log WHERE node = 'node-{node}'"
-        if kind == "parquet":
-            target, chosen = f"access-{node}.parquet", "(FORMAT parquet, COMPRESSION zstd)"
-            query = f"SELECT * {rows}"
-        else:
-            target = f"access-{node}.jsonl"
-            chosen = "(FORMAT csv, HEADER false, QUOTE '', ESCAPE '', DELIMITER '\t')"
-            query = f"SELECT {_as_json()} {rows}"
-        connection.execute(f"COPY ({query}) TO '{unfinished / target}' {chosen}")
-    unfinished.rename(path)
+            for node in range(NODES):
+                query = f"SELECT {_as_json()} FROM log WHERE node = 'node-{node}'"
+                options = "(FORMAT csv, HEADER false, QUOTE '', ESCAPE '', DELIMITER '\t')"
+                connection.execute(f"COPY ({query}) TO '{unfinished / f'access-{node}.jsonl'}' {options}")
+        unfinished.rename(path)
+    return path
 
 
 def _as_json() -> str:

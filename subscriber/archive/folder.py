@@ -42,6 +42,8 @@ class Recorded(Protocol):
     @property
     def epoch(self) -> int | None: ...
     @property
+    def life(self) -> str | None: ...
+    @property
     def gap(self) -> int: ...
     @property
     def restarted(self) -> bool: ...
@@ -90,7 +92,7 @@ class Folder:
     def position(self) -> Position | None:
         """Where to go on: behind the newest segment; ``None`` for a new recording."""
         last = self._contents.last
-        return None if last is None else Position(last.seq + 1, last.epoch)
+        return None if last is None else Position(last.seq + 1, last.epoch, last.numbering)
 
     @property
     def removed(self) -> int:
@@ -210,6 +212,7 @@ class Folder:
             segment.restarted,
             segment.truncated,
             None if segment.broken is None else str(segment.broken),
+            segment.life,
         )
 
     def _life(self, segment: Recorded) -> int:
@@ -217,7 +220,8 @@ class Folder:
         last = self._contents.last
         if last is None:
             return 1
-        reborn = None not in (last.epoch, segment.epoch) and last.epoch != segment.epoch
+        is_same = segment.life is not None and segment.life == last.numbering
+        reborn = None not in (last.epoch, segment.epoch) and last.epoch != segment.epoch and not is_same
         return last.life + (segment.restarted or reborn or segment.seq <= last.seq)
 
     def _read_index(self) -> None:

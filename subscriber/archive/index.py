@@ -66,6 +66,7 @@ class Entry:
         began_at, ended_at: when its first and its last byte came, in seconds of Unix time.
         gap: segments missed immediately before it. restarted: the numbering began anew with it.
         truncated: why it is not whole, as the server said. broken: why the rest of it could not be had.
+        numbering: the name that the server gives to the numbering; ``None`` where it does not say.
     """
 
     seq: int
@@ -81,6 +82,7 @@ class Entry:
     restarted: bool = False
     truncated: str | None = None
     broken: str | None = None
+    numbering: str | None = None
 
     def line(self) -> bytes:
         """The line that says so."""
@@ -162,7 +164,7 @@ class Contents:
                 case "channel":
                     self.channel, self.removed = str(said["channel"]), int(said.get("removed", 0))
                 case "segment":
-                    self.add(Entry(**{name: said[name] for name in Entry.__slots__}))
+                    self.add(Entry(**{name: said[name] for name in Entry.__slots__ if name in said}))
                 case "removed":
                     self._forget(said["life"], said["seq"])
         except (ValueError, KeyError, TypeError):

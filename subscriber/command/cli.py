@@ -46,9 +46,15 @@ async def subscribe(
         typer.Option(
             metavar="WHERE",
             help="Where to begin: next, current (the newest segment that has begun), earliest, a seq, -N for the N-th "
-            "from the head, or a position such as 128@3, as the end of a run names it.",
+            "from the head, or a position such as 128@3:9f86d081884c7d65, as the end of a run names it.",
         ),
     ] = "next",
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Begin with what was published so long ago, as far as the server keeps it: 10m, 2h."
+        ),
+    ] = None,
     on_lag: Annotated[
         str,
         typer.Option(metavar="POLICY", help="Where to go on after falling too far behind: live, earliest, or fail."),
@@ -105,6 +111,8 @@ async def subscribe(
     from tricklecast.subscriber.verdicts import OnLag
 
     checked("--start", Start.parse, start)
+    if since is not None and start != "next":
+        raise typer.BadParameter("say where to begin once: --since or --start", param_hint="--since")
     losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
     target = _target(output, as_json=as_json)
     limit = _keep(keep)
@@ -122,6 +130,7 @@ async def subscribe(
         limit,
         checked("--ca-file", tls_context, ca_file),
         bearer_for(token, token_file),
+        None if since is None else checked("--since", parse_duration, since),
     )
     on_stderr = request.output == "-"
     reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None

@@ -31,7 +31,7 @@ class SegmentRead:
     """A segment has been read, or as much of it as there was.
 
     Attributes:
-        seq, epoch, content_type, lag: what the server says of it.
+        seq, epoch, life, content_type, lag: what the server says of it.
         bytes: how much of it was read.
         gap: segments missed before it. restarted: the numbering began anew with it.
         truncated, broken: why it is not whole.
@@ -43,6 +43,7 @@ class SegmentRead:
     event: ClassVar[str] = "segment"
     seq: int
     epoch: int | None
+    life: str | None
     bytes: int
     gap: int
     restarted: bool

@@ -27,6 +27,7 @@ from tricklecast.subscriber.command.events import (
     Totals,
     name_of,
 )
+from tricklecast.subscriber.command.listing import start_since
 from tricklecast.subscriber.command.outputs import open_output
 from tricklecast.subscriber.command.progress import Progress
 from tricklecast.subscriber.command.reporting import People, Programs, Reporter
@@ -67,7 +68,7 @@ class Request:
     Attributes:
         url: the channel.
         output: a path, ``-``, or ``None`` for no output.
-        start: as the command line has it.
+        start: as the command line has it. since_s: instead of it, how long ago, in seconds.
         for_s: seconds after which to stop; ``None``: at the channel's end.
         wait_s: how long to wait for the channel to begin, in seconds.
         on_lag: where to go on after falling behind.
@@ -89,6 +90,7 @@ class Request:
     keep: Keep = field(default_factory=Keep)
     tls: ssl.SSLContext | None = None
     auth: Bearer | None = None
+    since_s: float | None = None
 
 
 async def run(request: Request, reporter: Reporter | None = None, rng: Random | None = None) -> Totals:
@@ -160,10 +162,17 @@ class _Run:
     async def _timed(self) -> str:
         with anyio.move_on_after(self._request.for_s) as scope:
             async with self._output:
-                start = self._output.position or self._request.start
+                start = self._output.position or await self._begin()
                 await self._reporter.tell(Started(redacted(self._request.url), self._request.output, str(start)))
                 await self._receive(start)
         return "time" if scope.cancelled_caught else "channel"
+
+    async def _begin(self) -> str:
+        """Where to begin, as a start."""
+        request = self._request
+        if request.since_s is None:
+            return request.start
+        return await start_since(request.url, request.since_s, TrailerTransport(request.tls), request.auth)
 
     async def _receive(self, start: str | Position) -> None:
         """Subscribe, and again after errors if that is wished for, until the channel ends."""
@@ -218,6 +227,7 @@ class _Run:
         return SegmentRead(
             segment.seq,
             segment.epoch,
+            segment.life,
             segment.bytes_read,
             segment.gap,
             segment.restarted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 import httpx
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
 from tricklecast.subscriber.verdicts import first_line
-from tricklecast.trickle.client.arguments import server_url
+from tricklecast.trickle.client.arguments import channel_url, server_url
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import redacted
@@ -44,35 +45,75 @@ async def fetch_channels(
         RemoteProtocolError: what answers is not a tricklecast server.
     """
     root = server_url(url)
+    response = await _ask(root, ROUTE, transport, auth)
+    if response.status_code == 404 or response.status_code < 400:
+        return _checked(response, redacted(root))
+    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+
+
+async def start_since(
+    url: str, ago_s: float, transport: httpx.AsyncBaseTransport | None = None, auth: Bearer | None = None
+) -> str:
+    """Ask a server which segment of a channel was the first to close so many seconds ago, or later.
+
+    Returns:
+        The position of that segment, as a start; ``earliest`` if there is no such channel yet, ``next`` if no segment
+        is so recent.
+
+    Raises:
+        InvalidURL, ConnectionLost, Refused, RemoteProtocolError: as :func:`fetch_channels`.
+    """
+    root = server_url(url)
+    route = f"{ROUTE}/{quote(channel_url(url).channel, safe='')}/segments?since={ago_s * 1000:.0f}ms&limit=1"
+    response = await _ask(root, route, transport, auth)
+    match response.status_code, _json(response):
+        case 200, {"epoch": int(epoch), "segments": [{"seq": int(seq)}, *_]}:
+            return f"{seq}@{epoch}"
+        case 200, {"segments": []}:
+            return "next"
+        case 404, {"detail": "no such channel"}:
+            return "earliest"
+        case status, _ if status == 404 or status < 400:
+            raise RemoteProtocolError(status, detail=f"{redacted(root)} does not tell when segments were published")
+    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+
+
+async def _ask(
+    root: str, route: str, transport: httpx.AsyncBaseTransport | None, auth: Bearer | None
+) -> httpx.Response:
     shown = redacted(root)
     try:
         # The own transport, since its errors say why in words.
         transport = transport or TrailerTransport()
         async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S, auth=auth) as client:
             with anyio.fail_after(TIMEOUT_S):
-                response = await client.get(root + ROUTE)
+                return await client.get(root + route)
     except GarbageAnswer as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
         raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error
     except httpx.TransportError as error:
         raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
-    if response.status_code == 404 or response.status_code < 400:
-        return _checked(response, shown)
-    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
 def _checked(response: httpx.Response, server: str) -> dict[str, Any]:
     if response.status_code != 200:
         raise RemoteProtocolError(response.status_code, detail=f"{server} has no {ROUTE}")
-    try:
-        answer = response.json()
-    except ValueError:
-        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} is not JSON") from None
+    answer = _json(response)
+    if answer is None:
+        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} is not JSON")
     channels = answer.get("channels") if isinstance(answer, dict) else None
     if not isinstance(channels, list) or not all(isinstance(channel, dict) for channel in channels):
         raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} holds no list of channels")
     return dict(answer)
+
+
+def _json(response: httpx.Response) -> Any:
+    """The body; ``None`` if it is not JSON."""
+    try:
+        return response.json()
+    except ValueError:
+        return None
 
 
 def print_channels(answer: dict[str, Any], *, as_json: bool = False, console: Console | None = None) -> None:

@@ -3,77 +3,68 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
-from benchmarks.storm.duck import compare
+from benchmarks.storm.bare import duckdb_aggregate
 from benchmarks.storm.made import Clients, Shape, make
-from benchmarks.storm.verdicts import Verdict, of_one_log, ratios, straight_line
-from benchmarks.storm.worker import Measured, Task, Timing, found_from, work
+from benchmarks.storm.report import timed
+from benchmarks.storms import RunFailed, bare, off_the_line, staged, storms, watched
 from tricklecast.trickle.records import FIELD_NAMES
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SMALL = 65_000
 """Lines: enough for two storms."""
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A small log of both kinds."""
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a small log."""
     return make(Shape(SMALL), tmp_path_factory.mktemp("made"))
 
 
-def test_made_logs_are_of_their_shape(logs: dict[str, Path], tmp_path: Path) -> None:
-    """JSON and Parquet hold the same records, as many as asked for; the shapes differ in whose they are."""
-    counted = {}
+def test_made_logs_are_of_their_shape(log: Path, tmp_path: Path) -> None:
+    """Records of the server's own schema, as many as asked for; the shapes differ in whose they are."""
+    clients = {}
     for who in Clients:
-        made = make(Shape(SMALL, who), tmp_path, kinds=("parquet",))["parquet"]
-        query = f"SELECT count(*), count(DISTINCT client) FROM '{made}/*.parquet' WHERE client LIKE 'viewer-%'"
-        (counted[who],) = duckdb.execute(query).fetchall()
-    assert counted[Clients.FEW][1] == 1000
-    assert counted[Clients.HOT][0] < 0.6 * counted[Clients.FEW][0]
-    assert counted[Clients.SESSIONS][1] > 10_000
-    assert counted[Clients.SCATTERED][1] > 10_000
-    lines = [line for path in logs["json"].iterdir() for line in path.read_text().splitlines()]
-    assert len(lines) == pytest.approx(SMALL, rel=0.001)
-    assert all(json.loads(line).keys() <= set(FIELD_NAMES) for line in lines[:1000])
-    rows = duckdb.execute(f"SELECT count(*) FROM '{logs['parquet']}/*.parquet'").fetchall()
-    assert rows == [(len(lines),)]
+        folder = make(Shape(SMALL, who), tmp_path)
+        records = [json.loads(line) for path in folder.iterdir() for line in path.read_text().splitlines()]
+        assert all(record.keys() <= set(FIELD_NAMES) for record in records)
+        assert len(records) == pytest.approx(SMALL, rel=0.001)
+        viewers = [record["client"] for record in records if record.get("client", "").startswith("viewer-")]
+        clients[who] = len(viewers), len(set(viewers))
+    assert clients[Clients.FEW][1] == 1000
+    assert clients[Clients.HOT][0] < 0.6 * clients[Clients.FEW][0]
+    assert clients[Clients.SESSIONS][1] > 10_000
+    assert clients[Clients.SCATTERED][1] > 10_000
+    assert duckdb_aggregate(str(log)) == pytest.approx(SMALL, rel=0.001)
+
+
+def test_the_report_finds_what_was_planted(log: Path) -> None:
+    """Every storm and nothing else; each stage of the work has its time."""
+    found = timed("embedded", str(log))
+    assert found["incidents"] == Shape(SMALL).storms
+    assert {"reading", "looking", "writing"} <= found.keys()
+
+
+def test_a_command_is_measured(log: Path) -> None:
+    """Its time and memory, and what it printed as JSON; one that fails is an error with its message."""
+    sample = watched([sys.executable, "-c", "print('{\"told\": 1}')"])
+    assert (sample["told"], sample["s"] > 0) == (1, True)
+    assert watched(storms(log, "embedded"))["peak_mb"] > 10
+    with pytest.raises(RunFailed, match="no such log"):
+        watched(storms(log / "nowhere", "embedded"))
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("spark")
-def test_spark_and_duckdb_find_what_was_planted(spark: SparkSession, logs: dict[str, Path]) -> None:
-    """Both find every planted storm and nothing else; what the worker measured survives its way through JSON."""
-    path = logs["parquet"]
-    found = found_from(json.loads(json.dumps(asdict(work(Task((str(path),), rounds=0))))))
-    log = found.logs[str(path)]
-    assert log.episodes == compare(path, threads=1).storms == compare(logs["json"], threads=1).storms
-    assert log.episodes == Shape(SMALL).storms
-    assert log.rows > 0
-    assert log.jobs > 0
-    assert found.peak_mb > 0
-    assert len(log.floor.wall_s) == len(log.rollup.wall_s) == len(log.rest.wall_s) == 1
-
-
-def test_expectations_are_judged_by_what_lies_next_to_each_other() -> None:
-    """Ratios are taken round by round, without the cold one; a bound may be an upper or a lower one."""
-    log = Measured(Timing([9.0, 1.0, 2.0]), Timing([1.0, 1.5, 5.0]), Timing([8.0, 2.0, 2.0]))
-    assert ratios(log.rollup, log.floor) == [1.5, 2.5]
-    told = {verdict.what: verdict.met for verdict in of_one_log("3 M", log)}
-    assert list(told.values()) == [False, True]
-    assert str(Verdict("cores", 1.7, 1.6, least=True)) == "met    cores: 1.70 (at least 1.6)"
+def test_the_same_with_spark(log: Path) -> None:
+    """Both of its processes."""
+    assert watched(staged(log, "spark"))["incidents"] == Shape(SMALL).storms
+    assert watched(bare(log, "spark"))["peak_mb"] > 100
 
 
 def test_the_line_through_sizes() -> None:
-    """From three sizes on there is a line, and how far the worst of them is off."""
-    assert straight_line({1.0: 2.0, 2.0: 3.0}) is None
-    line = straight_line({1.0: 2.0, 2.0: 3.0, 4.0: 5.0})
-    assert line is not None
-    assert (line.fixed_s, line.per_million_s, line.off) == pytest.approx((1.0, 1.0, 0.0))
+    """How far the worst size is off it, as a share."""
+    assert off_the_line({1.0: 2.0, 2.0: 3.0, 4.0: 5.0}) == pytest.approx(0)
+    assert off_the_line({1.0: 2.0, 2.0: 3.0, 4.0: 8.0}) > 0.1

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 
 from tests.support.local import local_server
 from tests.support.logs import read_log
-from tests.support.waiting import eventually
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast.app import server as server_module
 from tricklecast.app.access_log import AccessLog, AccessLogError
+from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.data_plane.latency import Histogram
 from tricklecast.app.server import LOOK_S, serve, sweep
@@ -180,3 +185,67 @@ def test_old_segments_leave_the_window_by_age() -> None:
         eventually(lambda: list(server.plane.registry.channels["aged"].segments) == [1])
         assert channel.get(1).body == b"b"
         assert channel.get(0).status == 470
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from tricklecast.app.bus import ServerClosed
+from tricklecast.app.server import serve
+from tricklecast.app.settings import Settings
+
+async def program(bus):
+    {body}
+
+serve(Settings(port=0, shutdown_drain_s=0.1, shutdown_deadline_s=1), lambda base: print(base, flush=True), program)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("async for fact in bus.subscribe(): print(fact.kind, fact.channel, flush=True)", 0, ""),
+        ("await bus.subscribe().__anext__(); raise ValueError('no more')", 1, "ValueError: no more"),
+        ("return", 0, ""),
+    ],
+)
+def test_a_program_beside_the_server(body: str, code: int, said: str) -> None:
+    """It hears of what happens. What it raises stops the server, and is raised; its end stops nothing."""
+    command = [sys.executable, "-P", "-c", PROGRAM.format(body=body)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    base = process.stdout.readline().strip()
+    assert httpx.post(f"{base}/a", trust_env=False).status_code == 200
+    if "print" in body:
+        assert process.stdout.readline() == "added a\n"
+    if not said:
+        assert httpx.get(f"{base}/a/next", trust_env=False).status_code == 200
+        process.terminate()
+    _, error = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == code
+    assert error.splitlines()[-1:] == ([said] if said else [])
+
+
+def test_a_program_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its subscriptions end when the server stops; then it has some time, and no more."""
+    monkeypatch.setattr(server_module, "PROGRAM_S", 0.05)
+    ends: list[str] = []
+
+    async def program(bus: Bus) -> None:
+        facts = bus.subscribe()
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            async for _ in facts:
+                pass
+        except ServerClosed:
+            ends.append("closed")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ends.append("cancelled")
+            raise
+
+    settings = Settings.model_validate({"port": 0, "shutdown_drain_s": 0.05, "shutdown_deadline_s": 1})
+    serve(settings, lambda base: None, program)
+    assert ends == ["closed", "cancelled"]

@@ -147,6 +147,7 @@ def test_settings_are_frozen() -> None:
             "port and control_port are the same: 7; the control plane needs a port of its own",
         ),
         ({"access_log": ""}, "--access-log: must be the path of a file, or - for standard output"),
+        ({"data_dir": ""}, "--data-dir: must be the path of a folder, such as . for the current one"),
         (
             {"max_total_bytes": 10, "max_segment_bytes": 11},
             "max_segment_bytes must not exceed max_total_bytes, the memory of all segments",

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
-from tests.analytics.support.sample_report import sample_report
 from tests.support.metrics import families
-from tricklecast.analytics.report_old.prometheus import as_prometheus
+from tricklecast.app.cli import cli
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -27,9 +27,16 @@ SCRAPED = frozenset({"instance", "job"})
 
 @cache
 def storms() -> dict[str, frozenset[str]]:
-    """The labels of each gauge that a storm report writes, by name."""
+    """The labels of each gauge that a storm report writes, by name: that of a log with a minute of 1,200 requests."""
+    lines = (
+        f'{{"v":1,"ts_us":{1_760_000_040_000_000 + n * 50_000},"node":"n1","kind":"exchange","op":"read","status":200,'
+        f'"channel":"film","seq":{n},"rseq":{n},"bytes_out":9,"client":"viewer"}}\n'
+        for n in range(1200)
+    )
+    done = CliRunner().invoke(cli, ["storms", "-", "-q", "--prom", "-"], input="".join(lines), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
     known: dict[str, frozenset[str]] = {}
-    for metric in text_string_to_metric_families(as_prometheus(sample_report())):
+    for metric in text_string_to_metric_families(done.stdout):
         for sample in metric.samples:
             known[sample.name] = known.get(sample.name, SCRAPED) | set(sample.labels)
     return known

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.analytics.support.scenarios import STORMS
 from tests.analytics.support.writer import LogWriter
 from tests.support.spark_cluster import HOME, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
+from tests.support.waiting import eventually
 from tricklecast.subscriber.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +105,26 @@ def test_test_own_code() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_billing(tmp_path: Path) -> None:
+    """Every byte is billed once, over a restart with the server killed in between, be it before there was a book."""
+    book = tmp_path / "bills.json"
+    owed: Counter[str] = Counter()
+    kill, terminate = subprocess.Popen.kill, subprocess.Popen.terminate
+    for channels, end in (("a", kill), ("b", kill), ("ab", terminate)):
+        process = start("billing.py", tmp_path)
+        assert process.stdout is not None
+        base = process.stdout.readline().strip()
+        for channel in channels:
+            for line in output(start("json_events_publish.py", f"{base}/{channel}", stdin="hello\nworld\n")):
+                owed[channel] += int(line.split()[2])
+        eventually(lambda: book.exists() and json.loads(book.read_text())["bytes"] == owed)
+        end(process)
+        process.communicate(timeout=TIMEOUT_S)
+        if channels == "a":
+            book.unlink()  # as if the server had been killed before it was written
+    assert process.returncode == 0
+
+
 @pytest.mark.long
 def test_storms_job(tmp_path: Path) -> None:
     """On a cluster, through spark-submit, the report finds what it finds in one process."""
@@ -117,8 +139,8 @@ def test_storms_job(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
         assert done.returncode == 0, done.stderr
         assert list((tmp_path / "work").glob("app-*/*/stderr")), "no executor has worked"
-    (episode,) = json.loads(report.read_text())["episodes"]
-    assert (episode["class"], episode["n"]) == (truth.storm, truth.n)
+    (incident,) = json.loads(report.read_text())["incidents"]
+    assert (incident["storm"], incident["n"]) == (truth.storm, truth.n)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
-from tricklecast.analytics.logs.lines import parsed, readable
+from tricklecast.analytics.lines import LINE
+from tricklecast.analytics.lines.records import DETAILS
+from tricklecast.analytics.logs.lines import readable
 from tricklecast.app.data_plane.request import Request, content_length, expects_continue, objection
 from tricklecast.app.data_plane.routing import Route, Router
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import MAX_NAME_BYTES, ChannelURL, parse_channel, parse_seq
-from tricklecast.trickle.records import FIELD_NAMES
 
 _ROUTERS: Final = (Router("/trickle"), Router(""), Router("/a/b"))
 
@@ -63,22 +64,20 @@ def head(data: bytes) -> None:
     assert json.loads(orjson.dumps(record)) == record
 
 
-def log(data: bytes) -> None:
-    """Any line of a log is a record or none, and a record can be shown."""
-    record = parsed(data)
-    if record is not None:
-        readable(data, colour=True)
-
-
 def record(data: bytes) -> None:
-    """A record whose fields hold anything at all can be shown, too."""
-    text = data.decode("utf-8", "replace")
-    values = [*text.split("\x1f"), *data[:8], None, True, -1.5, 10**30, [], {}]
-    named = {name: values[(at * 7 + len(data)) % len(values)] for at, name in enumerate(FIELD_NAMES)}
-    readable(json.dumps(named).encode(), colour=bool(len(data) % 2))
+    """Whatever the texts and numbers of a log's record are, it can be shown, and only plain characters are."""
+    texts = [*data.decode("utf-8", "replace").split("\x1f"), None]
+    numbers = [*data[:8], None, 2**40]
+    named: dict[str, Any] = {"bad": None, "line": data}
+    for at, (name, kind) in enumerate((*LINE, *DETAILS)):
+        values: list[Any] = texts if kind == "VARCHAR" else numbers
+        named[name] = values[(at * 7 + len(data)) % len(values)]
+    named["ts_us"] = named["ts_us"] or 1
+    assert readable(named, colour=False).isprintable()
+    assert readable(named | {"bad": "unreadable"}, colour=False).isprintable()
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
-    function.__name__: function for function in (channel, seq, url, route, head, log, record)
+    function.__name__: function for function in (channel, seq, url, route, head, record)
 }
 """By name; each has a folder of that name in the corpus."""

@@ -11,7 +11,6 @@ from threading import Event, Thread
 from tests.support.logs import Record, logged, matching
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import eventually
-from tricklecast.analytics.logs.lines import parsed
 from tricklecast.app.tools.conformance.http1 import Failure
 from tricklecast.app.tools.conformance.target import Target
 
@@ -57,6 +56,15 @@ def lines_of(folder: Path) -> list[bytes]:
     """All lines of a log, those of rotated files first."""
     files = [*sorted(folder.glob("access-*.jsonl")), folder / "access.jsonl"]
     return [line for path in files if path.exists() for line in path.read_bytes().splitlines()]
+
+
+def parsed(line: bytes) -> Record | None:
+    """The record in a line; none in one that is torn."""
+    try:
+        record: Record = json.loads(line)
+    except ValueError:
+        return None
+    return record
 
 
 def published(records: list[Record]) -> list[int]:

@@ -679,3 +679,49 @@ def test_ending_is_retried_and_refused_like_anything_else() -> None:
     assert plan.on_delete(answer(503)) == RetryAfter(0.25, holds=True)
     assert plan.on_delete(lost(connected=False)) == RetryAfter(0.5)
     assert isinstance(plan.on_delete(answer(403)), Stop)
+
+
+class TestNumbering:
+    """What a publisher says of its numbering, so that readers of a restarted server know that nothing began."""
+
+    def test_each_request_names_it(self) -> None:
+        """By the publisher's name and its first seq; the same for all, also on another server."""
+        plan = Plan(7, rng=TopRandom(), name="0123456789abcdef0123456789abcdef")
+        first = take(plan)
+        assert first.numbering == "0123456789abcdef:7"
+        plan.on_post(first, lost(), HALF)
+        located(plan, answer(404))
+        assert opened(plan).numbering == first.numbering
+
+    def test_who_joins_others_takes_their_name(self) -> None:
+        """The server tells it with the first segment that it has stored; before, nothing was published here."""
+        plan = Plan(7, rng=TopRandom(), name="mine")
+        plan.on_post(take(plan), answer(200, Size=10, Life="theirs:0"), WHOLE)
+        assert opened(plan).numbering == "theirs:0"
+
+    def test_a_server_that_lost_the_newest_segments_gets_those_that_come_next(self) -> None:
+        """Its head went back, and nothing was published since its start: nobody else has done that."""
+        plan, ticket = started(5)
+        plan.bind(ticket)
+        plan.on_post(ticket, lost(), HALF)
+        assert located(plan, answer(200, Latest=3, Epoch=1, Life="abc.1")) == Advance()
+        again = plan.before_request(ticket.again(exposed=True))
+        assert isinstance(again, Ticket)
+        assert (again.seq, again.reset) == (6, True)
+
+    def test_so_it_is_if_a_segment_is_the_first_to_hear_of_it(self) -> None:
+        """A 470 says it as well."""
+        plan, ticket = started(5)
+        plan.bind(ticket)
+        verdict = plan.on_post(ticket, answer(470, Latest=3, Life="abc.1"), WAITING)
+        assert isinstance(verdict, RetryAfter)
+        again = plan.before_request(ticket.again())
+        assert isinstance(again, Ticket)
+        assert again.reset
+
+    def test_a_server_where_something_was_published_since_is_another_publishers(self) -> None:
+        """Then its head did not go back by itself."""
+        plan, ticket = started(5)
+        plan.bind(ticket)
+        plan.on_post(ticket, lost(), HALF)
+        assert isinstance(located(plan, answer(200, Latest=3, Epoch=1, Life="abc.1:0")), Stop)

@@ -945,3 +945,116 @@ class TestFailing:
         driver.read(1)
         assert budget.tokens == 1
         retry(driver.answer(429))
+
+
+class TestLives:
+    """A server that is restarted: ``Lp-Trickle-Life`` says whether the numbers of before go on."""
+
+    @staticmethod
+    def at(seq: int = 5, life: str = "a:0", **options: Any) -> Driver:
+        """A cursor that has read all below ``seq`` of one numbering, in epoch 1."""
+        driver = Driver(seq - 1, **options)
+        driver.read(seq - 1, epoch=1, life=life)
+        return driver
+
+    def test_a_new_numbering_that_has_passed_the_position_is_told(self) -> None:
+        """B5 does not follow A4 though its epoch is the same: it is *restarted*, and B0 to B4 are a gap."""
+        begun = self.at().read(5, epoch=1, life="b:0")
+        assert (begun.gap, begun.restarted, begun.life) == (5, True, "b")
+
+    def test_it_is_read_from_its_first_segment_by_who_goes_to_the_earliest(self) -> None:
+        """B5 is not handed out; B0 is, without a gap; what was evicted of it is one."""
+        driver = self.at(on_lag=OnLag.EARLIEST)
+        assert resync(driver.answer(200, seq=5, epoch=1, life="b:0")).seq == 0
+        first = driver.read(0, epoch=1, life="b:0")
+        assert (first.gap, first.restarted) == (0, True)
+        driver = self.at(on_lag=OnLag.EARLIEST)
+        driver.answer(200, seq=5, epoch=1, life="b:0")
+        assert resync(driver.answer(470, latest=9, earliest=3, next=3, life="b:0")).seq == 3
+        assert driver.read(3, epoch=1, life="b:0").gap == 3
+
+    def test_it_ends_who_may_not_lag(self) -> None:
+        """Nothing else can be meant by *fail*."""
+        driver = self.at(on_lag=OnLag.FAIL)
+        assert isinstance(stopped(driver.answer(200, seq=5, epoch=1, life="b:0")), SegmentMissing)
+        driver = self.at(on_lag=OnLag.FAIL)
+        assert isinstance(stopped(driver.answer(470, latest=3, earliest=0, life="b:0")), SegmentMissing)
+
+    def test_it_is_read_from_the_position_if_it_begins_there(self) -> None:
+        """A server that keeps channels lost what was next, and another publisher went on: that follows."""
+        begun = self.at().read(5, epoch=1, life="b:5")
+        assert (begun.gap, begun.restarted, begun.life) == (0, False, "b")
+
+    def test_a_publisher_that_goes_on_begins_nothing(self) -> None:
+        """It sends again what its readers may have, under the name that they know, whatever the epoch now is."""
+        driver = self.at()
+        assert resync(driver.answer(470, latest=9, earliest=7, next=7, life="a:0")).seq == 8
+        begun = driver.read(8, epoch=1, life="a:0")
+        assert (begun.gap, begun.restarted) == (3, False)
+        assert not self.at().read(5, epoch=2, life="a:0").restarted
+
+    def test_one_without_that_name_goes_on_at_or_beyond_the_position(self) -> None:
+        """A publisher of another make does not say that it goes on: its numbers do."""
+        driver = self.at()
+        assert resync(driver.answer(470, latest=7, earliest=6, next=6, life="b:6")).seq == 6
+        begun = driver.read(6, epoch=1, life="b:6")
+        assert (begun.gap, begun.restarted, begun.life) == (1, False, "b")
+
+    def test_a_server_to_which_nothing_was_written_says_nothing(self) -> None:
+        """What it has kept from before its start is of the numbering of before."""
+        begun = self.at().read(5, epoch=1, life="b")
+        assert (begun.restarted, begun.life) == (False, "a")
+
+    @pytest.mark.parametrize("life", ["a:0", "b"])
+    def test_a_head_behind_the_position_is_waited_for(self, life: str) -> None:
+        """The publisher sends again what was on its way, or is not back yet; and then the position is next."""
+        driver = self.at(on_lag=OnLag.FAIL)
+        assert retry(driver.answer(470, latest=3, earliest=0, life=life, retry_after=2)).delay_s > 2
+        assert driver.asked == 5
+        assert driver.read(5, epoch=1, life="a:0") == Advance(5, epoch=1, life="a")
+
+    def test_it_is_not_waited_for_without_end(self) -> None:
+        """Then the publisher is not coming back, and the reader goes where the head is."""
+        driver = self.at()
+        driver.answer(470, latest=3, earliest=0, life="b")
+        driver.now += REJOIN_WAIT_S
+        assert resync(driver.answer(470, latest=3, earliest=0, life="b")).seq == 3
+
+    @pytest.mark.parametrize(("on_lag", "seq", "gap"), [(OnLag.LIVE, 2, 2), (OnLag.EARLIEST, 1, 1)])
+    def test_a_head_behind_it_in_a_new_numbering_is_gone_to(self, on_lag: OnLag, seq: int, gap: int) -> None:
+        """To the newest segment that was begun, or to the oldest that is kept; what lies before it is missed."""
+        driver = self.at(on_lag=on_lag)
+        assert resync(driver.answer(470, latest=3, earliest=1, life="b:0")).seq == seq
+        begun = driver.read(seq, epoch=1, life="b:0")
+        assert (begun.gap, begun.restarted) == (gap, True)
+
+    def test_what_was_kept_from_before_is_not_read_again(self) -> None:
+        """A server that keeps channels has the numbers below ``first`` from before: they were read."""
+        driver = self.at(9, on_lag=OnLag.EARLIEST)
+        assert resync(driver.answer(470, latest=8, earliest=0, life="b:7")).seq == 7
+        assert driver.read(7, epoch=1, life="b:7").gap == 0
+        driver = self.at(9, on_lag=OnLag.EARLIEST)
+        assert resync(driver.answer(200, seq=9, epoch=1, life="b:7")).seq == 7
+
+    def test_the_budget_pays_for_a_new_numbering(self) -> None:
+        """A server that changes its name with each answer is not asked for ever."""
+        driver = self.at(budget=RetryBudget(0, 0))
+        assert isinstance(stopped(driver.answer(470, latest=3, earliest=0, life="b:0")), SegmentMissing)
+        driver = self.at(budget=RetryBudget(0, 0))
+        assert isinstance(stopped(driver.answer(470, latest=3, earliest=0, life="a:0")), SegmentMissing)
+
+    def test_a_position_knows_its_numbering(self) -> None:
+        """Its text is enough, and one from before there were names is as good as it was."""
+        assert Driver("5@1:a").read(5, epoch=1, life="b:0").restarted
+        assert not Driver("5@1:a").read(5, epoch=1, life="a:0").restarted
+        assert not Driver("5@1").read(5, epoch=1, life="b:0").restarted
+
+    def test_the_end_of_a_new_numbering_is_not_the_old_ones(self) -> None:
+        """All of it was missed; of the own one that has ended behind the position, nothing."""
+        headers = {"seq": 5, "epoch": 1, "closed": "terminated", "content_length": 0}
+        assert self.at().answer(200, latest=3, life="b:0", **headers) == End(3)
+        assert self.at().answer(200, latest=3, life="a:0", **headers) == End(0)
+
+    def test_what_is_no_name_is_not_there(self) -> None:
+        """A header that nobody can read changes nothing."""
+        assert self.at().read(5, epoch=1, life="b:x").life is None

@@ -35,21 +35,28 @@ HEADER = struct.Struct("I")
 CODE = struct.Struct("i")
 
 
-def forked(*arguments: object) -> list[str]:
-    """What to start instead of ``[sys.executable, "-m", "tricklecast", *arguments]``."""
-    return [sys.executable, "-I", "-S", __file__, "relay", _nursery(), *map(str, arguments)]
+def forked(*arguments: object, module: str = "tests.support.forked", preload: str = "") -> list[str]:
+    """What to start instead of ``[sys.executable, "-m", "tricklecast", *arguments]``.
+
+    Args:
+        arguments: of the command.
+        module: of the nursery; another one may change the program before it is forked, and calls :func:`serve_forks`.
+        preload: a library that the nursery, and so each command, loads first.
+    """
+    return [sys.executable, "-I", "-S", __file__, "relay", _nursery(module, preload), *map(str, arguments)]
 
 
 @cache
-def _nursery() -> str:
-    """The socket of this test run's nursery, which ends with the test run."""
+def _nursery(module: str, preload: str) -> str:
+    """The socket of a nursery of this test run, which ends with the test run."""
     folder = tempfile.TemporaryDirectory(prefix="tricklecast-forks-")
     path = os.path.join(folder.name, "socket")
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forked", "nursery", path],
+        [sys.executable, "-m", module, "nursery", path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=ROOT,
+        env={**os.environ, **({"LD_PRELOAD": preload} if preload else {})},
     )
 
     def end() -> None:
@@ -193,10 +200,15 @@ def import_all() -> None:
         load(name)
 
 
+def serve_forks(path: str) -> None:
+    """Is the nursery, and in the end a command."""
+    import_all()
+    gc.freeze()
+    nursery(path)
+    _run()
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "relay":
         relay(sys.argv[2], sys.argv[3:])
-    import_all()
-    gc.freeze()
-    nursery(sys.argv[2])
-    _run()
+    serve_forks(sys.argv[2])

@@ -7,6 +7,7 @@ codes, the command line and the access log's file need a process of their own (`
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import ssl
 import threading
@@ -19,13 +20,16 @@ import uvloop
 
 from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.app.access.authorizer import Access
+from tricklecast.app.bus import Bus
 from tricklecast.app.changefeed import Changefeed
+from tricklecast.app.changes import Changes
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Journal
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.listener import tune
-from tricklecast.app.server import Server, control_config, sweep, uvicorn_config
+from tricklecast.app.server import Server, control_config, open_archive, sweep, uvicorn_config
 from tricklecast.app.settings import Settings
+from tricklecast.app.storage.archive import Archive
 from tricklecast.app.tools.conformance.target import Address, Target
 from tricklecast.trickle.records import AccessRecord
 
@@ -41,7 +45,7 @@ class LocalServer:
     Attributes:
         settings: what it runs with.
         port: where it listens. control_port: where its control plane does; the same, usually.
-        access: who may do what.
+        access: who may do what. archive: its storage, if it has any. bus: subscriptions in the process.
         plane: its data plane; look, but change nothing (it lives in another thread).
         loop: its event loop.
         tls: how its clients speak TLS, if it does.
@@ -58,6 +62,8 @@ class LocalServer:
     problems: list[str] = field(default_factory=list)
     control_port: int = 0
     access: Access | None = None
+    archive: Archive | None = None
+    bus: Bus | None = None
     stop: Callable[[], None] = field(init=False)
     over: Callable[[], bool] = field(init=False)
 
@@ -119,29 +125,39 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         journal = Journal()
         journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
         registry = Registry(configured.limits(), autocreate=configured.autocreate, journal=journal)
+        registry.instance = secrets.token_hex(8)
+        archive = open_archive(configured, registry, loop.time())
+        bus = Bus(Changes(registry, archive, defer=loop.call_soon), registry, defer=loop.call_soon)
         access = Access(configured, "here")
         options, authorizer = configured.options(), access.authorizer
         plane = DataPlane(registry, options, sink=records.append, node="here", authorizer=authorizer)
+        plane.durability = archive
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]
         running.access = access
+        running.bus = bus
         if configured.tls_cert is not None:
             running.tls = ssl.create_default_context(cafile=configured.tls_cert)
         loop.set_exception_handler(lambda _, context: running.problems.append(repr(context)))
-        config = uvicorn_config(configured, plane, None, access)
+        config = uvicorn_config(configured, plane, None, access, bus)
         server = Server(config, plane, None, lambda _: started.append((running, server)), configured)
         if control is not None:
-            server.control = (control_config(configured, plane, None, access), control)
-        beside = [loop.create_task(sweep(plane)), loop.create_task(access.run())]
+            server.control = (control_config(configured, plane, None, access, bus), control)
+        beside = [loop.create_task(sweep(plane, archive)), loop.create_task(access.run())]
+        running.archive = archive
         await server.serve(sockets=[listener])
+        await bus.close()
+        if archive is not None:
+            await archive.close()
         for task in beside:
             task.cancel()
 
     thread = threading.Thread(target=lambda: uvloop.run(main()), name="server", daemon=True)
     thread.start()
     try:
-        eventually(lambda: started, what="the server listens")
+        eventually(lambda: started or not thread.is_alive(), what="the server listens")
+        assert started, "the server does not start"
         running, server = started[0]
         running.stop, running.over = server.stop, lambda: not thread.is_alive()
         try:

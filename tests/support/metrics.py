@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from tricklecast.app.access_log import AccessLog
+from tricklecast.app.bus import Bus
+from tricklecast.app.changes import Changes
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.context import DataPlane, Options
@@ -57,9 +60,15 @@ class Family(NamedTuple):
         return {f"{self.name}_{part}" for part in ("bucket", "sum", "count")}
 
 
+def _later(function: Callable[[], None]) -> None:
+    """Nothing happens here."""
+
+
 def families() -> list[Family]:
     """In the order in which they are exposed."""
-    plane = DataPlane(Registry(Limits(), autocreate=True), Options())
+    registry = Registry(Limits(), autocreate=True)
+    plane = DataPlane(registry, Options())
+    bus = Bus(Changes(registry, defer=_later), registry, defer=_later)
     log = AccessLog(Path("unused"), node=None, max_bytes=1, max_age_s=1, files=1, queue=1)
     return [
         Family(
@@ -68,5 +77,5 @@ def families() -> list[Family]:
             tuple(getattr(metric, "_labelnames", ())),
             metric.documentation,
         )
-        for metric in collectors(plane, log).collect()
+        for metric in collectors(plane, log, bus=bus).collect()
     ]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer  # type: ignore[import-untyped]
 
 ROOT: Final = Path(__file__).parents[2]
-TAKES_SPARK: Final = re.compile(r'\bspark: (SparkSession|Any|object)\b|\bknown: Known\b|usefixtures\("spark"\)')
-COMMANDS: Final = re.compile("tests/analytics/(command|incremental|logs|report|simulate|watch|test_cli)")
+TAKES_SPARK: Final = re.compile(r'\bspark: (SparkSession|Any|object)\b|usefixtures\("spark"\)')
+COMMANDS: Final = re.compile("tests/analytics/(cli|logs|simulate)")
 
 
 @cache

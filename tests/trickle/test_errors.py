@@ -84,7 +84,7 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
         (BrokenByPeer(), "the server failed the request"),
         (ChannelNotFound(404, seq=3), "channel not found (seq 3) [404]"),
         (SegmentMissing(seq=0, detail="Entry not found"), "segment not available (seq 0) [470]: Entry not found"),
-        (Superseded(detail="late"), "another publisher wrote this segment [409]: late"),
+        (Superseded(detail="late"), "the segment is closed, or another publisher has it [409]: late"),
         (SegmentTooLarge(413), "segment too large [413]"),
         (Refused(503), "refused by the server [503]"),
         (Refused(401, detail="Token expired"), "the server wants a valid token [401]: Token expired"),
@@ -243,6 +243,9 @@ def test_the_text_of_a_position() -> None:
     """The seq, then an at sign and the epoch if the epoch is known."""
     assert str(Position(128, 3)) == "128@3"
     assert str(Position(128)) == "128"
+    assert str(Position(128, 3, "9f86d081884c7d65.3")) == "128@3:9f86d081884c7d65.3"
+    assert Position.parse("128@3:9f86d081884c7d65.3") == Position(128, 3, "9f86d081884c7d65.3")
+    assert str(Position(128, None, "abc")) == "128"
 
 
 @pytest.mark.parametrize("text", ["", "@3", "1@", "-1", "1@-1", "x", "1 @3", "1@3@4", "\u0661", "9" * 16])

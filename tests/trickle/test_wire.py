@@ -19,6 +19,7 @@ from tricklecast.trickle import wire
         (wire.EPOCH, "Lp-Trickle-Epoch"),
         (wire.CLOSED, "Lp-Trickle-Closed"),
         (wire.TRUNCATED, "Lp-Trickle-Truncated"),
+        (wire.LIFE, "Lp-Trickle-Life"),
         (wire.RESET, "Lp-Trickle-Reset"),
         (wire.EXPECT_CONTENT, "Expect-Content"),
         (wire.IDEMPOTENCY_KEY, "Idempotency-Key"),
@@ -72,6 +73,8 @@ def test_browsers_may_read_every_response_header_of_the_protocol() -> None:
         wire.EPOCH,
         wire.CLOSED,
         wire.TRUNCATED,
+        wire.LIFE,
+        wire.DURABILITY,
         wire.RETRY_AFTER,
     }
     assert set(wire.EXPOSED_HEADERS) == defined
@@ -111,3 +114,25 @@ def test_the_default_base_path_has_no_trailing_slash() -> None:
 def test_a_shown_url_has_no_secrets(url: str, shown: str) -> None:
     """User, password and every value of the query are hidden; the rest of the text stays as it is."""
     assert wire.redacted(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "life"),
+    [
+        ("9f86d081884c7d65:0", wire.Life("9f86d081884c7d65", 0)),
+        ("9f86d081884c7d65.3", wire.Life("9f86d081884c7d65.3")),
+        ("a-B.9:999999999999999", wire.Life("a-B.9", 999999999999999)),
+    ],
+)
+def test_a_life_is_a_name_and_perhaps_where_it_begins(text: str, life: wire.Life) -> None:
+    """What is written can be read."""
+    assert wire.parse_life(text) == life
+    assert str(life) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":0", "a:", "a:-1", "a:1:2", "a b:0", "a:" + 16 * "1", 65 * "a", "\u00e4:0", "a:0\n"]
+)
+def test_anything_else_is_no_life(text: str) -> None:
+    """Whatever a header may hold, nothing is guessed."""
+    assert wire.parse_life(text) is None

@@ -8,42 +8,40 @@ A storm is one kind of answer, given to one client on one channel, at least 8 ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tricklecast.analytics.simulate.catalogue import Needs, Script, Set
-from tricklecast.analytics.simulate.pace import Pace, polite
-from tricklecast.analytics.simulate.people import behind_nat
-from tricklecast.analytics.simulate.scene import QUIET_S, Scene
-from tricklecast.analytics.simulate.scenes import fleets, loops, repeats, settings
+from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.simulate.clients import Pace, behind_nat
+from tricklecast.analytics.simulate.scene import QUIET_S, Scene, Script
+from tricklecast.analytics.simulate.scenes import fleets, loops
 from tricklecast.analytics.simulate.scenes.fleets import Herd, Overload
-from tricklecast.analytics.simulate.scenes.loops import Shape
-from tricklecast.analytics.simulate.scenes.stalled import stalled
-from tricklecast.trickle.records import Event, Reason
+from tricklecast.analytics.simulate.scenes.traps import Repeated, honours, polite_backoff
+from tricklecast.analytics.simulate.truth import Set
+from tricklecast.trickle.records import Event
 
-FAST: Final = Shape("fast", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))
-SLOW: Final = Shape("slow", Pace.FIXED_JITTER, (0.0, 0.0), (0, 0))
-
-KINDS: Final[tuple[tuple[str, str, settings.Setting, bool], ...]] = (
-    ("not_found_loop", "gone", settings.gone, False),
-    ("not_found_loop", "never", settings.never, False),
-    ("seq_behind_loop", "behind", settings.behind, True),
-    ("seq_ahead_sweep", "ahead", settings.ahead, True),
-    ("seq_ahead_sweep", "new_life", settings.new_life, True),
-    ("overload_client", "limit", settings.refused(503, Reason.limit("readers")), False),
-    ("overload_client", "per_ip", settings.refused(429, Reason.limit("per_ip")), False),
-    ("server_error_loop", "error", settings.failing(500), True),
-    ("rejected_loop", "expired", settings.rejected(401), True),
-    ("abandoned_loop", "stalled", stalled(0.04), True),
-    ("zero_byte_loop", "stuck", repeats.stuck, True),
-    ("zero_byte_loop", "passed", repeats.passed, True),
-    ("same_segment_loop", "same_seq", repeats.same_seq, True),
-    ("ended_loop", "over", repeats.over, False),
-    ("repost_loop", "conflict", repeats.conflict, True),
-    ("repost_loop", "stored", repeats.stored, True),
+ONLY_FAST: Final = (
+    "not_found_loop/gone",
+    "not_found_loop/never",
+    "overload_client/limit",
+    "overload_client/per_ip",
+    "ended_loop/over",
 )
-"""Class, name, setting, and whether it can also be slow: slow 404s and refusals are judged by other rules."""
+"""Loops of :data:`~analytics.simulate.scenes.loops.TABLE`; slow ones of these are judged by other rules."""
+
+ALSO_SLOW: Final = (
+    "seq_behind_loop/behind",
+    "seq_ahead_sweep/ahead",
+    "seq_ahead_sweep/new_life",
+    "server_error_loop/error",
+    "rejected_loop/expired",
+    "abandoned_loop/stalled",
+    "zero_byte_loop/stuck",
+    "zero_byte_loop/passed",
+    "same_segment_loop/same_seq",
+    "repost_loop/conflict",
+    "repost_loop/stored",
+)
 
 _OVERLOADS: Final = (
     Overload("six", 6, Pace.FIXED_JITTER, (0.24, 0.3), (6, 8), channels=2, trigger=Event.CONFIG),
@@ -58,56 +56,51 @@ _HERDS: Final = (
 
 def scripts() -> Iterator[Script]:
     """All of them."""
-    for storm, name, setting, slow in KINDS:
-        for number in (1, 2):
-            yield _script(f"{storm}/{name}/fast_{number}", storm, setting, fast=True)
-        if slow:
-            yield _script(f"{storm}/{name}/slow", storm, setting, fast=False)
-        yield _script(f"near/{storm}/{name}/fast", "", setting, fast=True)
-        yield _script(f"near/{storm}/{name}/slow", "", setting, fast=False)
-    yield _script("not_found_drip/gone/slow", "not_found_drip", settings.gone, fast=False)
-    yield _script("not_found_drip/gone/slow_2", "not_found_drip", settings.gone, fast=False)
-    for overload in _OVERLOADS:
-        play = partial(fleets.play_overload, overload=overload)
-        name = f"{fleets.AMPLIFICATION}/{overload.name}"
-        yield Script(name, fleets.AMPLIFICATION, play, Set.GREY, Needs.SERVER)
-    for herd in _HERDS:
-        play = partial(fleets.play_herd, herd=herd)
-        yield Script(f"{fleets.HERD}/{herd.name}", fleets.HERD, play, Set.GREY, Needs.SERVER)
-    yield Script("not_found_loop/rotating_keys", "not_found_loop", rotating_keys, Set.GREY)
-    for name, miss, needs in _MISSES:
-        yield Script(f"near/{name}", "trap", miss, Set.GREY, needs)
+    # The first setting of a name is that of the quick loops.
+    settings = {name: setting for name, setting, _ in reversed(loops.TABLE)}
+    for name in (*ONLY_FAST, *ALSO_SLOW):
+        storm, setting = StormClass(name.partition("/")[0]), settings[name]
+        for speed in ("fast_1", "fast_2", *(["slow"] if name in ALSO_SLOW else [])):
+            yield _case(f"{name}/{speed}", storm, setting)
+        for speed in ("fast", "slow"):
+            yield _case(f"near/{name}/{speed}", None, setting)
+    for speed in ("slow", "slow_2"):
+        yield _case(f"not_found_drip/gone/{speed}", StormClass.NOT_FOUND_DRIP, loops.gone)
+    yield from fleets.scripts(_OVERLOADS, _HERDS, Set.GREY)
+    yield Script("not_found_loop/rotating_keys", StormClass.NOT_FOUND_LOOP, rotating_keys, Set.GREY)
+    for name, miss, servers in _MISSES:
+        yield Script(f"near/{name}", "trap", miss, Set.GREY, servers)
 
 
-def _script(name: str, storm: str, setting: settings.Setting, *, fast: bool) -> Script:
-    play = partial(play_case, storm=storm, setting=setting, fast=fast)
-    return Script(name, storm or "trap", play, Set.GREY)
+def _case(name: str, storm: StormClass | None, setting: loops.Setting) -> Script:
+    fast = name.rpartition("/")[2].startswith("fast")
+    return Script(name, storm or "trap", partial(play_case, storm=storm, setting=setting, fast=fast), Set.GREY)
 
 
-def play_case(scene: Scene, *, storm: str, setting: settings.Setting, fast: bool) -> None:
+def play_case(scene: Scene, *, storm: StormClass | None, setting: loops.Setting, fast: bool) -> None:
     """One case; without a class it is a near miss."""
     rng = scene.rng
     if storm:
         count, rate = (rng.randint(9, 15), rng.uniform(9, 14)) if fast else (rng.randint(32, 45), rng.uniform(0.4, 1.6))
     else:
         count, rate = (rng.randint(5, 7), rng.uniform(6, 20)) if fast else (rng.randint(20, 27), rng.uniform(0.3, 0.9))
-    shape = replace(FAST if fast else SLOW, gap_s=(1 / rate, 1 / rate), n=(count, count), pace=Pace.FIXED)
-    place = setting(scene)
-    tally = scene.storm(storm, place.trigger) if storm else scene.trap()
-    place.close(loops.loop(scene, tally, scene.clients(1), place.answer, shape, place.at))
+    made = setting(scene)
+    label = scene.storm(storm, made.trigger) if storm else scene.trap()
+    shape = loops.Shape("case", Pace.FIXED, (1 / rate, 1 / rate), (count, count))
+    made.close(loops.loop(scene, label, scene.clients(1), made.answer, shape, made.at))
 
 
 def rotating_keys(scene: Scene) -> None:
     """One broken player that calls itself something else in each request, on a connection of its own each time."""
-    storm, name, one = scene.storm("not_found_loop"), scene.channel(), scene.client(conns=1)
+    label, name, one = scene.storm(StormClass.NOT_FOUND_LOOP), scene.channel(), scene.client(conns=1)
     one.reconnects, at = True, 5.0
     for _ in range(scene.rng.randint(300, 600)):
         one.key = f"player-{scene.rng.getrandbits(48):012x}"
-        storm.take(scene.not_found(at, one, name))
+        label.lines.append(scene.say("not_found", at, one, name))
         at += scene.rng.uniform(0.02, 0.08)
 
 
-# --- near misses of other kinds -------------------------------------------------------------------------------------
+# --- near misses of other kinds ---------------------------------------------------------------------------------------
 
 
 def dozen_behind_nat(scene: Scene) -> None:
@@ -115,45 +108,18 @@ def dozen_behind_nat(scene: Scene) -> None:
     trap, name, rng = scene.trap(), scene.channel(), scene.rng
     scene.event(5, Event.CHANNEL_END, name, detail="deleted", next_seq=30)
     for client in behind_nat(rng, rng.randint(10, 14)):
-        trap.take(scene.ended(5 + rng.uniform(0.01, 0.4), client, name, 30))
-        trap.take(scene.not_found(15.2 + rng.uniform(0, 0.9), client, name, 30))
-
-
-def nearly_polite(scene: Scene) -> None:
-    """Refused for minutes, and back every second and a half or two, as told."""
-    trap, client, name = scene.trap(), scene.client(), scene.channel()
-    at = 1.0
-    for _ in range(scene.rng.randint(25, 60)):
-        trap.take(scene.refused(at, client, name, 429, retry_after_ms=1400))
-        at += scene.rng.uniform(1.45, 2.1)
-
-
-def polite_but_eager(scene: Scene) -> None:
-    """A dozen clients with a short back-off: a few quick attempts, then longer and longer pauses."""
-    trap, name = scene.trap(), scene.channel()
-    for client in scene.clients(12):
-        at = 5 + scene.rng.uniform(0, 4)
-        for gap in polite(scene.rng, 0.5, 20.0, 9):
-            trap.take(scene.refused(at, client, name, retry_after_ms=500))
-            at += gap
-
-
-def few_refused(scene: Scene) -> None:
-    """Four clients refused twice a second for some seconds: too few to be a fleet, too slow to be storms."""
-    trap, name = scene.trap(), scene.channel()
-    for client in scene.clients(4):
-        for turn in range(7):
-            trap.take(scene.refused(10 + turn * 0.5 + scene.rng.uniform(0, 0.1), client, name))
+        trap.lines.append(scene.say("ended", 5 + rng.uniform(0.01, 0.4), client, name, 30))
+        trap.lines.append(scene.say("not_found", 15.2 + rng.uniform(0, 0.9), client, name, 30))
 
 
 def small_herd(scene: Scene) -> None:
     """A dozen clients come back together after a restart, twice."""
     trap, names = scene.trap(), [scene.channel() for _ in range(2)]
     up = scene.restart(10, away=5)
-    for turn in (1.0, 2.0):
+    for turn in (1, 2):
         for number, client in enumerate(scene.clients(11)):
             at = up + turn + scene.rng.uniform(0, 0.3)
-            trap.take(scene.not_found(at, client, names[number % 2], attempt=1 + int(turn > 1)))
+            trap.lines.append(scene.say("not_found", at, client, names[number % 2], attempt=turn))
 
 
 def herd_that_tries_once(scene: Scene) -> None:
@@ -161,26 +127,32 @@ def herd_that_tries_once(scene: Scene) -> None:
     trap, names = scene.trap(), [scene.channel() for _ in range(6)]
     up = scene.restart(10, away=5)
     for number, client in enumerate(scene.clients(80)):
-        trap.take(scene.not_found(up + 1 + scene.rng.uniform(0, 0.4), client, names[number % 6]))
+        name = names[number % 6]
+        trap.lines.append(scene.say("not_found", up + 1 + scene.rng.uniform(0, 0.4), client, name))
         if number % 4 == 0:
-            trap.take(scene.not_found(up + 2 + scene.rng.uniform(0, 0.4), client, names[number % 6], attempt=2))
-        scene.served(up + 3 + scene.rng.uniform(0, 2), client, names[number % 6], 0, seq=-1)
+            trap.lines.append(scene.say("not_found", up + 2 + scene.rng.uniform(0, 0.4), client, name, attempt=2))
+        scene.say("served", up + 3 + scene.rng.uniform(0, 2), client, name, 0, asked=-1)
 
 
 def bursts_apart(scene: Scene) -> None:
-    """Six quick failures, silence, and six again, five times over: five clicks of somebody who is impatient."""
+    """Six quick failures, silence, and six again, four times over: clicks of somebody who is impatient."""
     trap, client, name = scene.trap(), scene.client(), scene.channel()
     for burst in range(4):
         for turn in range(6):
-            trap.take(scene.missing(QUIET_S + burst * 100 + turn * 0.1, client, name, 11, 9))
+            at = QUIET_S + burst * 100 + turn * 0.1
+            trap.lines.append(scene.say("missing", at, client, name, 11, next_seq=9))
 
 
-_MISSES: Final[tuple[tuple[str, Callable[[Scene], None], Needs], ...]] = (
-    ("dozen_behind_nat", dozen_behind_nat, Needs.COMPANY),
-    ("nearly_polite", nearly_polite, Needs.COMPANY),
-    ("polite_but_eager", polite_but_eager, Needs.SERVER),
-    ("few_refused", few_refused, Needs.COMPANY),
-    ("small_herd", small_herd, Needs.SERVER),
-    ("herd_that_tries_once", herd_that_tries_once, Needs.SERVER),
-    ("bursts_apart", bursts_apart, Needs.COMPANY),
+_MISSES: Final[tuple[tuple[str, Callable[[Scene], None], int], ...]] = (
+    ("dozen_behind_nat", dozen_behind_nat, 0),
+    # Refused for a minute, and back every second and a half or two, as told.
+    ("nearly_polite", honours(40, 1.4), 0),
+    # A dozen clients with a short back-off: a few quick attempts, then longer and longer pauses.
+    ("polite_but_eager", partial(polite_backoff, clients=12, status=503, attempts=9, first_s=0.5, cap_s=20.0), 1),
+    # Four clients refused twice a second for some seconds: too few to be a fleet, too slow to be storms.
+    ("few_refused", Repeated("refused", 7, 0.5, 4, 0.1), 0),
+    ("small_herd", small_herd, 1),
+    ("herd_that_tries_once", herd_that_tries_once, 1),
+    ("bursts_apart", bursts_apart, 0),
 )
+"""Name, what is played, and how many servers it needs for itself."""

@@ -23,7 +23,9 @@ _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-9][0-9]{2}) ([\t\x20-\x7e\x80-\x
 _FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[^\r\n]*)?")
 
-_TRICKLE_HEADERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.CLOSED)
+_TRICKLE_HEADERS: Final = (
+    wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.CLOSED, wire.LIFE,
+)  # fmt: skip
 _HEADERS: Final = {
     **{name.rpartition("-")[2].lower(): name for name in _TRICKLE_HEADERS},
     "content_type": "Content-Type",

@@ -17,21 +17,21 @@ from typer.testing import CliRunner, Result
 from tricklecast.analytics.cli import storms
 from tricklecast.analytics.cli.storms import EngineName, choose_engine
 from tricklecast.analytics.lines import LogFiles
-from tricklecast.analytics.simulate.catalogue import Set
 from tricklecast.analytics.simulate.formats import FormatName
-from tricklecast.analytics.simulate.run import Request, simulate_logs
-from tricklecast.analytics.simulate.sizes import sizes
+from tricklecast.analytics.simulate.plan import sizes
+from tricklecast.analytics.simulate.run import simulate_logs
+from tricklecast.analytics.simulate.truth import Set
 from tricklecast.app.cli import cli
 
 LINES = 12_000
 
 
 def invoke(*arguments: object, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(cli, ["incidents", *map(str, arguments)], input=stdin)
+    return CliRunner().invoke(cli, ["storms", *map(str, arguments)], input=stdin)
 
 
 def simulated(folder: Path, form: FormatName = FormatName.JSONL, kind: Set = Set.STANDARD) -> Path:
-    simulate_logs(Request(folder / "log", 5, kind, sizes(lines=LINES, kind=kind), form))
+    simulate_logs(folder / "log", 5, kind, sizes(lines=LINES, kind=kind), form)
     return folder / "log"
 
 
@@ -121,6 +121,16 @@ def test_an_empty_log(tmp_path: Path) -> None:
     assert invoke("-", stdin=b"").exit_code == 0
 
 
+def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
+    """It is no log without incidents; what can be read of one that ends early is."""
+    whole = gzip.compress(b'{"v":1,"ts_us":1760000000000000,"kind":"event","event":"server_start","node":"a"}\n' * 999)
+    for name, content, code in (("no.jsonl.gz", b"no archive", 3), ("short.jsonl.gz", whole[:-9], 0)):
+        (tmp_path / name).write_bytes(content)
+        for options in ((), ("--incremental", tmp_path / "parts")):
+            result = invoke(tmp_path / name, *options)
+            assert (result.exit_code, "damaged" in result.output) == (code, True), (name, options)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -138,6 +148,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
         (("LOG", "--explain", "../x"), 2, "--explain takes"),
         (("LOG", "-q", "-v"), 2, "contradict"),
         (("LOG", "--engine", "embedded", "s3a://bucket/logs"), 2, "only Spark reads"),
+        (("LOG", "--set", "frobnicate=1"), 2, "there are gap_s, slow_gap_s, fast_hits,"),
         (("nowhere.jsonl",), 3, "no such log"),
         (("RUBBISH",), 3, "format"),
         (("LOG", "--explain", "ffffffffffff"), 3, "no incident"),
@@ -168,6 +179,10 @@ def test_since_and_until(logs: Path, report: dict[str, Any]) -> None:
     rest = json.loads(invoke(logs, "-q", "--json", "-", "--since", "2025-10-09 09:50").stdout)
     assert (half["figures"]["since_us"], rest["figures"]["until_us"]) == (first, last)
     assert half["figures"]["requests"] + rest["figures"]["requests"] == report["figures"]["requests"]
+    assert half["quality"]["caveats"][0] == "Only requests before 2025-10-09 09:50:00 UTC were looked at."
+    none = invoke(logs, "--since", "2025-11-01", "--until", "2025-11-02").stdout
+    assert none.startswith("No incidents.\nExamined: no requests.\n")
+    assert "Only requests from 2025-11-01 00:00:00 UTC on and before 2025-11-02 00:00:00" in none
 
 
 def test_thresholds(logs: Path, tmp_path: Path, report: dict[str, Any]) -> None:
@@ -208,6 +223,19 @@ def test_any_web_server_s_log(tmp_path: Path) -> None:
         (one,) = told(tmp_path / "access.log", *options)["incidents"]
         assert (one["storm"], one["n"]) == ("web_loop", 900)
         assert one["words"]["happened"].startswith("192.0.2.7 (app/2) sent GET /api/token 900 times")
+    assert "  Wasted: 899 requests (10.5 KiB)\n" in invoke(tmp_path / "access.log").stdout  # it has no durations
+
+
+def test_other_paths_beside_channels(tmp_path: Path) -> None:
+    """The report says what counts of them: refusals by the server alone, unless --generic."""
+    known = {"v": 1, "node": "n", "kind": "exchange", "client": "c", "method": "GET"}
+    page = [known | {"ts_us": 1_760_000_000_000_000 + turn, "path": "/login", "status": 401} for turn in range(9)]
+    read = known | {"ts_us": 1_760_000_000_000_000, "op": "read", "channel": "film", "status": 200, "bytes_out": 1}
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*page, read]))
+    said = "9 requests to paths that are no channel's: only 429 and 5xx count there, unless --generic."
+    for options, expected in (((), True), (("--generic",), False), (("--set", "generic=1"), False)):
+        report = json.loads(invoke(tmp_path / "a.jsonl", "-q", "--json", "-", "--fail-on", "never", *options).stdout)
+        assert (said in report["quality"]["caveats"]) == expected
 
 
 def test_spark_says_the_same(logs: Path, report: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +281,7 @@ def test_the_choice_of_engine(files: LogFiles, master: str | None, expected: Eng
 def test_ctrl_c_ends_cleanly(tmp_path: Path) -> None:
     """130, no trace, no file left, also while standard input gives nothing."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "tricklecast", "incidents", "-"],
+        [sys.executable, "-m", "tricklecast", "storms", "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

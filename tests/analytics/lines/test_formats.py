@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,8 @@ from tests.analytics.lines.traffic import (
 from tricklecast.analytics.lines import LINE, Reading, find_logs
 from tricklecast.analytics.lines import spark as spark_lines
 from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.lines.files import node_of
+from tricklecast.analytics.scan import spark as scan
 from tricklecast.analytics.simulate.formats import FormatName
 
 if TYPE_CHECKING:
@@ -37,9 +41,9 @@ WORDS = {"event", "epoch", "reason", "bytes_in", "guard_ms", "conn"}
 HEADERS = {"rseq", "next_seq", "eos", "attempt", "retry_after_ms"}
 
 FOREIGN: dict[str, tuple[bytes, set[str]]] = {
-    "nginx": (written(FormatName.NGINX_JSON), WORDS),
-    "envoy": (written(FormatName.ENVOY), WORDS - {"bytes_in"}),
-    "caddy": (written(FormatName.CADDY), WORDS - {"bytes_in"} | {"node", "wait_us"}),
+    "nginx": (written(FormatName.NGINX_JSON), WORDS - {"conn"}),
+    "envoy": (written(FormatName.ENVOY), WORDS - {"bytes_in", "conn"}),
+    "caddy": (written(FormatName.CADDY), WORDS - {"bytes_in", "conn"} | {"node", "wait_us"}),
     "combined": (written(FormatName.NGINX), WORDS | HEADERS | {"node", "wait_us"}),
     "plain combined": (plain_combined(), WORDS | HEADERS | {"node", "wait_us", "dur_us", "ts_us"}),
 }
@@ -72,7 +76,9 @@ def test_every_format_gives_the_same_rows(name: str, own: list[Row], tmp_path: P
     assert lines.counts.bad == 0
     # A client that gives no name has another key in each log; here its name is in a header that "combined" lacks.
     nameless = {"client"} if "combined" in name else set()
-    compared = [column for column, _ in LINE if column not in {*blind, *nameless, "blind", "request"}]
+    # Where the number of a connection is not known, the client's port tells connections apart.
+    ports = {"conn"} if name == "caddy" else set()
+    compared = [column for column, _ in LINE if column not in {*blind, *nameless, *ports, "blind", "request"}]
 
     def key(row: Row) -> tuple[Any, ...]:
         return tuple(repr(row[column]) for column in compared)
@@ -101,6 +107,72 @@ def test_what_a_refusal_repeats_was_not_resolved(tmp_path: Path) -> None:
     log = [as_line(nginx | {"status": status}) for status in (200, 470)]
     rows, _ = read_files(write(tmp_path / "a.log", log))
     assert [row["rseq"] for row in rows] == [9, None]
+
+
+def test_where_the_head_is(tmp_path: Path) -> None:
+    """The server does not say where the head is if the answer is about the newest segment: it is behind that one."""
+    nginx = {"msec": START_US / 1e6, "status": 200, "sent_http_lp_trickle_latest": ""}
+    asked = [
+        ("POST /trickle/film/4 H", "4", ""),
+        ("GET /trickle/film/-1 H", "5", ""),
+        ("GET /trickle/film/2 H", "2", "6"),
+    ]
+    log = [
+        as_line(nginx | {"request": line, "sent_http_lp_trickle_seq": seq, "sent_http_lp_trickle_latest": latest})
+        for line, seq, latest in asked
+    ]
+    rows, _ = read_files(write(tmp_path / "a.log", log))
+    assert sorted(row["next_seq"] for row in rows) == [5, 6, 6]
+
+
+def test_what_the_guard_held_back_is_no_cost(tmp_path: Path) -> None:
+    """An answer that had nothing to wait for and took long was held back; how long the server worked is not known."""
+    nginx: Row = {
+        "msec": START_US / 1e6,
+        "request_time": "0.900",
+        "upstream_header_time": "0.900",
+        "body_bytes_sent": "0",
+    }
+    old: Row = {"status": 200, "sent_http_lp_trickle_seq": "2", "sent_http_lp_trickle_latest": "6"}
+    newest: Row = {"status": 200, "sent_http_lp_trickle_seq": "5", "sent_http_lp_trickle_latest": "6"}
+    asked: list[Row] = [{"status": 404}, {"status": 470}, old, newest, {"status": 404, "request_time": "0.050"}]
+    log = [as_line({"request": "GET /trickle/film/2 H"} | nginx | fields) for fields in asked]
+    rows, _ = read_files(write(tmp_path / "a.log", log))
+    assert [row["dur_us"] for row in rows] == [None, None, None, 900_000, 50_000]
+    assert {row["ts_us"] for row in rows} == {START_US - 900_000, START_US - 50_000}
+
+
+def test_servers_are_told_apart_by_their_files(tmp_path: Path) -> None:
+    """Lines without a server are of the one that their file is called after, whatever rotation has made of its name."""
+    line = plain_combined().splitlines()[0]
+    names = ["a/access.log", "a/access.log.2.gz", "b/access.log", "b/dt=2025-10-09/hr=08/access-20251009T085320-1.log"]
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        log = line + b"x" * number + b"\n"
+        (tmp_path / name).write_bytes(gzip.compress(log) if name.endswith("gz") else log)
+    rows, _ = read_files(str(tmp_path))
+    assert Counter(row["node"] for row in rows) == {"a/access": 2, "b/access": 2}
+    assert node_of("-") is None
+
+
+COMMON = b'192.0.2.7 - - [09/Oct/2025:08:53:20 +0000] "GET /trickle/film/3?x=1 HTTP/1.1" 404 17'
+TRAEFIK = as_line(
+    {"ClientHost": "192.0.2.7", "DownstreamContentSize": 17, "DownstreamStatus": 404, "Duration": 1_234_567}
+    | {"RequestMethod": "GET", "RequestPath": "/trickle/film/3?x=1", "StartUTC": "2025-10-09T08:53:20.123456789Z"}
+    | {"time": "2025-10-09T08:53:20Z", "request_User-Agent": "player/2.1", "level": "info"}
+)
+
+
+def test_other_web_servers(tmp_path: Path) -> None:
+    """Apache's "common" format, and Traefik's JSON."""
+    for line, ts_us, dur_us, release in (
+        (COMMON, START_US, None, None),
+        (TRAEFIK, START_US + 123_456, 1235, "player/2.1"),
+    ):
+        (row,), lines = read_files(write(tmp_path / "a.log", [line]))
+        assert (row["ts_us"], row["dur_us"], row["release"], lines.counts.bad) == (ts_us, dur_us, release, 0)
+        assert (row["channel"], row["seq"], row["status"], row["bytes_out"]) == ("film", 3, 404, 17)
+        assert row["client"].startswith("192.0.2.7")
 
 
 def test_clients_without_a_name(tmp_path: Path) -> None:
@@ -140,17 +212,18 @@ def everything(tmp_path: Path) -> list[str]:
     return [*names, str(tmp_path / "rows.parquet")]
 
 
-def test_both_engines_read_the_same(spark: SparkSession, everything: list[str]) -> None:
+def test_both_engines_read_the_same(spark: SparkSession, everything: list[str], tmp_path: Path) -> None:
     """Row by row, in every format, and whatever is in a line."""
     names = [name for name, _ in LINE]
     with duckdb.connect() as con:
         mine = read_lines(con, find_logs(everything), Reading(), NOW_US)
         embedded = sorted(repr(tuple(row[name] for name in names)) for row in rows_in(con))
         bad = con.execute("SELECT file, bad, text FROM parsed_line WHERE bad IS NOT NULL").fetchall()
-    lines = spark_lines.read_lines(spark, find_logs(everything), Reading(), NOW_US)
+    lines = spark_lines.read_lines(spark, find_logs(everything), Reading())
     assert lines.line.columns == names
     assert sorted(repr(tuple(row)) for row in lines.line.collect()) == embedded
-    theirs = lines.counts()
+    rolled = scan.roll_up(lines, str(tmp_path / "rollup"), now_us=NOW_US)
+    theirs = lines.summed(scan.told(rolled)).counts
     assert theirs.bad > 40
     assert (theirs.lines, theirs.bad, theirs.unrouted, theirs.future) == (
         mine.counts.lines,
@@ -167,9 +240,10 @@ def test_spark_drops_doubles_of_overlapping_files(spark: SparkSession, tmp_path:
     nginx = {"msec": START_US / 1e6, "request_method": "GET", "request_uri": "/trickle/film/1", "status": 404}
     lines = [as_line(nginx | {"request_id": f"{number:032x}"}) for number in range(8)] + [as_line(nginx)] * 4
     names = [write(tmp_path / "a.log", lines[:6]), write(tmp_path / "b.log", lines[3:])]
-    found = spark_lines.read_lines(spark, find_logs(names), Reading(), NOW_US)
-    assert found.line.count() == 12
-    assert found.counts().doubled == 3
+    found = spark_lines.read_lines(spark, find_logs(names), Reading())
+    rolled = scan.roll_up(found, str(tmp_path / "rollup"), now_us=NOW_US)
+    assert rolled.selectExpr("sum(n)").collect()[0][0] == 12
+    assert found.summed(scan.told(rolled)).counts.doubled == 3
 
 
 def test_a_record_that_is_newer_than_now_is_counted(tmp_path: Path) -> None:

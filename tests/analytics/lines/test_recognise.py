@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import duckdb
@@ -22,7 +24,8 @@ from tests.analytics.lines.traffic import (
 )
 from tricklecast.analytics.lines import BadFormat, UnknownFormat, recognise
 from tricklecast.analytics.lines.embedded import ChunkReader
-from tricklecast.analytics.lines.mapped import parse_map
+from tricklecast.analytics.lines.files import node_of
+from tricklecast.analytics.lines.mapped import built_in, parse_map
 from tricklecast.analytics.simulate.formats import FormatName
 
 LINES = {"tricklecast": written(FormatName.JSONL)} | {name: log for name, (log, _) in FOREIGN.items()}
@@ -89,6 +92,21 @@ def test_a_field_map_of_ones_own(tmp_path: Path) -> None:
         read_files(log, format=str(tmp_path / "edge.toml"), client_key="ip+")
 
 
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_documents_examples() -> None:
+    """The field map of the reference is one; the how-to logs every variable of nginx that decides."""
+    page = (DOCS / "reference" / "log-formats.md").read_text()
+    parse_map(page.partition("```toml\n")[2].partition("```")[0], "the reference")
+    page = (DOCS / "how-to" / "read-nginx-envoy-caddy-logs.md").read_text()
+    logged = set(re.findall(r'"(\w+)":', page.partition("```nginx")[2].partition("```")[0]))
+    (line,) = [json.dumps(dict.fromkeys(logged, "1") | {"msec": "1760000000.000"}).encode()]
+    found = recognise("some.log", [line])
+    assert found.name == "nginx"
+    assert built_in("nginx").fields.keys() - found.present == {"request"}
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -111,9 +129,27 @@ def test_wrong_field_maps_are_refused(wrong: str, told: str) -> None:
         parse_map(wrong, "some.toml")
 
 
+INJECTED: list[tuple[bytes, str | None]] = [
+    (NATIVE + b"],[" + NATIVE, "unreadable"),
+    (NATIVE[:-1] + b"}],[{" + NATIVE[1:], "unreadable"),
+    (NATIVE.replace(b'"film"', b'"}],[{"'), None),
+    (NATIVE.replace(b":200", b":nan"), "status"),
+    (NATIVE.replace(b":200", b':"nan"'), "status"),
+    (NATIVE.replace(b":200", b":-Infinity"), "status"),
+    # Of two values the first one counts, everywhere.
+    (NATIVE[:-1] + b',"status":"x"}', None),
+    (b'{"status":"x",' + NATIVE[1:], "status"),
+]
+
+
 @pytest.mark.parametrize(
     ("first", "lines"),
-    [(NATIVE, HOSTILE), (FOREIGN["nginx"][0].splitlines()[0], HOSTILE_NGINX), (plain_combined(), HOSTILE_COMBINED)],
+    [
+        (NATIVE, HOSTILE),
+        (NATIVE, INJECTED),
+        (FOREIGN["nginx"][0].splitlines()[0], HOSTILE_NGINX),
+        (plain_combined(), HOSTILE_COMBINED),
+    ],
 )
 def test_hostile_lines(first: bytes, lines: list[tuple[bytes, str | None]]) -> None:
     """Each line is read for itself: what is wrong with one is said, and never an error."""
@@ -132,9 +168,10 @@ def test_chunks_are_like_files(tmp_path: Path) -> None:
     """Lines that are read as they come in give the rows that the whole file gives."""
     with duckdb.connect() as con:
         for name, log in LINES.items():
-            rows, _ = read_files(write(tmp_path / f"{name}.log", log))
+            path = write(tmp_path / f"{name}.log", log)
+            rows, _ = read_files(path)
             lines = log.splitlines()
-            reader = ChunkReader(con, recognise(name, lines))
+            reader = ChunkReader(con, recognise(name, lines), node=node_of(path))
             chunks = [row for at in range(0, len(lines), 7) for row in reader.read(lines[at : at + 7]).to_pylist()]
             columns = list(rows[0])
             assert sorted(repr([row[name] for name in columns]) for row in chunks) == sorted(

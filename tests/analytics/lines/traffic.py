@@ -12,7 +12,7 @@ import duckdb
 from tricklecast.analytics.lines import Reading, find_logs
 from tricklecast.analytics.lines.embedded import Lines, read_lines
 from tricklecast.analytics.lines.records import LINE
-from tricklecast.analytics.simulate.formats import FORMATS, FormatName
+from tricklecast.analytics.simulate.formats import FormatName
 
 START_US = 1_760_000_000_000_000
 """2025-10-09 08:53:20 UTC."""
@@ -49,14 +49,20 @@ def _film(op: str, seq: int | None, **fields: Any) -> Row:
 
 TRAFFIC: list[Row] = [
     request(0, "POST", "/trickle/film", 200, **_film("create", None, wait_us=1000)),
-    request(5, "POST", "/trickle/film/0", 200, **_film("publish", 0, rseq=0, dur_us=2_000_000, wait_us=1_999_000)),
+    request(
+        5,
+        "POST",
+        "/trickle/film/0",
+        200,
+        **_film("publish", 0, rseq=0, next_seq=1, dur_us=2_000_000, wait_us=1_999_000),
+    ),
     # A long poll: it ended twenty seconds after it arrived.
     request(
         10, "GET", "/trickle/film/-1", 200, **_film("read", -1, rseq=1, next_seq=1, dur_us=20_000_000, bytes_out=77)
     ),
     request(40, "GET", "/trickle/film/1", 200, **_film("read", 1, rseq=1, next_seq=2, wait_us=0)),
     request(41, "GET", "/trickle/film/9", 470, **_film("read", 9, next_seq=2, retry_after_ms=2000, bytes_out=15)),
-    request(42, "HEAD", "/trickle/film/1", 200, **_film("read", 1, rseq=1)),
+    request(42, "HEAD", "/trickle/film/1", 200, **_film("read", 1, rseq=1, next_seq=2)),
     request(43, "GET", "/trickle/film/next", 200, **_film("next", None, next_seq=2, bytes_out=1)),
     request(44, "GET", "/trickle/_changes/4", 200, op="changes", channel="_changes", seq=4, bytes_out=40, dur_us=7000),
     # Retries within one millisecond, on one connection: as many requests as lines.
@@ -80,8 +86,7 @@ EVENT: Row = {"v": 1, "ts_us": START_US, "node": "edge-1", "kind": "event", "eve
 
 def written(name: FormatName) -> bytes:
     """The traffic in a format."""
-    # Envoy writes an IPv6 address with a port in brackets.
-    return FORMATS[name].encode(TRAFFIC).replace(b'"2001:db8::7:1041"', b'"[2001:db8::7]:1041"')
+    return name.render(TRAFFIC)
 
 
 def plain_combined() -> bytes:

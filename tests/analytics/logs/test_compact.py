@@ -1,124 +1,286 @@
-"""Logs become hours of Parquet: every line once, whatever happens to the files meanwhile."""
+"""Logs become hours of Parquet: every line once, whatever happens to the files and to the process meanwhile."""
 
 from __future__ import annotations
 
 import gzip
-import json
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import duckdb
 import pytest
 
-from tests.analytics.sources.lines import CADDY, OWN, TS_US, as_line
-from tests.analytics.support.writer import write_lines
-from tricklecast.analytics.durations import HOUR_US
-from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.inputs import find_logs
-from tricklecast.analytics.logs.compact import Compacted, compact, look_through
-from tricklecast.analytics.logs.journal import held
-from tricklecast.analytics.sources import Reading, read_logs
+from tests.analytics.lines.test_formats import FOREIGN
+from tests.analytics.lines.traffic import EVENT, NATIVE, START_US, as_line, read_files, write, written
+from tricklecast.analytics.errors import BadInput, Busy, CannotWrite
+from tricklecast.analytics.lines import NothingUnderstood, Reading, find_logs
+from tricklecast.analytics.lines.embedded import read_lines
+from tricklecast.analytics.logs import compact as module
+from tricklecast.analytics.logs.compact import FOLDER, Compacted, compact
+from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.store.store import Store
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+HOUR_US = 3_600_000_000
 
 
 def line(hour: int, number: int, **fields: Any) -> bytes:
     """A line of an hour."""
-    return as_line(OWN | {"ts_us": TS_US + hour * HOUR_US, "conn": number, "channel": f"film-{number % 3}"} | fields)
+    return (
+        NATIVE.replace(b'"ts_us":1760000000001000', b'"ts_us":%d' % (START_US + hour * HOUR_US))
+        .replace(b'"conn":17', b'"conn":%d' % number)
+        .replace(b'"v":1', b'"v":%d' % fields.get("v", 1))
+    )
 
 
-class Run:
-    """Compacts into one folder."""
-
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
-        self._spark = spark
-        self.out = folder / "out"
-        self.rejects = folder / "rejects"
-
-    def __call__(self, *logs: Path) -> Compacted | None:
-        """Compacts; ``None`` if there was nothing new."""
-        files = find_logs([str(log) for log in logs])
-        with held(self.out) as work:
-            todo = look_through(files, self.out)
-            if not todo.pieces:
-                return None
-            return compact(self._spark, files, todo, self.out, work, Reading(), self.rejects)
-
-    def files(self) -> dict[str, bytes]:
-        """The hours, with their bytes."""
-        return {str(path.parent.relative_to(self.out)): path.read_bytes() for path in self.out.glob("dt=*/hr=*/*")}
-
-    def lines(self) -> Counter[tuple[int, int]]:
-        """Hour and number of each line."""
-        rows = read_logs(self._spark, find_logs([str(self.out)])).select("ts_us", "conn").collect()
-        return Counter(((row["ts_us"] - TS_US) // HOUR_US, row["conn"]) for row in rows)
+def lines_of(first: int, last: int) -> bytes:
+    """Lines of one hour, with numbers."""
+    return b"".join(line(0, number) + b"\n" for number in range(first, last))
 
 
-@pytest.fixture
-def run(spark: SparkSession, tmp_path: Path) -> Run:
-    """A folder to compact into."""
-    return Run(spark, tmp_path)
+def run(out: Path, *logs: Path | str) -> Compacted:
+    """Compacts some logs."""
+    return compact(find_logs([str(log) for log in logs]), out, Reading(), lambda stage: None)
 
 
-def test_a_day_in_the_life(run: Run, tmp_path: Path) -> None:
+def kept(out: Path) -> Counter[tuple[int, int]]:
+    """Hour and number of each line in a folder."""
+    rows, _ = read_files(str(out))
+    return Counter(((row["ts_us"] - START_US) // HOUR_US, row["conn"]) for row in rows)
+
+
+def numbers(*ranges: tuple[int, int]) -> Counter[tuple[int, int]]:
+    """What :func:`kept` says of lines of one hour."""
+    return Counter((0, number) for first, last in ranges for number in range(first, last))
+
+
+def test_a_day_in_the_life(tmp_path: Path) -> None:
     """Logs grow, are rotated and compressed, and come late: each line is in its hour, once."""
-    path = tmp_path / "access.jsonl"
+    path, out = tmp_path / "access.jsonl", tmp_path / "out"
     first = [line(0, number) for number in range(50)] + [line(2, number) for number in range(10)]
     path.write_bytes(b"\n".join([*first, b"nonsense", line(1, 99, v=2), b'{"v":1,"ts_us":17']))
-    done = run(path)
-    assert done is not None
-    assert (done.lines, done.rejected, done.hours) == (60, 2, 2)
-    assert sorted(run.files()) == ["dt=2025-10-09/hr=08", "dt=2025-10-09/hr=10"]
-    rejected = run.rejects.read_bytes().splitlines()
-    assert rejected[0] == b"nonsense"
-    assert json.loads(rejected[1])["v"] == 2
-
-    before = run.files()
-    assert run(path) is None
-    assert run.files() == before
+    done = run(out, path)
+    assert (done.lines, done.bad, done.hours) == (60, 2, 2)
+    assert [sample.why for sample in done.samples] == ["unreadable", "version"]
+    assert sorted(str(found.relative_to(out)) for found in out.glob("dt=*/*/*")) == [
+        "dt=2025-10-09/hr=08/lines.parquet",
+        "dt=2025-10-09/hr=10/lines.parquet",
+    ]
+    untouched = (out / "dt=2025-10-09/hr=10/lines.parquet").read_bytes()
+    done = run(out, path)
+    assert (done.lines, done.hours, done.known) == (0, 0, 1)
 
     late = [line(0, 1000), line(1, 1001)]
     rotated = tmp_path / "access-1.jsonl.gz"
     rotated.write_bytes(gzip.compress(b"\n".join([*first, b"nonsense", line(1, 99, v=2), *late]) + b"\n"))
     path.unlink()
-    write_lines(path, [line(3, 2000)])
-    done = run(path, rotated)
-    assert done is not None
-    assert (done.lines, done.rejected, done.hours) == (3, 0, 3)
-    assert len(run.rejects.read_bytes().splitlines()) == 2
+    write(path, [line(3, 2000)])
+    done = run(out, path, rotated)
+    assert (done.lines, done.bad, done.hours) == (3, 0, 3)
     wanted = [(0, number) for number in range(50)] + [(2, number) for number in range(10)]
-    assert run.lines() == Counter([*wanted, (0, 1000), (1, 1001), (3, 2000)])
-    assert run.files()["dt=2025-10-09/hr=10"] == before["dt=2025-10-09/hr=10"]
+    assert kept(out) == Counter([*wanted, (0, 1000), (1, 1001), (3, 2000)])
+    assert (out / "dt=2025-10-09/hr=10/lines.parquet").read_bytes() == untouched
 
 
-def test_hours_of_any_format(run: Run, tmp_path: Path) -> None:
-    """A proxy's log and Parquet of ours are compacted as well; what compaction wrote is a log again."""
-    write_lines(tmp_path / "caddy.log", [as_line(CADDY)])
-    run(tmp_path / "caddy.log")
-    again = Run(run._spark, tmp_path / "again")
-    done = again(run.out)
-    assert done is not None
-    assert done.lines == 1
-    (row,) = read_logs(run._spark, find_logs([str(again.out)])).collect()
-    assert (row["channel"], row["status"], row["ts_us"]) == ("film", 404, TS_US)
+def test_growing_renamed_compressed(tmp_path: Path) -> None:
+    """Over a log's life each of its lines is taken once; a copy of an earlier state adds nothing."""
+    path, out = tmp_path / "access.jsonl", tmp_path / "out"
+    write(path, lines_of(0, 100))
+    run(out, path)
+    write(path, lines_of(0, 150) + b'{"li')
+    assert run(out, path).lines == 50
+    rotated = path.rename(tmp_path / "access-1.jsonl")
+    write(path, lines_of(500, 510))
+    write(rotated, lines_of(0, 160))
+    assert run(out, rotated, path).lines == 20
+    packed = tmp_path / "access-1.jsonl.gz"
+    packed.write_bytes(gzip.compress(lines_of(0, 160)))
+    assert run(out, packed, rotated, path).hours == 0
+    write(tmp_path / "early.jsonl", lines_of(0, 70))
+    assert run(out, tmp_path / "early.jsonl").hours == 0
+    packed.write_bytes(gzip.compress(lines_of(0, 170)))
+    assert run(out, packed).lines == 10
+    assert kept(out) == numbers((0, 170), (500, 510))
 
 
-def test_damaged_files_wait(run: Run, tmp_path: Path) -> None:
+def test_two_servers_whose_logs_begin_alike(tmp_path: Path) -> None:
+    """Only the same content is the same log: what two servers were asked in the same second is not."""
+    probes = lines_of(0, 100)
+    write(tmp_path / "a.jsonl", probes + lines_of(200, 300))
+    run(tmp_path / "out", tmp_path / "a.jsonl")
+    write(tmp_path / "b.jsonl", probes[:2000].rpartition(b"\n")[0] + b"\n" + lines_of(300, 310))
+    assert run(tmp_path / "out", tmp_path / "b.jsonl").lines == probes[:2000].count(b"\n") + 10
+
+
+def test_the_last_line(tmp_path: Path) -> None:
+    """A record without its line's end is taken, and not again when the end comes; half a record waits."""
+    path, out = tmp_path / "a.jsonl", tmp_path / "out"
+    write(path, lines_of(0, 2)[:-1])
+    assert run(out, path).lines == 2
+    write(path, lines_of(0, 3)[:-50])
+    assert run(out, path).lines == 0
+    write(path, lines_of(0, 3))
+    assert run(out, path).lines == 1
+    assert kept(out) == numbers((0, 3))
+
+
+def test_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that is larger than a batch is taken in several, and so are many small ones."""
+    monkeypatch.setattr(module, "BATCH", 20_000)
+    monkeypatch.setattr("tricklecast.analytics.lines.files.BLOCK", 1000)
+    monkeypatch.setattr(module, "piece_of", lambda file: (file.read(1000), False))
+    out = tmp_path / "out"
+    write(tmp_path / "big.jsonl", lines_of(0, 300))
+    for number in range(4):
+        write(tmp_path / f"{number}.jsonl", lines_of(1000 + 30 * number, 1030 + 30 * number))
+    done = run(out, *sorted(tmp_path.glob("*.jsonl")))
+    assert (done.lines, done.hours > 4) == (420, True)
+    write(tmp_path / "big.jsonl", lines_of(0, 500))
+    assert run(out, tmp_path / "big.jsonl").lines == 200
+    assert kept(out) == numbers((0, 500), (1000, 1120))
+
+
+def rows(*logs: Path) -> list[str]:
+    """All that the analysis reads of some logs, whatever file it is from."""
+    found, _ = read_files(*map(str, logs))
+    return sorted(repr(row) for row in found)
+
+
+def test_hours_say_what_the_lines_say(tmp_path: Path) -> None:
+    """Every format: what is read from the hours is what is read from the lines, what cannot be known included."""
+    logs = {"own": as_line(EVENT) + b"\n" + written(FormatName.JSONL)} | {
+        name: log for name, (log, _) in FOREIGN.items()
+    }
+    names = [tmp_path / f"{name}.log" for name in logs]
+    for path, log in zip(names, logs.values(), strict=True):
+        write(path, log)
+    run(tmp_path / "out", *names)
+    assert rows(tmp_path / "out") == rows(*names)
+    run(tmp_path / "again", tmp_path / "out")
+    assert rows(tmp_path / "again") == rows(*names)
+    assert run(tmp_path / "out", tmp_path / "out").hours == 0
+
+
+def test_whole_records_are_kept(tmp_path: Path) -> None:
+    """Also the fields that no analysis needs."""
+    write(tmp_path / "a.log", [as_line(EVENT | {"detail": "why", "trace": "0af7"})])
+    run(tmp_path / "out", tmp_path / "a.log")
+    found = duckdb.execute(f"SELECT v, detail, trace FROM '{tmp_path}/out/dt=*/hr=*/*.parquet'").fetchall()
+    assert found == [(1, "why", "0af7")]
+
+
+def test_damaged_files_wait(tmp_path: Path) -> None:
     """A cut archive may be in the middle of being copied: it is left out, and taken when it is whole."""
-    whole = gzip.compress(b"\n".join(line(0, number) for number in range(1000)) + b"\n")
     path = tmp_path / "a.jsonl.gz"
+    whole = gzip.compress(lines_of(0, 1000))
     path.write_bytes(whole[:-100])
-    files = find_logs([str(path)])
-    assert look_through(files, run.out).left == (str(path),)
-    assert run(path) is None
+    assert run(tmp_path / "out", path).left == (str(path),)
     path.write_bytes(whole)
-    done = run(path)
-    assert done is not None
-    assert done.lines == 1000
+    assert run(tmp_path / "out", path).lines == 1000
 
 
-def test_only_files_of_this_machine(tmp_path: Path) -> None:
-    """What is elsewhere cannot be told from what was there before, and is refused."""
+def test_what_cannot_be_done(tmp_path: Path) -> None:
+    """Files of elsewhere, or of which nothing is understood; a folder that is none, or in use."""
+    log = Path(write(tmp_path / "a.log", lines_of(0, 10)))
     with pytest.raises(BadInput, match="this machine"):
-        look_through(find_logs(["s3a://bucket/logs"]), tmp_path)
+        run(tmp_path / "out", "s3a://bucket/logs")
+    with pytest.raises(NothingUnderstood):
+        run(tmp_path / "out", write(tmp_path / "b.log", b'{"ts_us": 1, }\n' * 3))
+    with pytest.raises(CannotWrite, match="cannot write"):
+        run(log, log)
+    with Store(tmp_path / "out" / FOLDER), pytest.raises(Busy):
+        run(tmp_path / "out", log)
+
+
+def test_a_file_that_is_cut_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is taken; the next run takes what there is."""
+    log = Path(write(tmp_path / "a.log", lines_of(0, 10)))
+    read = read_lines
+
+    def cut_then_read(*args: Any, **kwargs: Any) -> Any:
+        log.write_bytes(lines_of(20, 22))
+        return read(*args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "read_lines", cut_then_read)
+        with pytest.raises(BadInput, match="was cut"):
+            run(tmp_path / "out", log)
+    assert run(tmp_path / "out", log).lines == 2
+    assert kept(tmp_path / "out") == numbers((20, 22))
+
+
+class Interrupted(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("after", range(14))
+def test_interrupted_before_any_step(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a run ends, the next one completes it: no line is lost, none is there twice."""
+    log, out = tmp_path / "a.log", tmp_path / "out"
+    write(log, [line(hour, hour) for hour in range(2)])
+    run(out, log)
+    write(log, [line(hour, hour) for hour in range(2)] + [line(hour, 10 + hour) for hour in range(3)])
+    left = after
+
+    def counted(do: Any) -> Any:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Interrupted
+            return do(*args, **kwargs)
+
+        return step
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", counted(Path.replace))
+        patched.setattr(Store, "set_fact", counted(Store.set_fact))
+        patched.setattr(module, "_synced", counted(module._synced))
+        # A killed process cleans nothing up.
+        patched.setattr("shutil.rmtree", lambda *args, **kwargs: None)
+        try:
+            run(out, log)
+        except Interrupted:
+            assert after < 13
+        else:
+            assert after >= 13
+    run(out, log)
+    assert kept(out) == Counter([(0, 0), (1, 1), (0, 10), (1, 11), (2, 12)])
+    assert not (out / FOLDER / "work").exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.analytics.logs.test_compact import run
+
+left, out = int(sys.argv[1]), sys.argv[2]
+
+def hook(event, args):
+    global left
+    if event in ("open", "os.rename", "os.mkdir", "os.remove", "sqlite3.connect") and out in str(args[0]):
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(hook)
+run(Path(out), *sys.argv[3:])
+"""
+
+
+@pytest.mark.long
+def test_killed_before_any_change_of_a_file(tmp_path: Path) -> None:
+    """A process that is killed again and again, at another place each time, gets there in the end."""
+    log, out = tmp_path / "a.log", tmp_path / "out"
+    killed = 0
+    for steps in range(24):
+        write(log, [line(number % 5, number) for number in range(10 * (steps + 1))])
+        command = [sys.executable, "-c", KILLED, str(2 * steps), str(out), str(log)]
+        status = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, check=False)
+        assert status.returncode in (0, -signal.SIGKILL), status.stderr.decode()
+        killed += status.returncode != 0
+    assert killed > 10
+    run(out, log)
+    assert kept(out) == Counter((number % 5, number) for number in range(240))

@@ -7,7 +7,7 @@ import io
 import json
 import random
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from tests.analytics.support.writer import LogWriter, write_lines
 from tricklecast.analytics.report import model, text
 from tricklecast.analytics.report.html import as_html
 from tricklecast.analytics.report.json import as_dict, as_json
-from tricklecast.analytics.report.model import Report, Words
+from tricklecast.analytics.report.model import Rate, Report, Words
 from tricklecast.analytics.report.prometheus import PREFIX, as_prometheus
 from tricklecast.analytics.rules.incidents import Severity
-from tricklecast.analytics.simulate.catalogue import Set
-from tricklecast.analytics.simulate.run import Request, simulate_logs
-from tricklecast.analytics.simulate.sizes import sizes
+from tricklecast.analytics.simulate.plan import sizes
+from tricklecast.analytics.simulate.run import simulate_logs
+from tricklecast.analytics.simulate.truth import Set
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -47,7 +47,7 @@ HOSTILE = (
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """On a simulated fleet with a few dozen storms."""
     folder = tmp_path_factory.mktemp("log")
-    simulate_logs(Request(folder / "log", 5, Set.STANDARD, sizes(lines=20_000)))
+    simulate_logs(folder / "log", 5, Set.STANDARD, sizes(lines=20_000))
     return report_on(sorted((folder / "log").rglob("*.jsonl")))
 
 
@@ -80,11 +80,15 @@ def visible(page: str) -> str:
 
 def test_all_forms_say_the_same(report: Report) -> None:
     """Verdict, figures, every sentence on every incident, caveats: in terminal, page and JSON alike."""
-    sentences = [report.verdict.headline, report.verdict.sentence]
+    rates = (Rate("Failures", "hour", 2.0, 1.0, 2.0, "Failures: 1 before and 2 here"),)
+    report = replace(report, baseline=rates, verdict=replace(report.verdict, warning="Do not trust this report."))
+    sentences = [report.verdict.headline, report.verdict.examined, "Do not trust this report.", rates[0].words]
     sentences += [part for tile in report.tiles for part in (tile.name, tile.value, tile.note)]
     for entry in report.incidents[: text.MAX_INCIDENTS]:
         sentences += [getattr(entry.words, field.name) for field in fields(Words) if field.name != "who"]
         sentences += [f"INCIDENT {entry.number}", entry.id, entry.severity]
+    for entry in report.incidents[text.MAX_INCIDENTS : text.MAX_INCIDENTS + text.MAX_SHORT]:
+        sentences += [entry.words.happened, entry.id]
     sentences += report.quality.caveats
     assert len(report.incidents) > 10
     document = json.loads(as_json(report))
@@ -94,6 +98,14 @@ def test_all_forms_say_the_same(report: Report) -> None:
         assert [one for one in sentences if squeezed(one) not in form] == [], name
     assert [one for one in sentences if one not in told and not one.startswith("INCIDENT")] == []
     assert [one["number"] for one in document["incidents"]] == list(range(1, len(report.incidents) + 1))
+
+
+def test_incidents_come_first(report: Report) -> None:
+    """Then the timeline, then figures, clients, and the log; in the terminal as on the page."""
+    parts = ["INCIDENT 1", "Timeline", "Amplification", "Who sent", "The log"]
+    for form in (printed(report), visible(as_html(report)).partition("INCIDENT 1")[2].join(["INCIDENT 1", ""])):
+        places = [form.index(part) for part in parts]
+        assert places == sorted(places)
 
 
 def test_the_verdict_counts_incidents(report: Report) -> None:
@@ -161,7 +173,7 @@ def test_hostile_names_stay_text_in_the_page(hostile: Report) -> None:
     assert [char for char in page if not char.isprintable() and char != "\n"] == []
     attributes = {name for tag in re.findall(r"<[a-zA-Z][^>]*>", page) for name in re.findall(r"\s([\w:-]+)=", tag)}
     assert [name for name in attributes if name.startswith("on") or name in ("src", "style", "action")] == []
-    assert [link for link in re.findall(r'href="([^"]*)"', page) if not link.startswith("#incident-")] == []
+    assert [link for link in re.findall(r'href="([^"]*)"', page) if not link.startswith("#")] == []
     assert "default-src 'none'" in html.unescape(page)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.analytics.report.plain import MAX_MARKS, Name, as_text, plain, spelled
+from tricklecast.analytics.report.plain import MAX_MARKS, plain, spelled
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,3 @@ def test_nothing_is_obeyed(value: str) -> None:
     """Whatever the text, what is shown has no control, format, surrogate or separator character but the space."""
     assert {unicodedata.category(char)[0] for char in spelled(value).replace(" ", "")} & {"C", "Z"} == set()
     assert len(plain(value, 20)) <= 20
-
-
-def test_phrases() -> None:
-    """A phrase is one line: words as they are, names made safe and cut."""
-    assert as_text(("on ", Name("a\x07b"), ", ", Name(None), ": ", Name("n" * 9)), 8) == "on a\\x07b, -: nnnnnnn…"

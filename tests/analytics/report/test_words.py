@@ -9,8 +9,10 @@ import pytest
 
 from tests.analytics.report.sample import NO_IMPACT, sample_incident
 from tricklecast.analytics.report import words
+from tricklecast.analytics.report.figures import compare
+from tricklecast.analytics.report.model import Figures
 from tricklecast.analytics.report.words import client_name, describe, impact, product, who
-from tricklecast.analytics.rules.classes import StormClass
+from tricklecast.analytics.rules.classes import Side, StormClass
 from tricklecast.analytics.rules.incidents import Confidence, Impact, Phase
 
 S = StormClass
@@ -40,7 +42,7 @@ def test_every_class_has_its_words(storm: StormClass) -> None:
     assert told.happened.startswith("player-1 (myplayer/1.4) ")
     assert "90 times in 18 s (5/s)" in told.happened
     assert told.phases == f"{words.PHASES[storm]} {TIMES} 90"
-    assert told.fault in ("client fault", "server fault", "publisher fault")
+    assert told.fault in ("client fault", "server fault", "publisher fault", "either side's fault")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,8 @@ def test_what_was_asked_for(changes: dict[str, Any], expected: str) -> None:
     ("trigger", "lead_us", "expected"),
     [
         ("server_ready", 1_600_000, "the channel had ended, 1.6 s after the server's start (00:00:08)"),
-        ("channel_end", 0, "the channel had ended, at the moment of the channel's end (00:00:10)"),
+        ("channel_end", 0, "the channel had ended (00:00:10)"),
+        ("channel_end", 1_800_000, "the channel had ended 1.8 s before (00:00:08)"),
         (None, 0, "the channel had ended"),
     ],
 )
@@ -111,21 +114,28 @@ def test_the_root_says_after_what(trigger: str | None, lead_us: int, expected: s
 
 
 @pytest.mark.parametrize(
-    ("cost", "expected"),
+    ("cost", "peak_rps", "expected"),
     [
-        (NO_IMPACT, "none measurable"),
-        (replace(NO_IMPACT, others_refused=200), "none measurable"),
+        (NO_IMPACT, 5.0, "none measurable"),
+        (replace(NO_IMPACT, others_refused=200), 5.0, "none measurable"),
         (
             Impact(0.5, 0.001, 0.0, 2048, 1_300_000, 200, 0, True),
-            "200 requests of others refused; 50.0 % of the requests of its server in these minutes;"
-            " 1.3 s of handling, 2.0 KiB",
+            5.0,
+            "200 requests of others refused; 50 % of the requests of its server in these minutes",
         ),
-        (Impact(0.0, 0.0, 0.0, 10, 20_000, 1, 30, True), "30 answers to others slow; 20 ms of handling, 10 B"),
+        (
+            Impact(0.999, 0.03, 0.94, 2048, 15_000_000, 0, 0, True),
+            60.0,
+            "> 99 % of the requests, 3.0 % of the handler time (15 s), 94 % of the bytes (2.0 KiB) of its server in"
+            " these minutes; a peak of 60/s",
+        ),
+        (Impact(0.2, 1.0, 1.0, 0, 0, 1, 0, True), 5.0, "20 % of the requests of its server in these minutes"),
+        (Impact(0.0, 0.0, 0.0, 10, 20_000, 1, 30, True), 5.0, "30 answers to others slow"),
     ],
 )
-def test_impact(cost: Impact, expected: str) -> None:
-    """What it cost; "none measurable" is an answer, and one refusal of another is chance."""
-    assert impact(cost, ("n1",)) == expected
+def test_impact(cost: Impact, peak_rps: float, expected: str) -> None:
+    """What it cost; "none measurable" is an answer, a share of nothing is not told, and one refusal is chance."""
+    assert impact(replace(sample_incident(S.ENDED_LOOP), impact=cost, peak_rps=peak_rps)) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,12 +152,12 @@ def test_confidence_says_why(confidence: Confidence, named: bool, expected: str)
     assert describe(replace(sample_incident(S.ENDED_LOOP), confidence=confidence, named=named)).confidence == expected
 
 
-def test_fault_follows_the_cause() -> None:
-    """An empty segment is the server's fault, unless it had moved on; a format that cannot tell accuses nobody."""
+def test_the_fault_is_that_of_a_side() -> None:
+    """A format that cannot tell accuses nobody."""
     empty = sample_incident(S.ZERO_BYTE_LOOP)
     assert describe(empty).fault == "server fault"
-    assert describe(replace(empty, cause="the client asks again for a segment that was empty")).fault == "client fault"
-    assert describe(replace(empty, instead=S.ENDED_LOOP)).fault == "either side's fault"
+    assert describe(replace(empty, side=Side.CLIENT)).fault == "client fault"
+    assert describe(replace(empty, side=Side.EITHER)).fault == "either side's fault"
 
 
 def test_an_incident_at_the_end_of_the_log_still_goes_on() -> None:
@@ -155,6 +165,28 @@ def test_an_incident_at_the_end_of_the_log_still_goes_on() -> None:
     assert describe(sample_incident(S.ENDED_LOOP), ongoing=True).when.endswith("still going on when the log ends")
 
 
+def test_what_the_guard_held_is_told() -> None:
+    """Else a rate below that of any storm would look like a mistake of the report."""
+    held = replace(sample_incident(S.ENDED_LOOP), held_s=12.4)
+    assert describe(held).when.endswith("; the storm guard held its requests for 12 s in all")
+    assert "guard" not in describe(sample_incident(S.ENDED_LOOP)).when
+
+
 def test_long_names_are_cut() -> None:
     """A name of megabytes does not fill the terminal."""
     assert len(client_name("x" * 100_000, None)) <= 40
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "expected"),
+    [
+        ((0, 0), (160, 1), "Requests in incidents: none before and 160 here (160 per 1,000 requests): new"),
+        ((80, 1), (160, 1), f"2.00 {TIMES} as many"),
+        ((80, 1), (0, 0), ": gone"),
+        ((0, 0), (0, 0), "Requests in incidents: none before and none here"),
+    ],
+)
+def test_a_baseline_is_two_rates_and_their_ratio(before: tuple[int, int], here: tuple[int, int], expected: str) -> None:
+    """And a word where there is no ratio."""
+    now, then = (Figures(1000, 0, n, 0, 0, 0.0, 1.0, 0.0, None, (), (), 0, 3_600_000_000) for n in (here[0], before[0]))
+    assert expected in compare(now, here[1], then, before[1])[0].words

@@ -176,8 +176,8 @@ def could_be(incident: Incident, found: Iterable[Run]) -> bool:
     return max(mine.values(), default=0) >= FAST or (len(mine) > 5 and mine.total() >= SLOW)
 
 
-def count(incident: Incident, lines: Iterable[Line]) -> tuple[int, int] | None:
-    """Requests of an incident, and the most of them in one second of the clock.
+def count(incident: Incident, lines: Iterable[Line]) -> tuple[int, float] | None:
+    """Requests of an incident, and the most in one second of the clock; of a short burst their mean, if that is more.
 
     ``None`` where it takes rules to say which lines those are: several clients, channels or kinds of answer.
     """
@@ -195,4 +195,8 @@ def count(incident: Incident, lines: Iterable[Line]) -> tuple[int, int] | None:
         ):
             kinds.add(kind)
             seconds[line["ts_us"] // 1_000_000] += 1
-    return (seconds.total(), max(seconds.values())) if len(kinds) == 1 else None
+    if len(kinds) != 1:
+        return None
+    length_s = (incident.until_us - incident.since_us) / 1e6
+    short = [seconds.total() / max(1.0, length_s)] if length_s < 2 else []
+    return seconds.total(), max(*seconds.values(), *short, 0.0)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import orjson
 import pytest
 
 from tricklecast.analytics.rules import engine
-from tricklecast.analytics.rules.classes import WORDS, StormClass
-from tricklecast.analytics.rules.incidents import Confidence, Incident, Severity, incidents
+from tricklecast.analytics.rules.classes import WORDS, Side, StormClass
+from tricklecast.analytics.rules.incidents import Confidence, Incident, Pace, Severity, incidents
 from tricklecast.analytics.rules.params import Params
 from tricklecast.analytics.scan import embedded
 
@@ -147,7 +149,7 @@ def test_a_loop_on_any_web_server_is_found(find: Find) -> None:
     browse = [line(1 + turn * 0.5, 200, path="/index.html", client="c4", **web) for turn in range(500)]
     found = find([*token, *users, *scan, *browse])
     assert sorted((one.storm, one.channels, one.n) for one in found) == [
-        (StormClass.SERVER_ERROR_LOOP, ("GET /users/0/photo 500",), 200),
+        (StormClass.SERVER_ERROR_LOOP, ("GET /users/#/photo 500",), 200),
         (StormClass.WEB_LOOP, ("GET /api/token 401",), 900),
     ]
 
@@ -181,6 +183,20 @@ def test_a_trigger_comes_before_its_storm(find: Find) -> None:
     """What happens in the midst of a storm did not set it off."""
     (one,) = find([*loop(10, 200, 0.1, 500), event(15, "server_ready"), event(12, "config")])
     assert one.trigger is None
+
+
+def test_the_first_of_a_restarts_events_is_a_herds_cue(find: Find) -> None:
+    """Clients that come while the server drains have come because of that, also if they come again when it is back."""
+    events = [event(9.9, "drain"), event(11, "server_stop"), event(14, "server_ready")]
+    away = herd(10, 40, 2, 0.4, status=503, reason="shutdown")
+    (one,) = find([*events, *away, *herd(15, 60, 4, 0.5)])
+    assert (one.storm, one.trigger) == (StormClass.THUNDERING_HERD, "drain")
+
+
+def test_the_peak_of_a_short_burst_is_not_that_of_the_clocks_seconds(find: Find) -> None:
+    """Ten requests in a second, five on either side of a border."""
+    (one,) = find(loop(10.5, 10, 0.1, 500))
+    assert one.peak_rps == 10
 
 
 def test_holds_of_the_guard_are_no_cost(find: Find) -> None:
@@ -259,6 +275,178 @@ def test_a_restart_of_three_nodes_is_one_incident(find: Find) -> None:
     assert (one.storm, one.nodes, one.n) == (StormClass.THUNDERING_HERD, ("n0", "n1", "n2"), 480)
 
 
+def test_answers_that_follow_each_other_count_together(find: Find) -> None:
+    """Too few of each, but 40 in 10 s: the client never stopped in between, and what it was told first is the root."""
+    (one,) = find([*empty(10, 20, 0.25, eos=True), *loop(15, 20, 0.25)])
+    assert [(phase.storm, phase.n) for phase in one.phases] == [
+        (StormClass.ENDED_LOOP, 20),
+        (StormClass.NOT_FOUND_LOOP, 20),
+    ]
+    assert one.storm is StormClass.ENDED_LOOP
+    assert find([*empty(10, 10, 1.0, eos=True), *loop(20, 20, 1.0)]) == []
+
+
+def test_bursts_of_one_client_are_one_incident(find: Find) -> None:
+    """A loop that pauses for eight seconds goes on; after three minutes it is another one."""
+    bursts = [one for turn in range(4) for one in loop(10 + turn * 9, 20, 0.05, 500)]
+    (one,) = find(bursts)
+    assert one.n == 80
+    assert len(find([*bursts, *loop(240, 20, 0.05, 500)])) == 2
+
+
+HALVES = [turn * 0.5 for turn in range(40)]
+UNEVEN = Random(1)
+
+
+@pytest.mark.parametrize(
+    ("times", "pace", "pause_ms"),
+    [
+        ([turn * 0.02 for turn in range(100)], Pace.HOT_LOOP, 20),
+        (HALVES, Pace.FIXED, 500),
+        (list(accumulate(min(0.2 * 1.4**turn, 4) for turn in range(14))), Pace.BACKING_OFF, 2100),
+        (list(accumulate([0.2, 0.9, 1.7, 0.4, 1.2] * 8)), Pace.IRREGULAR, 900),
+        # Several in a second, of which the mean is known: it varies less than they do.
+        (list(accumulate(UNEVEN.uniform(0.1, 0.5) for _ in range(100))), Pace.IRREGULAR, 300),
+        (list(accumulate([0.2, 0.24, 0.22, 0.18, 0.26] * 12)), Pace.FIXED, 220),
+        ([float(round(at)) for at in HALVES], None, None),
+        (HALVES[:5], None, None),
+    ],
+    ids=[
+        "hot loop",
+        "fixed",
+        "backing off",
+        "irregular",
+        "quick and irregular",
+        "quick and fixed",
+        "whole seconds",
+        "too few",
+    ],
+)
+def test_how_a_client_paces_itself(find: Find, times: list[float], pace: Pace | None, pause_ms: float | None) -> None:
+    """Pauses below 0.1 s are a hot loop; what grows backs off; what the log cannot tell is not told."""
+    (one,) = find([line(at + (0 if pace is None else 0.001), 500) for at in times], params=Params(slow_hits=4))
+    assert one.pace is pace
+    assert one.pause_ms == (None if pause_ms is None else pytest.approx(pause_ms, rel=0.2))
+
+
+def test_what_the_guard_held_is_not_the_clients_pause(find: Find) -> None:
+    """A client that asks again at once, and is held for 2 s each time, is a hot loop."""
+    (one,) = find([line(10.001 + turn * 2, 500, guard_ms=1950, dur_us=200) for turn in range(40)])
+    assert one.pace is Pace.HOT_LOOP
+
+
+def test_a_client_that_changes_its_name_is_found_by_its_network(find: Find) -> None:
+    """200 requests in 40 s, each under another name and from another port."""
+    names = [line(10 + turn / 5, 401, client=f"s-{turn}", ip="192.0.2.7", conn=turn) for turn in range(200)]
+    (one,) = find([*names, *viewers(3, 60)])
+    assert (one.storm, one.named, one.clients, one.n) == (StormClass.REJECTED_LOOP, False, ("192.0.2.0/24",), 200)
+
+
+def test_viewers_of_one_network_are_no_client_that_changes_its_name(find: Find) -> None:
+    """300 viewers of one company learn within ten seconds that the channel is gone; others come a few times each."""
+    crowd = [line(10 + turn / 30, client=f"v-{turn}", ip="192.0.2.7", conn=turn) for turn in range(300)]
+    more = [line(60 + turn + turn % 7, client=f"w-{turn % 25}", ip="192.0.2.8", conn=turn % 25) for turn in range(100)]
+    assert find([*crowd, *more]) == []
+
+
+def herd(at: float, clients: int, waves: int, every: float, **fields: Any) -> list[Line]:
+    """Clients that come to one channel at the same moment, and again."""
+    return [
+        line(at + wave * every + number / 300, client=f"h{number}", conn=1000 + number, **fields)
+        for number in range(clients)
+        for wave in range(waves)
+    ]
+
+
+def test_a_herd_after_a_silence_of_its_server(find: Find) -> None:
+    """A log without events: a busy server says nothing for four seconds, and then all come at once, and again."""
+    waves = herd(64.1, 40, 4, 0.9)
+    busy = [one for one in viewers(3, 120) if not BEGIN + 60_000_000 <= one["ts_us"] < BEGIN + 64_000_000]
+    (one,) = find([*busy, *waves])
+    assert (one.storm, one.n, len(one.clients)) == (StormClass.THUNDERING_HERD, 160, 40)
+    assert find([*viewers(3, 120), *waves]) == []
+
+
+def test_clients_that_insist_are_a_herd_where_the_log_has_no_events(find: Find) -> None:
+    """Forty clients ask eight times each, twice a second, whatever their cue; a log that tells cues has none."""
+    waves = herd(64.1, 40, 8, 0.5)
+    (one,) = find(waves)
+    assert (one.storm, one.n) == (StormClass.THUNDERING_HERD, 320)
+    assert find([event(1, "server_ready"), *waves]) == []
+
+
+def test_clients_that_a_restart_sends_away_and_that_find_nothing_are_no_herd(find: Find) -> None:
+    """One 503 by the server that goes, and one 404 by the one that comes."""
+    away = herd(10, 60, 1, 1.0, status=503, reason="shutdown", retry_after_ms=2000)
+    events = [event(9.9, "drain"), event(10.5, "server_stop"), event(12, "server_ready")]
+    assert find([*away, *events, *herd(13, 60, 1, 1.0)]) == []
+    assert len(find([*away, *events, *herd(13, 60, 4, 0.5)])) == 1
+
+
+def test_a_herd_does_not_take_in_loops_on_other_channels(find: Find) -> None:
+    """A client that loops on a channel of its own has a fault of its own, also while others come after a restart."""
+    alone = loop(11, 100, 0.3, client="c9", channel="typo", conn=9)
+    found = find([event(9, "server_ready"), *herd(10, 40, 5, 0.5), *alone])
+    assert [one.storm for one in found] == [StormClass.THUNDERING_HERD, StormClass.NOT_FOUND_LOOP]
+    assert (found[1].n, found[1].clients) == (100, ("c9",))
+
+
+def test_two_failures_elsewhere_make_no_herd_of_a_channels_end(find: Find) -> None:
+    """A herd without a cue spans channels: 200 viewers of one and one of each of two others do not."""
+    others = [line(10.1 + turn, client="c9", channel=f"typo{turn % 2}", conn=9) for turn in range(2)]
+    assert find([event(9, "channel_end", "film"), *herd(10, 200, 2, 1.0), *others]) == []
+
+
+def test_a_server_that_goes_away_is_not_overloaded(find: Find) -> None:
+    """Clients that come again while it drains are a herd."""
+    events = [event(9.9, "drain"), event(15, "server_stop")]
+    (one,) = find([*events, *herd(10, 40, 12, 0.35, status=503, reason="shutdown", retry_after_ms=3000)])
+    assert one.storm is StormClass.THUNDERING_HERD
+
+
+def test_an_empty_segment_is_asked_for_over_new_connections(find: Find) -> None:
+    """A client that opens a connection for each request; a crowd behind one address has waited for the segment."""
+    key = "9c621e8a5dac51f8"
+    again = [one | {"conn": turn} for turn, one in enumerate(empty(10, 100, 0.04, client=key, wait_us=200))]
+    (one,) = find(again)
+    assert (one.storm, one.n) == (StormClass.ZERO_BYTE_LOOP, 100)
+    assert find([one | {"wait_us": 900_000} for one in again]) == []
+
+
+def test_loops_that_begin_with_a_herd_belong_to_it(find: Find) -> None:
+    """Most give up after some seconds, and three go on for a minute: one incident."""
+    goes_on = [one for number in range(3) for one in loop(16, 120, 0.5, client=f"h{number}", conn=1000 + number)]
+    (one,) = find([event(9, "server_ready"), *herd(10, 40, 12, 0.5), *goes_on])
+    assert (one.storm, one.n) == (StormClass.THUNDERING_HERD, 840)
+
+
+def test_a_slow_loop_beside_an_overload_is_minor(find: Find) -> None:
+    """What others are refused is not laid to a client that asks once in two seconds."""
+    served = loop(1, 10, 1.0, 200, bytes_out=9, rseq=1, next_seq=2, client="c2")
+    refused = [
+        line(71 + number / 30, 503, client=f"w{number}", channel="other", conn=500 + number) for number in range(200)
+    ]
+    (one,) = find([*served, *loop(20, 60, 2.0), *viewers(5, 140), *refused])
+    assert (one.storm, one.severity) == (StormClass.NOT_FOUND_DRIP, Severity.MINOR)
+
+
+def test_a_short_burst_for_one_segment_is_found(find: Find) -> None:
+    """Sixteen times in 1.5 s, and once more in the same minute."""
+    again = loop(10, 16, 0.09, 200, bytes_out=9000, rseq=7, next_seq=9)
+    (one,) = find([*again, line(19, 200, bytes_out=9000, rseq=7, next_seq=9)])
+    assert (one.storm, one.n) == (StormClass.SAME_SEGMENT_LOOP, 17)
+
+
+def test_the_side_follows_the_head(find: Find) -> None:
+    """An empty segment that is asked for again is the server's fault, unless its head has moved on."""
+    (stuck,) = find([one | {"next_seq": 7} for one in empty(10, 100, 0.03)])
+    (moved,) = find(empty(10, 100, 0.03))
+    (unsure,) = find(empty(10, 100, 0.03), blind="eos")
+    assert (stuck.side, stuck.passed) == (Side.SERVER, False)
+    assert (moved.side, moved.passed) == (Side.CLIENT, True)
+    assert unsure.side is Side.EITHER
+
+
 def test_two_faults_are_two_incidents(find: Find) -> None:
     """Clients that have nothing in common are told apart, on one node and at one time."""
     found = find([*loop(10, 100, 0.1), *loop(10, 100, 0.1, 500, client="c2", channel="news", conn=2)])
@@ -277,6 +465,14 @@ def test_thresholds_are_parameters(find: Find) -> None:
     lines = loop(10, 20, 1.0, 500)
     assert find(lines) == []
     assert len(find(lines, params=replace(Params(), slow_hits=20))) == 1
+
+
+def test_a_log_without_durations_says_nothing_of_handler_time(find: Find) -> None:
+    """One client in fifty is not the whole of its server's handler time because nothing is known of it."""
+    loops = [one | {"dur_us": None} for one in loop(1, 400, 0.15)]
+    busy = [one | {"dur_us": None} for one in viewers(300, 60)]
+    (one,) = find([{name: value for name, value in each.items() if value is not None} for each in [*loops, *busy]])
+    assert (one.impact.handler_share, one.severity) == (0.0, Severity.MINOR)
 
 
 def test_every_class_has_words() -> None:
@@ -301,3 +497,20 @@ def test_each_step_can_be_pasted_and_explained(tmp_path: Path) -> None:
         told = {table: rows for table, _, rows in engine.explain(shell, number)}
     assert len(told["candidate"]) == 10
     assert all(told[table] for table in ("buckets", "stretches", "classed", "episodes", "incidents"))
+
+
+def test_a_herd_is_explained_by_its_seconds(tmp_path: Path) -> None:
+    """Which seconds were crowded, and the first rows in the order of time where there are too many."""
+    crowd = [line(30 + wave * 3 + n / 500, 404, client=f"c{n}", conn=n) for wave in range(3) for n in range(120)]
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in [event(29, "server_ready"), *crowd]))
+    with embedded.connect() as connection:
+        embedded.read_jsonl(connection, [path])
+        (herd,) = incidents(connection)
+        told = {table: (names, rows) for table, names, rows in engine.explain(connection, herd.number)}
+    assert herd.storm is StormClass.THUNDERING_HERD
+    assert [row[2] for row in told["fleet_seconds"][1]] == [BEGIN + second * 1_000_000 for second in (30, 33, 36)]
+    assert len(told["fleet_spans"][1]) == len(told["fleets"][1]) == 1
+    names, rows = told["candidate"]
+    assert len(rows) == engine.MOST < 360
+    assert [row[names.index("first_us")] for row in rows] == [one["ts_us"] for one in crowd[: engine.MOST]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,21 @@ from tests.analytics.support.chaos import write_chaos
 from tests.analytics.support.scenarios import write_all
 from tests.analytics.support.scenes import write_scenes
 from tests.analytics.support.writer import write_lines
-from tricklecast.analytics.rules.incidents import incidents, spark_incidents
+from tricklecast.analytics.lines import embedded as lines_embedded
+from tricklecast.analytics.lines.files import find_logs
+from tricklecast.analytics.lines.reading import Counts
+from tricklecast.analytics.lines.spark import read_lines
+from tricklecast.analytics.rules import engine
+from tricklecast.analytics.rules.incidents import found, incidents
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.scan import spark as on_spark
+from tricklecast.analytics.scan.rollup import merge_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+NOW_US = 1_760_000_400_000_000
 
 
 @pytest.mark.parametrize("corpus", ["scenarios", "chaos", "hostile", "empty"])
@@ -40,12 +50,24 @@ def test_the_engines_agree(spark: SparkSession, tmp_path: Path, corpus: str) -> 
         case _:
             lines = []
     path = write_lines(tmp_path / "log.jsonl", lines)
-    rolled = on_spark.roll_up(on_spark.read_jsonl(spark, [str(path)]), str(tmp_path / "rollup"))
+    files = find_logs([str(path)])
+    read_there = read_lines(spark, files)
+    rolled = on_spark.roll_up(read_there, str(tmp_path / "rollup"), now_us=NOW_US)
     with embedded.connect() as connection:
-        embedded.read_jsonl(connection, [path])
+        read = lines_embedded.read_lines(connection, files, now_us=NOW_US)
         here = incidents(connection)
-        connection.register("arrived", rolled.toArrow())
-        for one, other in (("rollup", "arrived"), ("arrived", "rollup")):
+        connection.register("arrived", rolled.where("told IS NULL").drop("told").toArrow())
+        connection.execute(f"CREATE TABLE merged AS {merge_sql('arrived')}")
+        for one, other in (("rollup", "merged"), ("merged", "rollup")):
             assert connection.execute(f"FROM {one} EXCEPT ALL FROM {other}").fetchall() == []
-    assert spark_incidents(on_spark.read_jsonl(spark, [str(path)]), str(tmp_path / "again")) == here
+    there, told = on_spark.reduce(rolled)
+    with there:
+        engine.run(there, None, engine.TOGETHER)
+        assert found(there) == here
+    assert counted(read_there.summed(told).counts) == counted(read.counts)
     assert bool(here) == (corpus != "empty")
+
+
+def counted(counts: Counts) -> Counts:
+    """Without the numbers of lines, which Spark does not know."""
+    return replace(counts, samples=tuple(replace(one, no=None) for one in counts.samples))

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.analytics.simulate.logs import Line, all_lines
-from tricklecast.analytics.simulate.catalogue import Set
-from tricklecast.analytics.simulate.evaluate import simulated
-from tricklecast.analytics.simulate.truth import Truth
+from tricklecast.analytics.simulate.formats import FormatName
+from tricklecast.analytics.simulate.plan import sizes
+from tricklecast.analytics.simulate.run import simulate_logs
+from tricklecast.analytics.simulate.truth import Set, Truth
 
 SEED = 7
 
@@ -22,6 +23,13 @@ class Log:
     folder: Path
     truth: Truth
     lines: list[Line]
+
+
+def simulated(
+    folder: Path, seed: int, kind: Set, lines: int, form: FormatName = FormatName.JSONL, *, force: bool = False
+) -> Truth:
+    """Writes a log of about so many lines."""
+    return simulate_logs(folder, seed, kind, sizes(lines=lines, kind=kind), form, force=force)
 
 
 def _log(folder: Path, kind: Set, lines: int) -> Log:

@@ -1,4 +1,4 @@
-"""The judge: what counts as found, as false, as rightly named."""
+"""The judge: what counts as found, as false, as told twice, as rightly named."""
 
 from __future__ import annotations
 
@@ -8,171 +8,165 @@ from typing import Any
 import pytest
 
 from tricklecast.analytics.errors import BadInput
-from tricklecast.analytics.simulate.catalogue import Set
-from tricklecast.analytics.simulate.score import LIMITS, Limits, score, together
-from tricklecast.analytics.simulate.table import details, table
-from tricklecast.analytics.simulate.truth import Storm, Trap, Truth
+from tricklecast.analytics.simulate.score import LIMITS, Score, score
+from tricklecast.analytics.simulate.truth import Planted, Set, Truth
 
 S = 1_000_000
 
-STORM = Storm(
-    name="seq_behind_loop/behind/hot#0",
-    storm="seq_behind_loop",
-    start_us=1000 * S,
-    end_us=1060 * S,
-    n=600,
-    clients=("a",),
-    channels=("film",),
-    node="n1",
-    release="probe/1",
-    seq_lo=4,
-    seq_hi=4,
-    trigger="server_ready",
-    backoff="fixed",
-    also=("seq_ahead_sweep",),
-)
-TRUTH = Truth(1, "standard", 1000, (STORM,), (Trap("jump/one#0", 2000 * S, 2001 * S, ("b",), ("film",), "n1"),))
 
-
-def episode(**fields: Any) -> dict[str, Any]:
-    """An episode that tells the storm as it was, unless the fields say otherwise."""
-    exact: dict[str, Any] = {
-        "id": "1",
-        "class": "seq_behind_loop",
+def planted(**fields: Any) -> Planted:
+    """One client's loop of a minute, unless the fields say otherwise."""
+    known: dict[str, Any] = {
+        "name": "seq_behind_loop/behind/hot#0",
+        "storm": "seq_behind_loop",
         "start_us": 1000 * S,
         "end_us": 1060 * S,
         "n": 600,
-        "clients": ["a"],
-        "n_clients": 1,
-        "channels": ["film"],
-        "n_channels": 1,
+        "clients": ("a",),
+        "channels": ("film",),
         "node": "n1",
         "trigger": "server_ready",
-        "backoff": "fixed",
+        "also": ("seq_ahead_sweep",),
     }
-    return exact | fields
+    return Planted(**known | fields)
 
 
-def judge(*episodes: dict[str, Any]) -> tuple[float, float, float, float, float]:
-    """Recall, precision, class, trigger, exactness."""
-    found = score({"episodes": list(episodes)}, TRUTH)
-    return found.recall, found.precision, found.class_accuracy, found.trigger_accuracy, found.exactness
+TRAP = planted(name="jump/one#0", storm=None, start_us=2000 * S, end_us=2001 * S, clients=("b",), also=())
 
 
-PERFECT = (1.0, 1.0, 1.0, 1.0, 1.0)
-MISSED = (0.0, 0.0, 1.0, 1.0, 1.0)
+def incident(**fields: Any) -> dict[str, Any]:
+    """An incident that tells the storm as it was, unless the fields say otherwise."""
+    known: dict[str, Any] = {
+        "storm": "seq_behind_loop",
+        "instead": None,
+        "since_us": 1000 * S,
+        "until_us": 1060 * S,
+        "n": 600,
+        "clients": ["a"],
+        "n_clients": 1,
+        "named": True,
+        "channels": ["film"],
+        "n_channels": 1,
+        "nodes": ["n1"],
+        "trigger": "server_ready",
+        "ended_us": None,
+        "id": "whatever else there is",
+    }
+    return known | fields
 
 
-def test_as_it_was() -> None:
-    """Told once and as it was: perfect."""
-    assert judge(episode()) == PERFECT
+ENDED = planted(trigger="channel_end")
+OTHER = planted(name="other#0", clients=("b",), channels=("news",))
+AGAIN = planted(name="again#0", storm="not_found_loop")
+FLEET = planted(name="fleet#0", storm="thundering_herd", clients=("b",), channels=("news",))
+LONG = planted(name="drip#0", storm="not_found_drip", start_us=0, end_us=5000 * S, n=900, also=())
+BOTH = incident(clients=["a", "b"], n_clients=2, channels=["film", "news"], n_channels=2, n=1200)
 
 
-def test_nothing_told() -> None:
-    """Nothing told is nothing found, and nothing made up."""
-    assert judge() == (0.0, 1.0, 1.0, 1.0, 1.0)
+def judge(*incidents: dict[str, Any], storms: tuple[Planted, ...] = (planted(),)) -> Score:
+    """Judges incidents by storms, with one trap."""
+    return score({"incidents": list(incidents)}, Truth(1, Set.STANDARD, 1000, storms, (TRAP,)))
+
+
+@pytest.mark.parametrize(
+    ("incidents", "storms", "shares", "faults"),
+    [
+        pytest.param([incident()], [], (1, 1, 1), [], id="as it was"),
+        pytest.param([], [], (0, 1, 1), ["missed"], id="nothing told"),
+        # Unknown names cannot differ, a restart has one name, either class of two will do, and small errors are none.
+        pytest.param([incident(nodes=[])], [], (1, 1, 1), [], id="unknown server"),
+        pytest.param([incident(nodes=["logs/access-n1"])], [], (1, 1, 1), [], id="server called after its log"),
+        pytest.param([incident(clients=["192.0.2.0/24"], named=False)], [], (1, 1, 1), [], id="network"),
+        pytest.param([incident(clients=["x"], n_clients=200)], [], (1, 1, 1), [], id="some of the clients"),
+        pytest.param([incident(trigger="server_start")], [], (1, 1, 1), [], id="same restart"),
+        pytest.param([incident(storm="seq_ahead_sweep")], [], (1, 1, 1), [], id="class that is as right"),
+        pytest.param([incident(storm="x", instead="seq_behind_loop")], [], (1, 1, 1), [], id="may be it as well"),
+        pytest.param([incident(n=541, since_us=1002 * S)], [], (1, 1, 1), [], id="small errors"),
+        pytest.param([incident(storm="x")], [], (1, 1, 0), ["wrong class"], id="class"),
+        pytest.param([incident(trigger=None)], [], (1, 1, 1), ["wrong trigger"], id="trigger"),
+        pytest.param([incident(n=500)], [], (1, 1, 1), ["wrong count"], id="count"),
+        # A channel that ended in the storm's course may be told as that.
+        pytest.param([incident(trigger=None, ended_us=1030 * S)], [ENDED], (1, 1, 1), [], id="ended"),
+        pytest.param([incident(trigger=None)], [ENDED], (1, 1, 1), ["wrong trigger"], id="end not told"),
+        pytest.param([incident(until_us=1029 * S)], [], (0, 1, 1), ["missed"], id="less than half"),
+        pytest.param([incident(until_us=1031 * S)], [], (1, 1, 1), [], id="more than half"),
+        pytest.param(
+            [incident(until_us=1030 * S), incident(since_us=1031 * S)], [], (1, 0.5, 1), ["told twice"], id="twice"
+        ),
+        pytest.param([incident(), incident(since_us=1055 * S)], [], (1, 1, 1), [], id="small companion"),
+        pytest.param([BOTH], [planted(), OTHER], (1, 0, 1), ["mixed"], id="two clients on two channels"),
+        pytest.param([incident(n=1200)], [planted(), AGAIN], (1, 1, 1), [], id="two of one client on one channel"),
+        pytest.param([BOTH], [planted(), FLEET], (1, 1, 1), [], id="one of a fleet"),
+        # An incident has the class of the storm that it tells, not of a long one of which it has a few requests.
+        pytest.param([incident()], [LONG, planted()], (0.5, 1, 1), ["missed"], id="beside a long one"),
+    ],
+)
+def test_a_judgement(
+    incidents: list[dict[str, Any]], storms: list[Planted], shares: tuple[float, float, float], faults: list[str]
+) -> None:
+    """Recall, precision and root class, and what is said to be wrong."""
+    found = judge(*incidents, storms=tuple(storms) or (planted(),))
+    assert (found.recall, found.precision, found.root) == shares
+    assert [text.partition(":")[0] for text in found.details()] == faults
 
 
 @pytest.mark.parametrize(
     "elsewhere",
     [
-        {"node": "n2"},
+        {"nodes": ["n2"]},
+        {"nodes": ["logs/access-n11"]},
         {"channels": ["other"]},
         {"clients": ["b"]},
-        {"start_us": 1062 * S, "end_us": 1100 * S},
-        {"start_us": 900 * S, "end_us": 998 * S},
+        {"since_us": 1062 * S, "until_us": 1100 * S},
+        {"since_us": 900 * S, "until_us": 998 * S},
     ],
 )
 def test_another_place_or_time(elsewhere: dict[str, Any]) -> None:
-    """An episode elsewhere is a false alarm, and the storm is missed."""
-    assert judge(episode(**elsewhere)) == MISSED
-
-
-@pytest.mark.parametrize(
-    "as_good",
-    [
-        {"node": None},
-        {"clients": []},
-        {"clients": ["x"], "n_clients": 200},
-        {"trigger": "server_start"},
-        {"class": "seq_ahead_sweep"},
-        {"n": 541, "start_us": 1002 * S},
-    ],
-)
-def test_as_good(as_good: dict[str, Any]) -> None:
-    """Unknown names cannot differ, a restart has one name, and small errors are none."""
-    assert judge(episode(**as_good)) == PERFECT
-
-
-def test_parts() -> None:
-    """A storm told in parts is found once, and not exact."""
-    parts = [episode(id=str(part), start_us=(1000 + 20 * part) * S, end_us=(1019 + 20 * part) * S) for part in range(3)]
-    assert judge(*parts) == (1.0, 1.0, 1.0, 1.0, 0.0)
-
-
-def test_too_little() -> None:
-    """An episode that tells less than half of the storm does not find it; nor is it a false alarm."""
-    assert judge(episode(n=299, end_us=1029 * S)) == (0.0, 1.0, 1.0, 1.0, 1.0)
-    assert judge(episode(n=300, end_us=1029 * S))[0] == 1.0
-    assert judge(episode(n=20, end_us=1031 * S))[0] == 1.0
-
-
-def test_the_largest_part_names_it() -> None:
-    """A small companion of another class, and without a trigger, changes nothing."""
-    companion = episode(id="2", n=9, trigger=None, end_us=1001 * S) | {"class": "not_found_loop"}
-    assert judge(companion, episode()) == PERFECT
-    assert judge(companion, episode() | {"class": "not_found_loop", "trigger": None})[2:4] == (0.0, 0.0)
-
-
-def test_rhythm() -> None:
-    """The rhythm is compared where both sides know it."""
-    assert score({"episodes": [episode(backoff="irregular")]}, TRUTH).backoff_accuracy == 0.0
-    assert score({"episodes": [episode(backoff=None)]}, TRUTH).backoff_accuracy == 1.0
+    """An incident elsewhere is a false alarm, and the storm is missed."""
+    found = judge(incident(**elsewhere))
+    assert (found.recall, found.precision, found.root) == (0, 0, 1)
 
 
 def test_a_trap_is_named() -> None:
-    """A false alarm says which look-alike it took for a storm."""
-    fooled = episode(start_us=2000 * S, end_us=2001 * S, clients=["b"])
-    found = score({"episodes": [episode(), fooled, episode(node="n9")]}, TRUTH)
-    assert [name for _, name in found.false_alarms] == ["jump/one#0", None]
+    """A false alarm says which look-alike it took for a storm, and shows no control characters of a log."""
+    fooled = incident(since_us=2000 * S, until_us=2001 * S, clients=["b"])
+    found = judge(incident(), fooled, incident(nodes=["\x1b[31m"]))
+    assert [one.trap for one in found.incidents] == [None, "jump/one#0", None]
     assert found.precision == pytest.approx(1 / 3)
-    told = list(details(found))
-    assert len(told) == 2
-    assert "the trap jump/one#0" in told[0]
+    assert "the look-alike jump/one#0" in str(found)
+    assert "\x1b" not in str(found)
 
 
 def test_scores_add_up() -> None:
     """Several logs are judged as one."""
-    good, bad = score({"episodes": [episode()]}, TRUTH), score({"episodes": [episode(node="n9")]}, TRUTH)
-    both = together([good, bad])
-    assert (both.recall, both.precision) == (0.5, 0.5)
-    assert len(both.missed) == 1
-
-
-def test_limits() -> None:
-    """Each of the four shares has to be reached."""
-    found = score({"episodes": [episode(trigger=None)]}, TRUTH)
-    assert not found.meets(LIMITS[Set.STANDARD])
-    assert found.meets(Limits(1, 1, 1, 0))
+    both = judge(incident()) + judge(incident(nodes=["n9"]))
+    assert (both.recall, both.precision, both.traps) == (0.5, 0.5, 2)
 
 
 def test_table() -> None:
     """The table has a row for each class, and says whether it is good enough."""
-    good = table(score({"episodes": [episode()]}, TRUTH), Set.STANDARD)
-    assert "seq_behind_loop" in good
-    assert good.endswith("\ngood enough\n")
-    bad = score({"episodes": [episode(node="n9"), episode(node="\x1b[31m")]}, TRUTH)
-    assert "NOT good enough" in table(bad, Set.STANDARD)
-    told = "\n".join(details(bad))
-    assert "missed seq_behind_loop/behind/hot#0" in told
-    assert "\x1b" not in told
+    strict = LIMITS[Set.STANDARD]
+    good = list(judge(incident()).table(strict))
+    assert good[1].split() == ["seq_behind_loop", "1", "1", "0"]
+    assert good[-1] == "good enough"
+    assert list(judge(incident(storm="not_found_loop")).table(strict))[-1] == "NOT good enough"
+    assert list(judge(storms=()).table(strict))[-1] == "good enough"
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":1,"seed":1,"set":"grey"}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{}", b'{"version":1}', b'{"version":2,"seed":1}', b'{"version":2,"storms":3}'],
+)
 def test_no_truth(content: bytes, tmp_path: Path) -> None:
     """A file that is no truth is bad input, and so is none."""
     (tmp_path / "truth.json").write_bytes(content)
+    for path in (tmp_path, tmp_path / "missing.json"):
+        with pytest.raises(BadInput):
+            Truth.read(path)
+
+
+@pytest.mark.parametrize("document", [{}, {"incidents": 3}, {"incidents": [{}]}, {"episodes": []}, []])
+def test_no_report(document: Any) -> None:
+    """What has no incidents is no report."""
     with pytest.raises(BadInput):
-        Truth.read(tmp_path)
-    with pytest.raises(BadInput):
-        Truth.read(tmp_path / "missing.json")
+        score(document, Truth(1, Set.STANDARD, 1000, (), ()))

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.analytics.oracle.murmur import bit_of_number
 from tests.analytics.support.writer import LogWriter
+from tricklecast.analytics.scan.rollup import BITS
 from tricklecast.trickle.records import Event, Op, Reason
 
 
@@ -515,9 +515,8 @@ def nat_without_names(log: LogWriter) -> None:
 @trap
 def connections_that_share_a_bit(log: LogWriter) -> None:
     """Two readers without names, whose connections look like one: both wait for each segment."""
-    shared = next(conn for conn in range(2, 1000) if bit_of_number(conn) == bit_of_number(1))
     for seq in range(100):
-        for conn in (1, shared):
+        for conn in (1, 1 + BITS):
             log.served(seq + log.rng.uniform(0, 0.1), "nat", "film", seq, conn=conn, wait_us=800_000)
 
 

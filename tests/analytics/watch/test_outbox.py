@@ -13,9 +13,9 @@ import stamina
 
 from tricklecast.analytics.errors import BadInput, Busy
 from tricklecast.analytics.store.store import Position, Store
+from tricklecast.analytics.watch.alerts import AlertBody
 from tricklecast.analytics.watch.deliver import Alertmanager, NotDelivered, Webhook
-from tricklecast.analytics.watch.news import News
-from tricklecast.analytics.watch.outbox import Courier, tell_waiting
+from tricklecast.analytics.watch.outbox import Sender, tell_waiting
 
 WAIT_S = 20.0
 
@@ -32,13 +32,13 @@ class Told:
         self.keys: list[str] = []
         self.changed = Condition()
 
-    def tell(self, news: Sequence[News]) -> None:
+    def tell(self, alerts: Sequence[AlertBody]) -> None:
         """See :class:`Receiver`."""
         with self.changed:
             failure = self._failures.pop(0) if self._failures else None
             if failure is not None:
                 raise failure
-            self.keys += [each["key"] for each in news]
+            self.keys += [each["key"] for each in alerts]
             self.changed.notify_all()
 
     def wait(self, n: int) -> list[str]:
@@ -50,7 +50,7 @@ class Told:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    """A store with three news for one receiver."""
+    """A store with three alerts for one receiver."""
     with Store(tmp_path / "state") as store:
         store.post(["told"], [(key, {"key": key, "status": "firing", "incident": {"id": key}}) for key in "abc"])
         yield store
@@ -64,32 +64,32 @@ def without_pauses() -> Any:
     stamina.set_testing(False)
 
 
-def started(receiver: Told, store: Store) -> Courier:
-    """A courier that is at work."""
-    courier = Courier(receiver, store)
-    courier.start()
-    return courier
+def started(receiver: Told, store: Store) -> Sender:
+    """A sender that is at work."""
+    sender = Sender(receiver, store)
+    sender.start()
+    return sender
 
 
 def test_what_was_not_taken_is_told_again(store: Store) -> None:
     """In order, and until it is taken."""
     receiver = Told(NotDelivered("HTTP 503"), NotDelivered("no route to host"))
-    courier = started(receiver, store)
+    sender = started(receiver, store)
     assert receiver.wait(3) == ["a", "b", "c"]
-    courier.close(WAIT_S)
-    assert (store.undelivered(), courier.failing) == (0, None)
+    sender.close(WAIT_S)
+    assert (store.undelivered(), sender.failing) == (0, None)
 
 
 def test_what_is_refused_for_good_is_given_up_and_counted(store: Store) -> None:
     """It holds up nothing that comes after it."""
     receiver = Told(NotDelivered("HTTP 400", for_good=True))
-    courier = started(receiver, store)
+    sender = started(receiver, store)
     assert receiver.wait(1) == ["c"]
-    courier.close(WAIT_S)
-    assert (courier.refused, store.undelivered()) == (2, 0)
+    sender.close(WAIT_S)
+    assert (sender.refused, store.undelivered()) == (2, 0)
 
 
-def test_news_that_were_taken_come_again_only_if_that_was_not_written_down(store: Store) -> None:
+def test_alerts_that_were_taken_come_again_only_if_that_was_not_written_down(store: Store) -> None:
     """A kill between the two tells them twice, with the same keys; a later run goes on after them."""
     receiver = Told()
     with pytest.raises(KeyboardInterrupt):

@@ -73,13 +73,13 @@ def test_a_storm_is_told_while_it_happens_and_sigterm_ends_the_watch(tmp_path: P
     append(process.log, loop(10))
     process.wait(lambda: bool(process.firing()))
     assert process.end() == 0
-    assert "10 lines read, 1 storms" in process.said()
+    assert "10 lines read, 1 incident" in process.said()
 
 
 @pytest.mark.parametrize(
     ("arguments", "given", "expected", "said"),
     [
-        (["-", "--fail-on", "minor"], "\n".join(loop(20)), 1, "20 lines read, 1 storms"),
+        (["-"], "\n".join(loop(20)), 0, "20 lines read, 1 incident"),
         (["-"], "", 0, "0 lines read"),
         (["-"], "no log at all\n", 3, "cannot tell the format of 'standard input'"),
         (["nowhere/"], "", 3, "no such log"),

@@ -134,6 +134,21 @@ def test_every_format_is_recognised(tmp_path: Path) -> None:
     assert list(followed.source.problems) == [str(tmp_path / "other.log")]
 
 
+def test_a_deleted_file_is_told_from_one_that_has_not_begun(log: Path) -> None:
+    """Both are waited for; what was followed does not begin, it has gone."""
+    followed = Followed(log, log.with_name("later.jsonl"))
+    followed.read()
+    log.unlink()
+    followed.read()
+    assert {Path(path).name: why for path, why in followed.source.problems.items()} == {
+        "access.jsonl": "it is gone; a new one is waited for",
+        "later.jsonl": "there is no such file yet",
+    }
+    append(log, loop(2, 10))
+    assert followed.read() == loop(2, 10)
+    assert log not in map(Path, followed.source.problems)
+
+
 def test_a_named_file_of_no_format_is_an_error(tmp_path: Path) -> None:
     """It is said at once, rather than that there were no storms."""
     append(tmp_path / "other.log", ["no log at all"])

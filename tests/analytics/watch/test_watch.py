@@ -8,17 +8,22 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.analytics.watch.made import NOW_US, Clock, append, line, loop
 from tricklecast.analytics.lines import find_logs
 from tricklecast.analytics.lines.embedded import read_lines
 from tricklecast.analytics.lines.recognise import NothingUnderstood
+from tricklecast.analytics.report.build import summary
+from tricklecast.analytics.report.json import as_dict
+from tricklecast.analytics.report.model import Alert, schema
 from tricklecast.analytics.rules.incidents import incidents
 from tricklecast.analytics.scan import embedded
 from tricklecast.analytics.store.store import Store
 from tricklecast.analytics.watch import window
-from tricklecast.analytics.watch.deliver import Lines, as_alerts, for_people, headline
+from tricklecast.analytics.watch.deliver import Lines, as_alerts, for_people, for_programs, headline
+from tricklecast.analytics.watch.outbox import Sender
 from tricklecast.analytics.watch.run import SLOW_S, Watch, WatchRequest
 
 
@@ -62,6 +67,15 @@ def reported(*logs: Path) -> list[Any]:
         return incidents(connection)
 
 
+def test_a_client_that_changes_its_name_is_told(watched: Watched) -> None:
+    """No name of it fails more than once: its network does."""
+    told = []
+    for second in range(20):
+        turns = range(second * 10, second * 10 + 10)
+        told += watched.step(*[line(turn / 10, client=f"s{turn}", conn=turn, ip="192.0.2.7") for turn in turns])
+    assert [status for status, _ in told] == ["firing"]
+
+
 def test_a_storm_is_told_by_its_tenth_request_and_again_when_it_is_over(watched: Watched) -> None:
     """It is told once, however long it lasts; and it is over when no line of it was read for its gap."""
     [(began, name)] = watched.step(*loop(10))
@@ -84,7 +98,7 @@ def test_ids_are_those_of_the_report(watched: Watched) -> None:
     told: dict[str, str] = {}
     for first in range(0, len(storms), 7):
         watched.step(*storms[first : first + 7])
-        told |= {each["incident"]["id"]: each["incident"]["class"] for each in watched.news}
+        told |= {each["incident"]["id"]: each["incident"]["storm"] for each in watched.news}
     assert told == {one.id: one.storm for one in reported(watched.log)}
     assert len(told) == 4
 
@@ -146,7 +160,7 @@ def test_a_storm_keeps_its_id_when_its_beginning_leaves_the_window(
     [(_, name)] = watched.step(*loop(10))
     for turn in range(1, 30):
         assert watched.step(*loop(20, 4 * turn, 0.1), after_s=4.0) == []
-    assert [each.id for each in watched.watch.ledger.open()] == [name]
+    assert [each.incident.id for each in watched.watch.tracker.open()] == [name]
 
 
 def test_when_there_is_too_much_the_smallest_go_first(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +183,7 @@ def test_a_restart_goes_on_with_what_was_counted(tmp_path: Path, store: Store, w
     again = Watched(tmp_path, store)
     told = again.step(*loop(4, 0.31))
     assert [status for status, _ in told] == ["firing"]
-    assert {each.id for each in again.watch.ledger.open()} == {name, told[0][1]}
+    assert {each.incident.id for each in again.watch.tracker.open()} == {name, told[0][1]}
     assert again.news[0]["incident"]["n"] == 10
 
 
@@ -190,7 +204,7 @@ def test_a_log_of_which_nothing_is_understood_is_an_error(watched: Watched) -> N
 def test_names_of_clients_cannot_steer_a_terminal(watched: Watched) -> None:
     """Whoever sends requests writes the log."""
     watched.step(*loop(10, client="\x1b[31mred"))
-    assert headline(watched.news[0]).startswith("08:53:20 warn not_found_loop: ?[31mred on film at edge-1, 10 requests")
+    assert headline(watched.news[0]).startswith("08:53:20 warn not_found_loop: \\x1b[31mred asked for film 10 times in")
     assert "\x1b" not in for_people(watched.news[0])
 
 
@@ -209,6 +223,27 @@ def test_alertmanager_gets_another_alert_when_a_storm_gets_worse(watched: Watche
         for alert in as_alerts(worse, now)
     }
     assert over == {"critical": False, "minor": True, "warn": True}
+
+
+def test_an_alert_is_of_one_shape_with_the_report(watched: Watched) -> None:
+    """Its incident is that of the report, word by word, and fits the schema."""
+    watched.step(*loop(40))
+    alert = json.loads(for_programs(watched.news[0]))
+    jsonschema.Draft202012Validator(schema(Alert)).validate(alert)
+    [incident] = reported(watched.log)
+    assert alert["incident"] == json.loads(json.dumps(as_dict(summary(incident))))
+
+
+def test_what_goes_on_is_told_again(watched: Watched) -> None:
+    """Alertmanager forgets what it does not hear of; what is over is not told again."""
+    [(_, name)] = watched.step(*loop(10))
+    out = StringIO()
+    receiver = Lines(out, lambda alert: str(alert["incident"]["id"]))
+    Sender(receiver, watched.store)._refresh()
+    assert out.getvalue() == f"{name}\n"
+    assert watched.step(after_s=10.0) == [("resolved", name)]
+    Sender(receiver, watched.store)._refresh()
+    assert out.getvalue() == f"{name}\n"
 
 
 def test_a_state_of_other_logs_is_refused(tmp_path: Path, store: Store, watched: Watched) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tricklecast.trickle.records import AccessRecord
 HS256 = PyJWK({"kty": "oct", "k": base64url_encode(SECRET).decode()}, "HS256")
 CONTROL = "the control plane's token"
 API = "/api/v1/channels"
+CHANGES = "/api/v1/changes"
 
 
 def ask(
@@ -167,3 +169,36 @@ def test_the_api_shows_only_the_channels_that_a_token_may_manage(server: LocalSe
         body, kind = b'{"name": "hidden-too"}', {"Content-Type": "application/json"}
         assert target.ask("POST", API, {**manager, **kind}, body).status == 403
         assert b"hidden" in target.ask("GET", API, bearer(token())).body
+
+
+def test_followers_see_only_the_channels_that_their_token_may_manage(server: LocalServer) -> None:
+    """Facts, snapshots and events about all others are left out."""
+    with server.client() as target:
+        for name in ("cam-followed", "secret"):
+            assert target.ask("POST", f"{target.base}/{name}", bearer(token()), b"").status == 200
+        manager = manage("cam-*")
+        facts = json.loads(target.ask("GET", f"{CHANGES}?after=0&wait_s=0", manager).body)["changes"]
+        assert {fact["channel"][:4] for fact in facts} == {"cam-"}
+        live = json.loads(target.ask("GET", f"{CHANGES}?snapshot=1", manager).body)["channels"]
+        assert {channel["channel"][:4] for channel in live} == {"cam-"}
+        stream = target.send("GET", f"{CHANGES}?snapshot=1", {**manager, "Accept": "text/event-stream"})
+        assert stream.head().status == 200
+        while (text := stream.chunk()) is not None and b"cam-followed" not in text:
+            assert b"secret" not in text
+        assert text is not None
+        assert b"secret" not in text
+        assert target.ask("GET", CHANGES).status == 401
+
+
+def test_a_stream_ends_when_its_token_expires(server: LocalServer) -> None:
+    """The last event says so."""
+    with server.client() as target:
+        headers = {**manage("cam-*", exp=int(time.time()) + 3600), "Accept": "text/event-stream"}
+        stream = target.send("GET", f"{CHANGES}?snapshot=1", headers)
+        assert stream.head().status == 200
+        clock = server.plane.wall_us
+        try:
+            server.plane.wall_us = lambda: clock() + 10_000 * 1_000_000
+            assert b'"reason":"expired"' in stream.rest()
+        finally:
+            server.plane.wall_us = clock

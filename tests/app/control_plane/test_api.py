@@ -197,7 +197,10 @@ def test_openapi(target: Target) -> None:
     """The description is served, names every route, and has a page for people."""
     schema = content(target.ask("GET", "/openapi.json"))
     assert (schema["info"]["title"], schema["info"]["version"]) == ("tricklecast", __version__)
-    assert set(schema["paths"]) == {"/api/v1/channels", "/api/v1/channels/{name}", "/healthz", "/readyz", "/metrics"}
+    assert set(schema["paths"]) == {
+        *("/api/v1/channels", "/api/v1/channels/{name}", "/api/v1/channels/{name}/segments", "/api/v1/changes"),
+        *("/healthz", "/readyz", "/metrics"),
+    }
     page = target.ask("GET", "/docs")
     assert page.status == 200
     assert b"/openapi.json" in page.body

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.channel import Channel, KeptSegment, Serve, Wait
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Journal, SegmentClosed, SegmentOpened
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
@@ -14,6 +15,7 @@ from tricklecast.app.core.results import Outcome, Refusal, Verdict
 from tricklecast.app.core.segment import (
     FRAME_COST,
     SEGMENT_COST,
+    Event,
     Faults,
     OnFault,
     Segment,
@@ -166,6 +168,29 @@ class Bench:
     def states(self) -> dict[int, str]:
         """The state of every segment, by seq."""
         return {seq: str(segment.state) for seq, segment in sorted(self.channel.segments.items())}
+
+
+class Shelf:
+    """Storage that keeps some segments of one byte, which closed one second after the other."""
+
+    def __init__(self, *seqs: int) -> None:
+        self.seqs = seqs
+
+    def find(self, seq: int) -> Segment | None:
+        if seq not in self.seqs:
+            return None
+        segment = Segment(seq)
+        segment.store(encode_frame([b"k"]), 1)
+        segment.close(Event.FINISH, 0.0)
+        return segment
+
+    def following(self, seq: int) -> int | None:
+        return min((one for one in self.seqs if one >= seq), default=None)
+
+    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+        for one in self.seqs:
+            if one >= seq and one * 1_000_000 >= since_us:
+                yield KeptSegment(one, State.COMPLETE, 1, one * 1_000_000, one * 1_000_000)
 
 
 def make_registry(

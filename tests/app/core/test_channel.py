@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.app.core.support import Bench, Told, Watcher, content, cost, refusal
-from tricklecast.app.core.channel import STALE_TIMES, Agenda, Serve, Wait
+from tests.app.core.support import Bench, Shelf, Told, Watcher, content, cost, refusal
+from tricklecast.app.core.channel import STALE_TIMES, Agenda, Channel, Serve, Wait
 from tricklecast.app.core.events import ChannelEnded, ChannelStatistics, EndReason, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.invariants import check_channel
+from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Segment, State, Writer, decode_frame
 from tricklecast.app.core.window import Eviction
-from tricklecast.trickle.wire import LAST_SEQ
+from tricklecast.trickle.wire import LAST_SEQ, Life
 
 # The head.
 
@@ -1225,3 +1227,154 @@ def test_a_picture_does_not_change() -> None:
     assert (statistics.next_seq, statistics.ended) == (2, False)
     assert statistics.evicted == dict.fromkeys(Eviction, 0) | {Eviction.COUNT: 1}
     assert bench.channel.statistics().ended
+
+
+# How its numbering is called, and from which seq on (section 5).
+
+
+def named(instance: str = "abc") -> Registry:
+    """A server that has just been started."""
+    registry = Registry(Limits(), autocreate=True)
+    registry.instance = instance
+    return registry
+
+
+def granted(registry: Registry, seq: int, claim: Life | None = None) -> tuple[Channel, Writer[Channel]]:
+    """A POST that must be granted."""
+    writer = registry.reserve("c", seq, Told(), 0.0, claim=claim)
+    assert isinstance(writer, Writer)
+    return writer.channel, writer
+
+
+def write(registry: Registry, seq: int, claim: Life | None = None, data: bytes = b"x") -> Channel:
+    """A segment from beginning to end."""
+    channel, writer = granted(registry, seq, claim)
+    channel.finish(writer, [data] if data else [], 0.0)
+    return channel
+
+
+def test_a_numbering_is_called_after_the_start_of_the_server_and_the_epoch() -> None:
+    """What begins anew has a new name: a restarted server's channels, and the next life of a channel."""
+    registry = named()
+    assert write(registry, 5).life == Life("abc.1", 5)
+    registry.end("c", 0.0)
+    assert write(registry, 0).life == Life("abc.2", 0)
+
+
+def test_until_something_is_written_nobody_can_say_where_it_begins() -> None:
+    """Neither a channel without a segment nor a preconnect decides; a byte does, and so does an empty segment."""
+    registry = named()
+    channel, writer = granted(registry, 3, Life("mine", 3))
+    assert channel.life == Life("abc.1")
+    channel.append(writer, [b"x"], 0.0)
+    assert channel.life == Life("mine", 3)
+    assert write(named(), 3, data=b"").life == Life("abc.1", 3)
+
+
+def test_it_begins_at_the_lowest_seq_that_was_written() -> None:
+    """A late one counts, one that nobody wrote does not."""
+    registry = named()
+    _, late = granted(registry, 0)
+    channel = write(registry, 1)
+    assert channel.life == Life("abc.1", 1)
+    channel.finish(late, [b"late"], 0.0)
+    assert channel.life == Life("abc.1", 0)
+
+
+def test_the_first_publisher_that_writes_may_go_on_with_a_numbering() -> None:
+    """Its readers are told the name that they know; what it sends again does not begin anything."""
+    assert write(named(), 98, Life("mine", 0)).life == Life("mine", 0)
+
+
+def test_later_publishers_join_it() -> None:
+    """They are readers' publishers, too: one memory, one numbering."""
+    registry = named()
+    write(registry, 0)
+    assert write(registry, 1, Life("mine", 0)).life == Life("abc.1", 0)
+
+
+def test_a_claim_cannot_be_wrong_about_what_is_written() -> None:
+    """One that begins above what is written begins there; one without a beginning is none."""
+    assert write(named(), 3, Life("mine", 7)).life == Life("mine", 3)
+    assert write(named(), 3, Life("mine")).life == Life("abc.1", 3)
+
+
+def test_a_channel_that_was_kept_is_numbered_anew_from_what_is_written_next() -> None:
+    """What lies below is of the numbering of before."""
+    registry = named()
+    channel = registry.restore(Restored("c", 4, "", 98, 1.0), 0.0)
+    assert channel.life == Life("abc.4")
+    assert write(registry, 98).life == Life("abc.4", 98)
+
+
+def test_the_publisher_of_a_channel_that_was_kept_may_be_further_on() -> None:
+    """One that counts on while the server is away, as Go's does, is taken where it is by then; but only once."""
+    registry = named()
+    channel = registry.restore(Restored("c", 1, "", 46, 1.0), 0.0)
+    waiting = channel.resolve(46)
+    assert isinstance(waiting, Wait)
+    watcher = Watcher(waiting.segment)
+    registry.attach(watcher, channel, waiting.segment)
+    assert write(registry, 400).next_seq == 401
+    assert watcher.saw_close
+    assert isinstance(registry.reserve("c", 800, Told(), 0.0), Refusal)
+
+
+def test_a_registry_without_a_name_gives_none() -> None:
+    """The caller names it; a publisher's own name does without."""
+    assert not write(named(""), 0).life.name
+    assert write(named(""), 0, Life("mine", 0)).life == Life("mine", 0)
+
+
+def test_every_answer_about_seqs_has_it() -> None:
+    """Whether a segment is ahead, gone or after the end, and where a publisher is refused for its seq."""
+    registry = named()
+    write(registry, 5)
+    life = Life("abc.1", 5)
+    assert registry.resolve("c", 9) == Ahead(9, 6, 5, life)
+    assert registry.resolve("c", 0) == Gone(0, 6, 5, 5, life)
+    refused = registry.reserve("c", 500, Told(), 0.0)
+    assert isinstance(refused, Refusal)
+    assert (refused.why, refused.life) == (Why.AHEAD, life)
+    registry.end("c", 0.0)
+    assert registry.resolve("c", 6) == Ended(6, 6, 1, "", life)
+
+
+def test_what_storage_keeps_is_served_below_the_window() -> None:
+    """The window comes first; what neither has is gone, with the next seq that one of them has."""
+    bench = Bench(window_segments=2)
+    for seq in range(8):
+        bench.publish(seq, b"w")
+    channel = bench.channel
+    channel.kept = Shelf(1, 2, 4, 6)
+    assert [content(bench.serve(seq)) for seq in (1, 2, 4, 6, 7)] == [b"k", b"k", b"k", b"w", b"w"]
+    assert channel.resolve(0) == Gone(0, 8, 1, 1, channel.life)
+    assert channel.resolve(3) == Gone(3, 8, 1, 4, channel.life)
+    assert channel.resolve(5) == Gone(5, 8, 1, 6, channel.life)
+    assert channel.earliest == 1
+    assert bench.serve(-8).seq == 1
+    channel.kept = Shelf()
+    assert channel.earliest == 6
+    assert channel.resolve(0) == Gone(0, 8, 6, 6, channel.life)
+
+
+def test_what_can_be_read_is_listed() -> None:
+    """Storage's before the window's, each once, from a seq and a time on; what is being written is last."""
+    bench = Bench(window_segments=2)
+    for seq in range(5):
+        bench.publish(seq, now=float(seq))
+    bench.open(5, now=9.0)
+    bench.wait(6)
+    channel = bench.channel
+
+    def listed(seq: int = 0, since_s: float = 0.0) -> list[int]:
+        return [one.seq for one in channel.listed(seq, round(since_s * 1e6), lambda at: round(at * 1e6))]
+
+    assert listed() == [3, 4, 5]
+    channel.kept = Shelf(1, 2, 3)
+    assert listed() == [1, 2, 3, 4, 5]
+    assert listed(2) == [2, 3, 4, 5]
+    assert listed(since_s=3.5) == [4, 5]
+    assert listed(since_s=100.0) == [5]
+    (last,) = channel.listed(5, 0, lambda at: round(at * 1e6))
+    assert (last.state, last.size, last.opened_us, last.closed_us) == (State.OPEN, 1, 9_000_000, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 
 from tests.app.core.support import KINDS
@@ -97,10 +95,3 @@ def test_there_are_four_kinds() -> None:
     """A listener cannot subscribe to anything else."""
     with pytest.raises(KeyError):
         Journal().subscribe(print, Fact)
-
-
-def test_facts_do_not_change() -> None:
-    """What happened stays as it happened."""
-    fact = SegmentOpened(1, "a", 1, 0)
-    with pytest.raises(FrozenInstanceError):
-        fact.seq = 1  # type: ignore[misc]

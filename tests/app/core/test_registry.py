@@ -10,6 +10,7 @@ import pytest
 
 from tests.app.core.support import (
     Leaver,
+    Shelf,
     Told,
     Watcher,
     check_registry,
@@ -24,7 +25,7 @@ from tests.app.core.support import (
 from tricklecast.app.core.channel import STALE_TIMES, Channel, Serve, Wait
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, EndReason, Fact, Totals
 from tricklecast.app.core.limits import Limit
-from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import Writer
 from tricklecast.app.core.window import Eviction
@@ -877,3 +878,72 @@ def test_the_receiver_of_faults_can_be_set_later() -> None:
 
 def _raise() -> None:
     raise RuntimeError
+
+
+class Disk:
+    """Storage: what the core asks of it, and what it is told."""
+
+    def __init__(self, registry: Registry, epochs: dict[str, int] | None = None) -> None:
+        self.refuses = False
+        self.failed: str | None = None
+        self.begun: list[tuple[str, int]] = []
+        self._epochs = epochs or {}
+        registry.storage = self
+
+    def begin(self, channel: Channel) -> Shelf:
+        self.begun.append((channel.name, channel.epoch))
+        return Shelf()
+
+    def last_epoch(self, name: str) -> int:
+        return self._epochs.get(name, 0)
+
+
+def test_storage_knows_each_channel_and_its_last_epoch() -> None:
+    """A name goes on behind the last epoch that storage knows; the server's own channels are none of its business."""
+    registry, _ = make_registry()
+    disk = Disk(registry, {"a": 6})
+    assert [publish(registry, name, 0) and registry.channels[name].epoch for name in ("a", "b")] == [7, 1]
+    registry.create("_own", "", 0.0, force=True)
+    assert disk.begun == [("a", 7), ("b", 1)]
+    assert registry.channels["_own"].kept is None
+    assert isinstance(registry.channels["a"].kept, Shelf)
+
+
+def test_while_storage_refuses_nothing_is_published() -> None:
+    """Neither a new channel nor a segment of a live one; readers go on."""
+    registry, _ = make_registry()
+    disk = Disk(registry)
+    publish(registry, "a", 0)
+    disk.refuses = True
+    assert refusal(registry.reserve("a", 1, Told(), 0.0)).why is Why.STORAGE
+    assert refusal(registry.create("b", "", 0.0)).why is Why.STORAGE
+    assert isinstance(registry.resolve("a", 0), Serve)
+    assert isinstance(registry.create("_own", "", 0.0, force=True), Channel)
+
+
+def test_a_channel_that_is_restored_goes_on_at_its_head() -> None:
+    """What is below is settled; it counts as a channel, and is idle from now on."""
+    registry, facts = make_registry(channels=2, idle_timeout_s=100)
+    channel = registry.restore(Restored("a", 3, "video/mp2t", 7, age_s=60.0), 1000.0)
+    assert (channel.epoch, channel.next_seq, channel.content_type, channel.created_at) == (3, 7, "video/mp2t", 940.0)
+    assert refusal(registry.reserve("a", 6, Told(), 1000.0)).why is Why.CLOSED
+    assert publish(registry, "a", -1, now=1000.0).seq == 7
+    assert registry.capacities.channels.used == 1
+    assert not [fact for fact in facts if isinstance(fact, ChannelCreated)]
+    registry.expire(1101.0)
+    assert channel.ended
+    check_registry(registry)
+
+
+def test_an_ended_channel_is_restored_for_the_rest_of_its_drain() -> None:
+    """Then its name is free, and its epoch is remembered."""
+    registry, _ = make_registry(channel_drain_s=10)
+    registry.restore(Restored("a", 3, "", 7, age_s=60.0, drain_s=4.0), 1000.0)
+    assert isinstance(registry.resolve("a", 7), Ended)
+    registry.expire(1004.0)
+    assert refusal(registry.resolve("a", 7)).epoch == 3
+    registry.bury("b", 5, 9, until=1010.0)
+    found = refusal(registry.resolve("b", 0))
+    assert (found.epoch, found.head, found.recently_ended) == (5, 9, True)
+    publish(registry, "b", 0, now=1005.0)
+    assert registry.channels["b"].epoch == 6

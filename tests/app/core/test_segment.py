@@ -419,3 +419,49 @@ def test_what_is_repeated_is_passed_over(repeated: int, chunks: list[bytes], new
     writer = make_writer()
     writer.repeated = repeated
     assert (writer.pass_over(chunks), writer.repeated) == (new, left)
+
+
+class Tap:
+    """Storage's cursor."""
+
+    def __init__(self, segment: Segment, error: Exception | None = None) -> None:
+        self.segment = segment
+        self.error = error
+        self.woken = 0
+        segment.tap = self
+
+    def wake(self) -> None:
+        self.woken += 1
+        if self.error is not None:
+            raise self.error
+
+    def evict(self) -> None:
+        self.segment.tap = None
+
+
+def test_storage_is_told_as_readers_are_and_is_none() -> None:
+    """It is woken by bytes and by the end, and told to leave; nobody waits for it, and it wakes nobody else later."""
+    bench = Bench()
+    writer = bench.open(0)
+    segment, reader = writer.segment, bench.attach(writer.segment)
+    tap = Tap(segment)
+    bench.channel.append(writer, [b"y"], 0.0)
+    bench.channel.finish(writer, (), 0.0)
+    assert (tap.woken, reader.wakes) == (2, 2)
+    assert segment.is_read
+    assert bench.channel.reading.used == 1
+    bench.channel.detach(reader, segment)
+    assert (segment.is_read, segment.is_wanted) == (True, False)
+    segment.evict_readers(Faults())
+    assert not segment.is_read
+
+
+def test_a_fault_of_storage_keeps_no_reader_from_being_woken() -> None:
+    """It is noted like that of a reader."""
+    segment = Segment(0)
+    segment.store(encode_frame([b"x"]), 1)
+    reader, tap, faults = Watcher(segment), Tap(segment, OSError("disk")), Faults()
+    segment.cursors[reader] = None
+    segment.wake(faults)
+    assert reader.wakes == 1
+    assert [fault.victim for fault in faults.noted] == [tap]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.app.core.support import Watcher
 from tricklecast.app.core.channel import Channel, Serve, Wait
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
@@ -205,6 +206,17 @@ def test_a_publisher_waits_when_nearly_all_readers_lack_more_than_the_limit(loop
     assert bench.publisher.most is None
     bench.append(bench.write(bench.channel.next_seq), end=True)
     assert not bench.waits
+
+
+def test_what_storage_reads_is_no_reader(loop: Loop) -> None:
+    """The cursor with which it reads each segment has no connection, and nobody waits for it."""
+    bench = Bench(loop)
+    Reader(bench, 0)
+    for _ in range(3):
+        writer = bench.write(bench.channel.next_seq)
+        writer.segment.cursors[Watcher(writer.segment)] = None
+        bench.append(writer, end=True)
+    assert not bench.faults
 
 
 def test_readers_between_two_requests_are_waited_for(loop: Loop) -> None:

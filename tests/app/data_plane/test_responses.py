@@ -34,7 +34,7 @@ from tricklecast.app.data_plane.responses import (
 )
 from tricklecast.app.data_plane.routing import Route
 from tricklecast.trickle.records import Op
-from tricklecast.trickle.wire import PHRASES, Status
+from tricklecast.trickle.wire import NO_LIFE, PHRASES, Status
 
 EPOCH = ("Lp-Trickle-Epoch", 1)
 
@@ -314,7 +314,7 @@ def head(**fields: Any) -> bytes:
     """The head of a segment, plain unless told otherwise."""
     values: dict[str, Any] = {
         "common": COMMON, "content_type": "video/mp2t", "seq": 4, "latest": None, "epoch": 2, "size": 9,
-        "truncated": "", "keep_alive": True, "cors": b"", "http10": False,
+        "truncated": "", "life": NO_LIFE, "keep_alive": True, "cors": b"", "http10": False,
     }  # fmt: skip
     return segment_head(**{**values, **fields})
 

@@ -30,6 +30,7 @@ class Sent:
     seq: int
     data: bytes = b""
     epoch: int | None = 1
+    life: str | None = None
     gap: int = 0
     restarted: bool = False
     content_type: str = "video/mp2t"
@@ -86,8 +87,8 @@ def test_a_segment_is_a_file_and_a_line(tmp_path: Path) -> None:
     """With all that a subscriber knows of it."""
     with opened(tmp_path / "new" / "folder") as folder:
         assert folder.position is None
-        entry = put(folder, Sent(7, b"seven", epoch=3, gap=2))
-        assert folder.position == Position(8, 3)
+        entry = put(folder, Sent(7, b"seven", epoch=3, life="abc", gap=2))
+        assert folder.position == Position(8, 3, "abc")
     assert (tmp_path / "new" / "folder" / "life1" / "00000007.ts").read_bytes() == b"seven"
     first, second = [json.loads(text) for text in (tmp_path / "new" / "folder" / INDEX).read_bytes().splitlines()]
     assert first == {"v": 1, "kind": "channel", "channel": "cam"}
@@ -107,6 +108,7 @@ def test_a_segment_is_a_file_and_a_line(tmp_path: Path) -> None:
         "restarted": False,
         "truncated": None,
         "broken": None,
+        "numbering": "abc",
     }
 
 
@@ -335,7 +337,7 @@ def histories(draw: st.DrawFn) -> list[Sent]:
         epoch += reborn
         seq = 0 if reborn else seq + gap
         data = draw(st.binary(max_size=9))
-        segments.append(Sent(seq, data, epoch, 0 if reborn else gap, reborn))
+        segments.append(Sent(seq, data, epoch, gap=0 if reborn else gap, restarted=reborn))
         seq += 1
     return segments
 

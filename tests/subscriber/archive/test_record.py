@@ -61,7 +61,7 @@ def test_a_channel_is_in_the_folder(server: LocalServer, channel: Channel, tmp_p
         return await record(url_of(server, channel), tmp_path, start="earliest", on_segment=told.append)
 
     got = run(main)
-    assert got == Recording(5, 300_016, 0, 0, 0, 0, Position(5, 1))
+    assert got == Recording(5, 300_016, 0, 0, 0, 0, Position(5, 1, told[-1].numbering))
     assert stored(tmp_path) == [
         (0, b"zero", 0),
         (1, b"one" * 100_000, 0),
@@ -111,7 +111,8 @@ def test_a_full_disk_says_where_to_go_on(server: LocalServer, channel: Channel, 
                 url_of(server, channel), tmp_path / "full", start=0, disk=FaultyDisk(counter.steps - 9, error=FULL)
             )
         )
-    assert failed.value.resume == Position(read_index(tmp_path / "full")[-1].seq + 1, 1)
+    last = read_index(tmp_path / "full")[-1]
+    assert failed.value.resume == Position(last.seq + 1, 1, last.numbering)
     run(lambda: record(url_of(server, channel), tmp_path / "full"))
     assert stored(tmp_path / "full") == stored(tmp_path / "whole")
 

@@ -162,7 +162,7 @@ class TestPeople:
         people = People(Console(file=said))
 
         async def main() -> None:
-            segment = SegmentRead(0, 1, 0, 0, False, None, "cut off", "", 0, 0.0, None, 0.0, None)
+            segment = SegmentRead(0, 1, None, 0, 0, False, None, "cut off", "", 0, 0.0, None, 0.0, None)
             for event in (Retry(1, "no"), Retry(2, "no"), segment, Retry(3, "no"), Gap(1, None)):
                 await people.tell(event)
 

@@ -226,6 +226,42 @@ def _flood(connection: Connection, prefix: bytes, filler: bytes) -> Connection:
     return connection
 
 
+class Lives(Group, section="5. End of a channel"):
+    """`Lp-Trickle-Life`: of this server only, since no other has to send it."""
+
+    @needs("patient")
+    def every_answer_about_seqs_names_the_numbering(self, c: Channel) -> None:
+        """A segment, an empty one, a 470, `/next`, HEAD and the answer after the end say the same."""
+        c.publish(3, b"a", b"")
+        life = c.get("next").expect(200).get(wire.LIFE) or ""
+        check(life.endswith(":3"), "a name and the first seq", life)
+        for seq in (3, 4, 0, 9):
+            c.get(seq).expect(life=life)
+        c.target.ask("HEAD", c.at(3)).expect(200, life=life)
+        c.end()
+        c.get(5).empty(5, life=life)
+
+    @needs("patient")
+    def a_channel_without_a_segment_names_no_beginning(self, c: Channel) -> None:
+        """Until something is written, `Lp-Trickle-Life` is a name alone."""
+        life = c.create().get("next").expect(200).get(wire.LIFE) or ":"
+        check(":" not in life, "a name alone", life)
+
+    @needs("patient")
+    def a_publisher_goes_on_with_its_numbering(self, c: Channel) -> None:
+        """The first POST that writes may name the numbering; a later one that has another name is told that one."""
+        c.post(7, b"again", {wire.LIFE: "mine:2"}).expect(200, life=None)
+        c.get(7).expect(200, life="mine:2")
+        c.post(8, b"next", {wire.LIFE: "mine:2"}).expect(200, life=None)
+        c.post(9, b"joins", {wire.LIFE: "theirs:0"}).expect(200, life="mine:2")
+
+    @needs("patient")
+    def what_is_no_name_is_passed_over(self, c: Channel) -> None:
+        """A POST with a `Lp-Trickle-Life` that cannot be read is a POST without it."""
+        c.post(0, b"x", {wire.LIFE: "not a name"}).expect(200, life=None)
+        check(c.get(0).get(wire.LIFE) != "not a name", "the server's own name", "the publisher's")
+
+
 class Refusals(Group, section="6. Refusals"):
     def are_one_line_of_text(self, c: Channel) -> None:
         """Every refusal is a status with a body of one line of text: 400, 403, 404, 405, 409 and 470 alike."""

@@ -1,0 +1,218 @@
+"""What is new: the difference between the incidents that the rules find now and those that were known before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import msgspec
+
+from tricklecast.analytics.report.build import summary
+from tricklecast.analytics.report.json import as_dict
+from tricklecast.analytics.report.model import VERSION, Alert, Summary
+from tricklecast.analytics.rules.incidents import Incident, Severity
+from tricklecast.analytics.rules.params import Params
+from tricklecast.analytics.watch.window import Found
+
+Status = Literal["firing", "worse", "resolved"]
+
+SHOWN: Final = 20
+"""Clients and channels that an alert names; there may be thousands."""
+
+FORGET_US: Final = 2 * 3_600_000_000
+"""An incident that is over is known for so long: longer than the window can hold its rows."""
+
+SLACK_US: Final = 1_000_000
+"""An incident is over so long after its gap: lines may be written late."""
+
+_ORDER: Final = tuple(Severity)
+
+AlertBody = Mapping[str, Any]
+"""An :class:`~tricklecast.analytics.report.model.Alert` as JSON's types."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of an incident.
+
+    Attributes:
+        incident: as it was found last. severity: the worst that was told. status: of the last alert.
+        gap_us: it is over so long after its last line. grown_us: when its last line was read.
+        clients, channels: all of them. told: how many alerts there were.
+    """
+
+    incident: Summary
+    severity: Severity
+    status: Status
+    gap_us: int
+    grown_us: int
+    clients: tuple[str, ...]
+    channels: tuple[str, ...]
+    told: int
+
+    @property
+    def open(self) -> bool:
+        """Whether it is not over."""
+        return self.status != "resolved"
+
+    def meets(self, incident: Incident) -> bool:
+        """Whether an incident has servers, clients and channels in common with this one."""
+        return (
+            not set(self.incident.nodes).isdisjoint(incident.nodes)
+            and not set(self.clients).isdisjoint(incident.clients)
+            and (not self.channels or not set(self.channels).isdisjoint(incident.channels))
+        )
+
+    def alert(self, now_us: int, into: str | None = None) -> AlertBody:
+        """Its last alert.
+
+        Args:
+            now_us: when it is told, microseconds since the epoch. into: the incident that this one is a part of.
+        """
+        key = f"{self.incident.id}-{self.told}-{self.status}"
+        return as_dict(Alert("tricklecast storms watch", VERSION, key, self.status, now_us, into, self.incident))
+
+
+def known_from(stored: object) -> Known:
+    """What :meth:`Tracker.stored` gave."""
+    return msgspec.convert(stored, Known)
+
+
+class Tracker:
+    """The incidents that are known.
+
+    Attributes:
+        changed: ids whose entries have changed since they were written down; gone: those that are forgotten.
+    """
+
+    def __init__(self, params: Params, known: Mapping[str, object]) -> None:
+        """
+        Args:
+            params: thresholds. known: what :meth:`stored` gave in an earlier run, by id.
+        """
+        self._gap_us, self._slow_gap_us = round(params.gap_s * 1e6), round(params.slow_gap_s * 1e6)
+        self._known = {name: known_from(entry) for name, entry in known.items()}
+        self.changed: set[str] = set()
+        self.gone: set[str] = set()
+
+    def open(self) -> list[Known]:
+        """Incidents that are not over."""
+        return [known for known in self._known.values() if known.open]
+
+    def told(self, client: str, channel: str | None) -> bool:
+        """Whether an incident of a client on a channel is open."""
+        return any(
+            client in known.clients and (channel is None or not known.channels or channel in known.channels)
+            for known in self.open()
+        )
+
+    def stored(self) -> list[tuple[str, Any]]:
+        """The entries that have changed, to be written down."""
+        return [(name, msgspec.to_builtins(self._known[name])) for name in self.changed if name in self._known]
+
+    def written(self) -> None:
+        """All changes are written down."""
+        self.changed.clear()
+        self.gone.clear()
+
+    def compare(self, found: Sequence[Found], now_us: int, told_us: int | None = None) -> list[AlertBody]:
+        """The alerts that follow from what the rules have found.
+
+        Args:
+            found: incidents.
+            now_us: when the last lines were read; told_us: when the rules had been run. Microseconds since the epoch.
+        """
+        told_us = now_us if told_us is None else told_us
+        alerts: list[AlertBody] = []
+        ids = {each.incident.id for each in found}
+        seen: set[str] = set()
+        for each in found:
+            incident = each.incident
+            before = self._known.get(incident.id) or self._continued(incident, ids)
+            after = self._entry(each, before, now_us)
+            seen.add(after.incident.id)
+            if before is not None and _size(after.incident) == _size(before.incident):
+                continue
+            if before is None or not before.open:
+                # Rows of an incident that is over are in the window for a while; it began again if there are more.
+                after = replace(after, status="firing", severity=incident.severity)
+                alerts.append(self._told(after, told_us))
+            elif _ORDER.index(incident.severity) > _ORDER.index(before.severity):
+                after = replace(after, status="worse", severity=incident.severity)
+                alerts.append(self._told(after, told_us))
+            else:
+                self._put(after)
+        parts = [(known, self._part_of(known, found)) for known in self.open() if known.incident.id not in seen]
+        return alerts + [self._told(replace(known, status="resolved"), told_us, into) for known, into in parts if into]
+
+    def over(self, now_us: int, *, all_read: bool) -> tuple[list[AlertBody], bool]:
+        """The alerts that something is over, by when its last line was read.
+
+        Args:
+            all_read: no lines have been added since the rules were run.
+
+        Returns:
+            the alerts; and whether the rules have to be run before they can be told.
+        """
+        quiet = [known for known in self.open() if now_us - known.grown_us >= known.gap_us + SLACK_US]
+        if quiet and not all_read:
+            return [], True
+        alerts = [self._told(replace(known, status="resolved"), now_us) for known in quiet]
+        for name, known in list(self._known.items()):
+            if now_us - known.grown_us > FORGET_US and not known.open:
+                del self._known[name]
+                self.gone.add(name)
+        return alerts, False
+
+    def _continued(self, incident: Incident, ids: Iterable[str]) -> Known | None:
+        """The known incident that this one goes on with: the beginning of that one has left the window."""
+        for known in self._known.values():
+            then = known.incident
+            late = then.since_us < incident.since_us <= then.until_us + known.gap_us
+            if then.id not in ids and late and known.meets(incident):
+                return known
+        return None
+
+    @staticmethod
+    def _part_of(known: Known, found: Sequence[Found]) -> str | None:
+        """The incident that a known one turned out to be a part of: more was found to belong to it, before it."""
+        then = known.incident
+        for incident in (each.incident for each in found):
+            together = incident.since_us <= then.until_us and incident.until_us >= then.since_us
+            if incident.id != then.id and together and known.meets(incident):
+                return incident.id
+        return None
+
+    def _entry(self, found: Found, before: Known | None, now_us: int) -> Known:
+        incident = found.incident
+        if before is not None:
+            then = before.incident
+            since_us, n = min(then.since_us, incident.since_us), max(then.n, incident.n)
+            incident = replace(incident, id=then.id, since_us=since_us, n=n)
+        body = summary(incident, most=SHOWN)
+        grown = before is None or _size(body) != _size(before.incident)
+        return Known(
+            incident=body,
+            severity=before.severity if before else incident.severity,
+            status=before.status if before else "firing",
+            gap_us=self._slow_gap_us if found.slow else self._gap_us,
+            grown_us=(found.seen_us or now_us) if grown or before is None else before.grown_us,
+            clients=incident.clients,
+            channels=incident.channels,
+            told=before.told if before else 0,
+        )
+
+    def _put(self, known: Known) -> None:
+        self._known[known.incident.id] = known
+        self.changed.add(known.incident.id)
+
+    def _told(self, known: Known, now_us: int, into: str | None = None) -> AlertBody:
+        known = replace(known, told=known.told + 1)
+        self._put(known)
+        return known.alert(now_us, into)
+
+
+def _size(incident: Summary) -> tuple[int, int]:
+    """By which it is told whether an incident has grown."""
+    return incident.n, incident.until_us

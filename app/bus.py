@@ -1,0 +1,539 @@
+"""Subscriptions in the process, for programs that embed the server: to facts, or to the segments of a channel.
+
+Rules kept here (docs/reference/changes.md, "In the process"):
+
+- A subscription is a cursor: on the list of facts (:mod:`app.changes`), or on one segment, as a reader is. The core
+  does nothing for it but wake it, so a subscriber never keeps the server from anything.
+- A subscription ends once, with one reason, which every later call raises. What was delivered before stays readable.
+- A subscription that has ended is counted nowhere, whether or not its end has been noticed.
+- No fact is passed over without a word: a subscriber that is too far behind ends, and is told from where to go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
+
+from tricklecast.app.changes import FIELDS, Change, Changes
+from tricklecast.app.core.channel import Channel, Serve, Wait
+from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
+from tricklecast.app.core.segment import TERMINATED, Segment, State, decode_frame
+from tricklecast.app.query import Query, parse
+from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError, TrickleError
+from tricklecast.trickle.wire import SEQ_NEXT
+
+CAPACITY: Final = 256
+"""Facts, or segments, that a subscriber may be behind. (Tendermint's event bus: 100 messages.)"""
+
+MAX_CLIENTS: Final = 100
+MAX_SUBSCRIPTIONS: Final = 5
+"""Of each client. (Both are Tendermint's defaults for subscriptions.)"""
+
+STEPS: Final = 1_000
+"""Facts that are judged in one turn of the event loop, over all subscriptions: about a millisecond."""
+
+CLOSE_S: Final = 1.0
+"""How long the bus may take to deliver the last facts when the server stops."""
+
+T = TypeVar("T")
+
+
+class SubscriptionEnded(TrickleError):
+    """Why a subscription has ended.
+
+    Attributes:
+        index: where another one goes on without loss: ``subscribe(after=index)``, or ``read(start=index)``.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+    def __str__(self) -> str:
+        return f"{(self.__doc__ or '').partition(chr(10))[0].rstrip('.')}: go on from {self.index}"
+
+
+class Unsubscribed(SubscriptionEnded):
+    """The subscriber has ended the subscription."""
+
+
+class OutOfCapacity(SubscriptionEnded):
+    """The subscriber was too far behind, or the memory was needed that it kept in use."""
+
+
+class ServerClosed(SubscriptionEnded):
+    """The server is stopping."""
+
+
+ENDS: Final = (Unsubscribed, OutOfCapacity, ServerClosed, ChannelEnded)
+"""Every reason; the last one is for subscriptions to segments only."""
+
+
+class CannotSubscribe(TrickleError):
+    """A limit is reached, the server is stopping, or there is nothing to be read there. Nothing was subscribed."""
+
+
+class Part(NamedTuple):
+    """Some bytes of a segment, or its end.
+
+    Attributes:
+        channel, epoch, seq: which segment.
+        data: the bytes, as the publisher's writes arrived; none at the end of the segment.
+        state: how the segment closed, at its end; ``None`` before.
+        gap: how many segments before this one cannot be had; told with the first part of a segment.
+    """
+
+    channel: str
+    epoch: int
+    seq: int
+    data: bytes
+    state: State | None = None
+    gap: int = 0
+
+
+class Subscription(Generic[T]):
+    """An asynchronous iterator, for one task at a time. ``async with`` ends it at the end of the block.
+
+    Attributes:
+        client: who has subscribed. capacity: how far it may be behind.
+        ended: why it has ended; ``None`` while it lives.
+    """
+
+    def __init__(self, bus: Bus, client: str, capacity: int) -> None:
+        self.client = client
+        self.capacity = capacity
+        self.ended: SubscriptionEnded | ChannelEnded | None = None
+        self._bus = bus
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """The next one.
+
+        Raises:
+            Unsubscribed, OutOfCapacity, ServerClosed: the subscription has ended, and this is why; on every later call,
+                too.
+            ChannelEnded: the channel whose segments are read is over.
+            LocalProtocolError: another task waits for the next one already.
+        """
+        if self._waiter is not None:
+            raise LocalProtocolError("another task reads this subscription")
+        while (found := self._take()) is None:
+            if self.ended is not None:
+                raise self.ended.with_traceback(None)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return found
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.unsubscribe()
+
+    def unsubscribe(self) -> None:
+        """End it; nothing happens if it has ended."""
+        self.end(Unsubscribed(self.position()))
+
+    def _take(self) -> T | None:
+        """The next one, if there is one."""
+        raise NotImplementedError
+
+    def position(self) -> int:
+        """Where another subscription goes on without loss."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self, reason: SubscriptionEnded | ChannelEnded) -> None:
+        """End it, unless it has ended: the first reason stands."""
+        if self.ended is None:
+            self.ended = reason
+            self._bus.left(self)
+            self._wake()
+
+
+class Facts(Subscription[Change]):
+    """Facts that a query matches.
+
+    A subscriber that begins in the past takes what is there at its own pace, as long as it is kept. Once it has reached
+    the present it may be ``capacity`` facts behind.
+
+    Attributes:
+        query: which facts. seen: the index up to which all of them have been delivered.
+    """
+
+    def __init__(self, bus: Bus, client: str, capacity: int, query: Query, after: int, *, buffered: bool) -> None:
+        super().__init__(bus, client, capacity)
+        self.query = query
+        self.seen = after
+        self._buffered = buffered
+        self._present = False
+        self._delivered: deque[Change] = deque()
+
+    @property
+    def _paced(self) -> bool:
+        """Whether it takes facts only as its subscriber reads them."""
+        return not (self._buffered and self._present)
+
+    def _take(self) -> Change | None:
+        if not self._delivered:
+            return None
+        if self._paced and self.ended is None:
+            self._bus.look(self)
+        return self._delivered.popleft()
+
+    def position(self) -> int:
+        return self.seen
+
+    def fill(self, changes: Changes, steps: int) -> int:
+        """Deliver what has been told since; returns how many facts it has judged, 0 if there is nothing to do."""
+        room = self.capacity - len(self._delivered)
+        if self.ended is not None or (self._paced and not room):
+            return 0
+        if self.seen < changes.floor:
+            self.end(OutOfCapacity(self.seen))
+            return 0
+        judged = 0
+        for change in changes.part(self.seen, steps):
+            if self.query.matches(change):
+                if not room:
+                    if not self._paced:
+                        self.end(OutOfCapacity(self.seen))
+                    return judged
+                self._delivered.append(change)
+                room -= 1
+                self._wake()
+            self.seen = change.index
+            judged += 1
+        if judged < steps:
+            # If there are more, they are about the server's own channels.
+            self.seen = changes.index
+            self._present = True
+        return judged
+
+
+class Segments(Subscription[Part]):
+    """The segments of one life of a channel, in parts, as they are written.
+
+    It is a reader as any other (:class:`~tricklecast.app.core.segment.Cursor`), counted as one. Segments that were
+    there when it began are no lag; of those that come later its subscriber may be ``capacity`` behind.
+
+    Attributes:
+        channel: the name. epoch: which life. seq: the segment that is read. gap: segments before it that are lost.
+    """
+
+    def __init__(self, bus: Bus, client: str, capacity: int, channel: str, registry: Registry) -> None:
+        super().__init__(bus, client, capacity)
+        self.channel = channel
+        self.epoch = 0
+        self.seq = self.gap = 0
+        self._registry = registry
+        self._at: tuple[Channel, Segment] | None = None
+        self._done = self._asked = 0
+        self._allowed = capacity
+
+    def begin(self, start: int, epoch: int | None) -> None:
+        """Attach to the first segment.
+
+        Raises:
+            CannotSubscribe: there is none.
+        """
+        found = self._registry.resolve(self.channel, start)
+        while isinstance(found, Gone):
+            self.gap += found.following - found.seq
+            found = self._registry.resolve(self.channel, found.following)
+        match found:
+            case Refusal():
+                why = f"limit reached: {found.limit}" if found.limit else "there is no such channel"
+                raise CannotSubscribe("the server is stopping" if found.why is Why.SHUTDOWN else why)
+            case Ended():
+                raise CannotSubscribe("the channel has ended")
+            case Ahead():
+                raise CannotSubscribe(f"segment {found.seq} lies beyond the head, {found.head}")
+            case Serve(channel=channel) | Wait(channel=channel):
+                if epoch is not None and epoch != channel.epoch:
+                    channel.release(found.segment)
+                    raise CannotSubscribe(f"epoch {epoch} of the channel is over; it is in epoch {channel.epoch}")
+        self.epoch = channel.epoch
+        self._attach(channel, found.segment)
+        self._allowed = max(self.capacity, channel.next_seq - self.seq)
+
+    def wake(self) -> None:
+        """There is more, or the segment has closed. (The segment calls this.)"""
+        self._wake()
+
+    def evict(self) -> None:
+        """The memory of the segment is needed, or it cannot be read. (The segment calls this.)"""
+        self.end(OutOfCapacity(self.seq))
+
+    def judge(self) -> None:
+        """End it if it is too far behind."""
+        if self._at is not None:
+            behind = self._at[0].next_seq - self.seq
+            if behind > self._allowed:
+                self.end(OutOfCapacity(self.seq))
+            self._allowed = max(self.capacity, min(self._allowed, behind))
+
+    def detach(self) -> None:
+        """Let go of the segment."""
+        if self._at is not None:
+            (channel, segment), self._at = self._at, None
+            channel.bytes_out += segment.offsets[self._done]
+            self._registry.detach(self, channel, segment)
+            if segment.source is not None:
+                segment.source.more()
+
+    def position(self) -> int:
+        return self.seq
+
+    def _attach(self, channel: Channel, segment: Segment) -> None:
+        self._at = channel, segment
+        self.seq, self._done, self._asked = segment.seq, 0, -1
+        self._registry.attach(self, channel, segment)
+
+    def _take(self) -> Part | None:
+        self.judge()
+        if self._at is None:
+            return None
+        _, segment = self._at
+        if self._done < len(segment.frames):
+            data = b"".join(decode_frame(segment.frames[self._done]))
+            self._done += 1
+            return self._part(data, None)
+        if not segment.closed:
+            # Once for each position: the source takes every call for the news that all of it has been read.
+            if segment.source is not None and self._asked != self._done:
+                self._asked = self._done
+                segment.source.more()
+            return None
+        part = self._part(b"", segment.state)
+        self._next()
+        return None if segment.state is TERMINATED and not segment.size else part
+
+    def _part(self, data: bytes, state: State | None) -> Part:
+        gap, self.gap = self.gap, 0
+        return Part(self.channel, self.epoch, self.seq, data, state, gap)
+
+    def _next(self) -> None:
+        """Go on with the segment that follows, in one step, so that nobody else takes its place."""
+        self.detach()
+        self.seq += 1
+        found = self._registry.resolve(self.channel, self.seq)
+        while isinstance(found, Gone):
+            self.gap += found.following - found.seq
+            found = self._registry.resolve(self.channel, found.following)
+        match found:
+            case Serve(channel=channel) | Wait(channel=channel) if channel.epoch == self.epoch:
+                self._attach(channel, found.segment)
+            case Serve() | Wait():
+                found.channel.release(found.segment)
+                self.end(ChannelEnded(self.seq))
+            case Refusal(why=Why.SHUTDOWN):
+                self.end(ServerClosed(self.seq))
+            case Refusal(why=Why.LIMIT):
+                self.end(OutOfCapacity(self.seq))
+            case _:
+                self.end(ChannelEnded(self.seq))
+
+
+class Bus:
+    """All subscriptions of a server.
+
+    Args:
+        changes: the facts. registry: all channels.
+        defer: calls a function in a later turn of the event loop (``loop.call_soon``).
+        max_clients, max_subscriptions: how many clients, and how many subscriptions of each, there may be. A new one is
+            refused from 80 % of all on, until less than 60 % are used; one that goes on (with ``after``) may use all.
+
+    Attributes:
+        instance: the name of this start of the server; kept with an index, it makes sure that the index means the same.
+        used: subscriptions that live. ends: how many have ended, by the name of the reason.
+    """
+
+    def __init__(
+        self,
+        changes: Changes,
+        registry: Registry,
+        *,
+        defer: Callable[[Callable[[], None]], object],
+        max_clients: int = MAX_CLIENTS,
+        max_subscriptions: int = MAX_SUBSCRIPTIONS,
+    ) -> None:
+        self.changes = changes
+        self.instance = changes.instance
+        self.used = Capacity(max_clients * max_subscriptions)
+        self.ends: Counter[str] = Counter()
+        self._registry = registry
+        self._defer = defer
+        self._max_clients, self._max_subscriptions = max_clients, max_subscriptions
+        self._clients: Counter[str] = Counter()
+        self._facts: dict[Facts, None] = {}
+        self._segments: dict[Segments, None] = {}
+        self._queue: dict[Facts, None] = {}
+        self._pumping = False
+        self._closed = False
+
+    def subscribe(
+        self,
+        query: str = "",
+        *,
+        capacity: int = CAPACITY,
+        after: int | None = None,
+        instance: str | None = None,
+        client: str = "",
+    ) -> Facts:
+        """Subscribe to facts.
+
+        Args:
+            query: which facts (docs/reference/changes.md); all of them, if empty.
+            capacity: facts that the subscriber may be behind.
+            after: begin with the facts that follow this index; ``None``: with those that come from now on.
+            instance: the start of the server that told ``after``, if that may have been another one.
+            client: who subscribes: each may have so many subscriptions.
+
+        Raises:
+            InvalidInput: the query or the capacity makes no sense.
+            IndexGone: the facts behind ``after`` are not kept any more.
+            CannotSubscribe: there are too many subscriptions, or the server is stopping.
+        """
+        return self._subscribe(query, capacity, after, instance, client, buffered=True)
+
+    def subscribe_unbuffered(self, query: str = "", *, after: int | None = None, client: str = "") -> Facts:
+        """Subscribe to facts, one at a time; for tests. Arguments and errors are those of :meth:`subscribe`.
+
+        The next fact is delivered when the one before has been read, so it ends only when a fact that it lacks is not
+        kept any more.
+        """
+        return self._subscribe(query, 1, after, None, client, buffered=False)
+
+    def read(
+        self,
+        channel: str,
+        start: int = SEQ_NEXT,
+        *,
+        epoch: int | None = None,
+        capacity: int = CAPACITY,
+        client: str = "",
+    ) -> Segments:
+        """Subscribe to the segments of a channel, while they are written.
+
+        Args:
+            channel: the name.
+            start: the first segment, as in a GET: N, -1 for the next one to begin, -2 for the newest one that has.
+            epoch: the life of the channel that is meant; ``None``: the present one.
+            capacity: segments that the subscriber may be behind, beyond those that are there now.
+            client: who subscribes.
+
+        Raises:
+            InvalidInput: the capacity makes no sense.
+            CannotSubscribe: there is no such channel, life or segment, a limit is reached, or the server is stopping.
+        """
+        self._admit(client, capacity, join=start < 0)
+        found = Segments(self, client, capacity, channel, self._registry)
+        found.begin(start, epoch)
+        self._enter(client)
+        self._segments[found] = None
+        return found
+
+    def left(self, subscription: Subscription[Any]) -> None:
+        """A subscription has ended: from now on it is counted nowhere."""
+        if isinstance(subscription, Facts):
+            del self._facts[subscription]
+        elif isinstance(subscription, Segments):
+            self._segments.pop(subscription, None)
+            subscription.detach()
+        self.used.give_back()
+        if not self.used.used:
+            self.changes.watchers.remove(self._told)
+        self._clients[subscription.client] -= 1
+        if not self._clients[subscription.client]:
+            del self._clients[subscription.client]
+        self.ends[type(subscription.ended).__name__] += 1
+
+    def look(self, subscription: Facts) -> None:
+        """A subscription has room again."""
+        self._queue[subscription] = None
+        self._pump_soon()
+
+    async def close(self, within_s: float = CLOSE_S) -> None:
+        """Deliver what has been told, as far as the time allows, and end all subscriptions."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        self._told()
+        while self._pumping and loop.time() < deadline:  # noqa: ASYNC110 - the pump goes on in the next turn
+            await asyncio.sleep(0)
+        living: list[Subscription[Any]] = [*self._facts, *self._segments]
+        for subscription in living:
+            subscription.end(ServerClosed(subscription.position()))
+
+    def _subscribe(
+        self, text: str, capacity: int, after: int | None, instance: str | None, client: str, *, buffered: bool
+    ) -> Facts:
+        query = parse(text, FIELDS)
+        if after is not None:
+            self.changes.check(after, instance)
+        self._admit(client, capacity, join=after is None)
+        begin = self.changes.index if after is None else after
+        found = Facts(self, client, capacity, query, begin, buffered=buffered)
+        self._enter(client)
+        self._facts[found] = None
+        self.look(found)
+        return found
+
+    def _admit(self, client: str, capacity: int, *, join: bool) -> None:
+        if capacity < 1:
+            raise InvalidInput("a subscription has a capacity of at least 1")
+        if self._closed:
+            raise CannotSubscribe("the server is stopping")
+        if self._clients[client] >= self._max_subscriptions:
+            raise CannotSubscribe(f"client {client!r} has {self._max_subscriptions} subscriptions: it may have no more")
+        if client not in self._clients and len(self._clients) >= self._max_clients:
+            raise CannotSubscribe(f"{self._max_clients} clients have subscriptions: there may be no more")
+        if not self.used.admits(join=join):
+            raise CannotSubscribe(f"{self.used.used} of {self.used.limit} subscriptions are used")
+
+    def _enter(self, client: str) -> None:
+        if not self.used.used:
+            self.changes.watchers.append(self._told)
+        self.used.take()
+        self._clients[client] += 1
+
+    def _told(self) -> None:
+        self._queue.update(self._facts)
+        for reader in list(self._segments):
+            reader.judge()
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if not self._pumping and self._queue:
+            self._pumping = True
+            self._defer(self._pump)
+
+    def _pump(self) -> None:
+        """Deliver facts, by turns, as many as one turn of the event loop allows."""
+        steps = STEPS
+        while self._queue and steps > 0:
+            subscription = next(iter(self._queue))
+            del self._queue[subscription]
+            judged = subscription.fill(self.changes, steps)
+            steps -= judged + 1
+            if judged and subscription.ended is None:
+                self._queue[subscription] = None
+        self._pumping = False
+        self._pump_soon()

@@ -1,0 +1,305 @@
+"""The route ``/api/v1/changes``: facts as they happen, by long-poll or as Server-Sent Events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import orjson
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
+
+from tricklecast.app import query as queries
+from tricklecast.app.changes import FIELDS, Change, Changes, IndexGone, matching
+from tricklecast.app.control_plane.middleware import EXPIRES_AT, RECORD, MayManage, Visible
+from tricklecast.app.control_plane.models import ProblemModel
+from tricklecast.app.data_plane.asgi_bridge import CONNECTION, AsgiExchange
+from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.trickle import wire
+from tricklecast.trickle.records import AccessRecord, Reason
+
+WAIT_S: Final = 20.0
+MAX_WAIT_S: Final = 60.0
+"""A long-poll is answered after so long. Proxies give up after 60 s."""
+
+LIMIT: Final = 1_000
+"""Facts in one answer, and facts that are judged at a time: about a millisecond."""
+
+REST_S: Final = 0.002
+"""Between two such parts everybody else has a turn."""
+
+LOOK_S: Final = 0.5
+"""How often a request that waits looks whether the server stops, its client has left, or its token has expired."""
+
+KEEP_ALIVE_S: Final = 15.0
+"""How often a stream that has nothing to tell says so; proxies cut off what is silent for longer (HTML standard)."""
+
+RETRY_MS: Final = 2_000
+"""How long a browser waits before it connects again."""
+
+STOPS: Final = "the server is shutting down"
+
+EVENT_STREAM: Final = "text/event-stream"
+
+
+class ChangeModel(BaseModel):
+    """A fact. What does not apply to its kind is left out."""
+
+    index: int = Field(description="Position in the journal, ascending; not every index is a fact for followers.")
+    time: float = Field(description="When, in seconds since 1970.")
+    kind: str = Field(description="A channel was `added` or `removed`; a segment `closed`.")
+    channel: str
+    epoch: int = Field(description="Which life of the name.")
+    seq: int | None = Field(None, description="Of the segment; of a channel that was removed, its head.")
+    state: str | None = Field(None, description="How the segment closed.")
+    bytes: int | None = Field(None, description="How many the closed segment has.")
+    content_type: str | None = Field(None, description="Of a channel that was added, if it was known then.")
+    reason: str | None = Field(None, description="Why the channel was removed.")
+
+
+class LiveChannelModel(BaseModel):
+    """A channel that lives."""
+
+    channel: str
+    epoch: int
+    time: float = Field(description="When it was added, in seconds since 1970.")
+    content_type: str
+
+
+class ChangesModel(BaseModel):
+    """What has changed."""
+
+    instance: str = Field(description="This start of the server. Send it with `after`.")
+    index: int = Field(description="Go on with `after=` this.")
+    floor: int = Field(description="The lowest `after` that is possible now.")
+    changes: list[ChangeModel]
+    channels: list[LiveChannelModel] | None = Field(None, description="With `snapshot=1`: the live ones, at `index`.")
+
+
+class GoneModel(BaseModel):
+    """Why one cannot go on from an index."""
+
+    detail: str
+    instance: str
+    index: int
+    floor: int
+
+
+@dataclass(slots=True)
+class Follower:
+    """One request that follows changes.
+
+    Attributes:
+        seen: the index up to which it has been told everything.
+    """
+
+    changes: Changes
+    plane: DataPlane
+    request: Request
+    query: queries.Query
+    visible: MayManage
+    seen: int = 0
+
+    @property
+    def record(self) -> AccessRecord:
+        """Of the request."""
+        record: AccessRecord = self.request.scope[RECORD]
+        return record
+
+    def snapshot(self) -> list[dict[str, Any]] | None:
+        """The live channels, those that the query's terms about names match; go on from there."""
+        taken = self.changes.snapshot()
+        if taken is None:
+            return None
+        self.seen = taken.index
+        names = self.query.about("channel")
+        return [live._asdict() for live in taken.channels if names.matches(live) and self.visible(live.channel)]
+
+    async def next(self, limit: int, until: float) -> list[Change]:
+        """The next facts, at most so many; none if there are none by that time, or there is a reason to end.
+
+        Raises:
+            IndexGone: facts are not kept any more that it has not been told.
+        """
+        found: list[Change] = []
+        while True:
+            self.changes.check(self.seen)
+            part = self.changes.part(self.seen, LIMIT)
+            found = matching(part, self.query, self.visible)[:limit]
+            if len(found) == limit:
+                self.seen = found[-1].index
+            else:
+                self.seen = part[-1].index if len(part) == LIMIT else self.changes.index
+            if found:
+                return found
+            left = until - self.plane.clock()
+            if left <= 0 or self.over() is not None:
+                return []
+            if len(part) == LIMIT:
+                await asyncio.sleep(REST_S)
+            else:
+                await self.changes.more(self.seen, min(left, LOOK_S))
+
+    def come_back_s(self) -> int:
+        """When its client should ask again, in seconds."""
+        return self.plane.jitter(*self.plane.registry.come_back_s)
+
+    def over(self) -> str | None:
+        """Why it ends now, if it does."""
+        connection: AsgiExchange | None = self.request.scope.get(CONNECTION)
+        if connection is not None and connection.gone is not None:
+            return connection.gone
+        if self.plane.registry.shutting_down:
+            return Reason.SHUTDOWN
+        if self.plane.wall_us() / 1e6 >= self.request.scope.get(EXPIRES_AT, float("inf")):
+            return Reason.EXPIRED
+        return None
+
+    async def stream(self, snapshot: list[dict[str, Any]] | None) -> AsyncIterator[bytes]:
+        """Server-Sent Events, until there is a reason to end, which is the last event."""
+        yield b"retry: %d\nid: %b\n\n" % (RETRY_MS, self._id(self.seen))
+        if snapshot is not None:
+            yield self._event({"index": self.seen, "channels": snapshot}, b"snapshot")
+        reason: str | None = None
+        detail = ""
+        while reason is None:
+            try:
+                found = await self.next(LIMIT, self.plane.clock() + KEEP_ALIVE_S)
+            except IndexGone as error:
+                # Its client has not taken what it was sent, for as long as the facts were kept.
+                reason, detail = Reason.EVICTED, str(error)
+            else:
+                reason = self.over()
+                if found:
+                    yield b"".join(map(self._fact, found))
+                elif reason is None:
+                    # An id without data is no event, and yet what the client goes on from.
+                    yield b":\nid: %b\n\n" % self._id(self.seen)
+        self.record.reason = reason
+        if reason == Reason.SHUTDOWN:
+            yield b"retry: %d\n" % (1000 * self.come_back_s())
+        yield self._event({"index": self.seen, "reason": reason, "detail": detail}, b"end")
+
+    def _fact(self, change: Change) -> bytes:
+        return b"id: %b\ndata: %b\n\n" % (self._id(change.index), orjson.dumps(change.as_dict()))
+
+    def _event(self, data: dict[str, Any], kind: bytes) -> bytes:
+        return b"event: %b\nid: %b\ndata: %b\n\n" % (kind, self._id(self.seen), orjson.dumps(data))
+
+    def _id(self, index: int) -> bytes:
+        # The index alone could be one of another life: without a data directory the server counts anew.
+        return f"{index}@{self.changes.instance}".encode()
+
+
+class _Stream(StreamingResponse):
+    """A stream that counts as a follower while it lasts. It notices by itself that its client has left."""
+
+    def __init__(self, follower: Follower, snapshot: list[dict[str, Any]] | None) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold events back
+        super().__init__(follower.stream(snapshot), headers=headers, media_type=EVENT_STREAM)
+        self._followers = follower.changes.followers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._followers.take()
+        try:
+            await self.stream_response(send)
+        finally:
+            self._followers.give_back()
+
+
+def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
+    """The route ``/api/v1/changes``."""
+    router = APIRouter(tags=["changes"])
+
+    @router.get(
+        "/api/v1/changes",
+        summary="Follow channels and segments",
+        response_model=ChangesModel,
+        responses={
+            200: {"content": {EVENT_STREAM: {}}},
+            400: {"model": ProblemModel},
+            410: {"model": GoneModel, "description": "Begin with a snapshot"},
+            503: {"model": ProblemModel},
+        },
+    )
+    async def follow(
+        request: Request,
+        visible: Visible,
+        after: Annotated[int | None, Query(ge=0, description="Facts behind this index. Missing: from now on.")] = None,
+        instance: Annotated[str | None, Query(description="Who told `after`: is it the same numbering?")] = None,
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a fact.")] = WAIT_S,
+        limit: Annotated[int, Query(ge=1, le=LIMIT, description="Facts in the answer, at most.")] = LIMIT,
+        q: Annotated[str, Query(description="Which facts, for example `channel = 'a*' AND kind = 'closed'`.")] = "",
+        snapshot: Annotated[bool, Query(description="Begin with the live channels, instead of `after`.")] = False,
+        accept: Annotated[str, Header(include_in_schema=False)] = "",
+        last_event_id: Annotated[str, Header(description="With events: stands above `after` and `snapshot`.")] = "",
+    ) -> Response:
+        """Facts about channels and segments, in their order. As Server-Sent Events with `Accept: text/event-stream`."""
+        if snapshot and after is not None:
+            return _problem("snapshot=1 begins anew: leave out after")
+        try:
+            query = queries.parse(q, FIELDS)
+        except queries.InvalidQuery as error:
+            return _problem(str(error), position=error.position)
+        streams = EVENT_STREAM in accept
+        if streams and last_event_id:
+            at, _, named = last_event_id.partition("@")
+            if not (at.isdecimal() and at.isascii() and len(at) <= 18):
+                return _problem("Last-Event-ID is not one of this server's")
+            after, instance = int(at), named or None
+        follower = Follower(changes, plane, request, query, visible, changes.index if after is None else after)
+        if after is not None:
+            try:
+                changes.check(after, instance)
+            except IndexGone as error:
+                if not (streams and snapshot):
+                    return _gone(error)
+                after = None  # a stream that began with a snapshot begins anew
+        if plane.registry.shutting_down:
+            return _later(follower, STOPS)
+        if not changes.followers.admits(join=after is None):
+            follower.record.reason = Reason.limit("followers")
+            return _later(follower, "limit reached: followers")
+        live = None
+        if snapshot and after is None and (live := follower.snapshot()) is None:
+            return _later(follower, "the data directory cannot be written: there is no snapshot now")
+        if streams:
+            return _Stream(follower, live)
+        changes.followers.take()
+        try:
+            found = [] if live is not None else await follower.next(limit, plane.clock() + wait_s)
+        except IndexGone as error:
+            return _gone(error)
+        finally:
+            changes.followers.give_back()
+        if not found and live is None and plane.registry.shutting_down:
+            return _later(follower, STOPS)  # with 200 it would ask again at once, and again
+        shown = {} if live is None else {"channels": live}
+        facts = [change.as_dict() for change in found]
+        where = {"instance": changes.instance, "index": follower.seen, "floor": changes.floor}
+        return _json(200, {**where, "changes": facts, **shown})
+
+    return router
+
+
+def _json(status: int, content: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(orjson.dumps(content), status, headers, "application/json")
+
+
+def _problem(detail: str, **more: int) -> Response:
+    return _json(400, {"detail": detail, **more})
+
+
+def _gone(error: IndexGone) -> Response:
+    where = {"instance": error.instance, "index": error.index, "floor": error.floor}
+    return _json(410, {"detail": str(error), **where}, {wire.EARLIEST: str(error.floor)})
+
+
+def _later(follower: Follower, detail: str) -> Response:
+    wait_s = follower.come_back_s()
+    follower.record.retry_after_ms = wait_s * 1000
+    return _json(503, {"detail": detail}, {wire.RETRY_AFTER: str(wait_s)})

@@ -1,0 +1,199 @@
+"""The query language of facts: ``channel = 'a*' AND kind = 'closed' AND bytes > 1000``.
+
+docs/reference/changes.md has the grammar. A query without terms is true of everything. A term is false of a fact that
+lacks its field, with ``!=`` too.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+
+from tricklecast.trickle.errors import InvalidInput
+
+MAX_LENGTH: Final = 1024
+"""Characters of a query."""
+
+MAX_TERMS: Final = 16
+"""A query is judged for every fact."""
+
+MAX_DIGITS: Final = 18
+"""Before and after the point of a number."""
+
+_TOKEN: Final = re.compile(
+    r"""\s* (?: (?P<text> ' (?: [^'\\] | \\['*\\] )* ')
+              | (?P<number> -?[0-9]+ (?:\.[0-9]+)? )
+              | (?P<word> [A-Za-z_][A-Za-z0-9_]* )
+              | (?P<sign> != | <= | >= | = | < | > ) )""",
+    re.VERBOSE | re.ASCII,
+)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_TO_ESCAPE: Final = re.compile(r"['*\\]")
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_EXISTS: Final = "EXISTS"
+_AND: Final = "AND"
+
+
+class InvalidQuery(InvalidInput):
+    """A query does not follow the grammar, or compares a field with what it cannot be.
+
+    Attributes:
+        position: of the first character that is wrong, counted from 0.
+    """
+
+    def __init__(self, problem: str, position: int) -> None:
+        super().__init__(f"{problem}, at character {position + 1} of the query")
+        self.position = position
+
+
+class Term(NamedTuple):
+    """One condition.
+
+    Attributes:
+        field: its name. sign: ``=``, ``!=``, ``<``, ``<=``, ``>``, ``>=`` or ``EXISTS``.
+        value: what the field is compared with; ``None`` for ``EXISTS``. prefix: whether a text need only begin so.
+    """
+
+    field: str
+    sign: str
+    value: str | int | float | None = None
+    prefix: bool = False
+
+    def __str__(self) -> str:
+        match self.value:
+            case None:
+                return f"{self.field} {self.sign}"
+            case str():
+                text = _TO_ESCAPE.sub(r"\\\g<0>", self.value)
+                return f"{self.field} {self.sign} '{text}{'*' if self.prefix else ''}'"
+            case int():
+                return f"{self.field} {self.sign} {self.value}"
+            case float():
+                digits = format(Decimal(repr(self.value)), "f")
+                return f"{self.field} {self.sign} {digits}{'' if '.' in digits else '.0'}"
+
+    def judge(self, value: object) -> bool:
+        """Whether the term is true of this value of its field; ``None`` where there is none."""
+        if value is None:
+            return False
+        if self.sign == _EXISTS:
+            return True
+        if self.prefix:
+            assert isinstance(value, str)
+            assert isinstance(self.value, str)
+            return value.startswith(self.value) is (self.sign == "=")
+        return _COMPARISONS[self.sign](value, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """All of its terms are true of what it matches; ``str()`` gives its text."""
+
+    terms: tuple[Term, ...] = ()
+
+    def __str__(self) -> str:
+        return f" {_AND} ".join(map(str, self.terms))
+
+    def matches(self, value: object) -> bool:
+        """Whether it is true of an object that has the query's fields as attributes."""
+        return all(term.judge(getattr(value, term.field)) for term in self.terms)
+
+    def about(self, field: str) -> Query:
+        """The terms that concern one field."""
+        return Query(tuple(term for term in self.terms if term.field == field))
+
+
+def parse(text: str, fields: Mapping[str, type]) -> Query:
+    """Read a query.
+
+    Args:
+        text: of the query.
+        fields: the fields that there are, and the type of each: ``str``, ``int`` or ``float``.
+
+    Raises:
+        InvalidQuery: says what is wrong, and where.
+    """
+    if len(text) > MAX_LENGTH:
+        raise InvalidQuery(f"a query has at most {MAX_LENGTH} characters", MAX_LENGTH)
+    tokens = _tokens(text)
+    terms: list[Term] = []
+    at = 0
+    while tokens[at].kind != "end":
+        if terms:
+            if tokens[at].text.upper() != _AND or tokens[at].kind != "word":
+                raise InvalidQuery("AND or the end is expected", tokens[at].position)
+            at += 1
+        if len(terms) == MAX_TERMS:
+            raise InvalidQuery(f"a query has at most {MAX_TERMS} terms", tokens[at].position)
+        term, at = _term(tokens, at, fields)
+        terms.append(term)
+    return Query(tuple(terms))
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, at = [], 0
+    end = len(text.rstrip())
+    while at < end:
+        token = _TOKEN.match(text, at)
+        if token is None:
+            at += len(text[at:]) - len(text[at:].lstrip())
+            problem = "the text has no end, or a \\ before another character than ' * \\" if text[at] == "'" else ""
+            raise InvalidQuery(problem or f"{text[at]!r} means nothing here", at)
+        assert token.lastgroup is not None, "one of the alternatives matched"
+        found.append(_Token(token.lastgroup, token[token.lastgroup], token.start(token.lastgroup)))
+        at = token.end()
+    return [*found, _Token("end", "", end)]
+
+
+def _term(tokens: list[_Token], at: int, fields: Mapping[str, type]) -> tuple[Term, int]:
+    """Read one term; returns it, and where the next token is."""
+    field = tokens[at]
+    if field.kind != "word":
+        raise InvalidQuery("the name of a field is expected", field.position)
+    if field.text not in fields:
+        raise InvalidQuery(f"there is no field {field.text!r}; the fields are {', '.join(fields)}", field.position)
+    sign = tokens[at + 1]
+    if sign.kind == "word" and sign.text.upper() == _EXISTS:
+        return Term(field.text, _EXISTS), at + 2
+    if sign.kind != "sign":
+        raise InvalidQuery("EXISTS or one of = != < <= > >= is expected", sign.position)
+    value = tokens[at + 2]
+    if value.kind not in ("text", "number"):
+        raise InvalidQuery("a number, or a text in single quotes, is expected", value.position)
+    is_text = fields[field.text] is str
+    if is_text is not (value.kind == "text"):
+        raise InvalidQuery(f"{field.text} is {'a text' if is_text else 'a number'}", value.position)
+    if not is_text:
+        return Term(field.text, sign.text, _number(value)), at + 3
+    if sign.text not in ("=", "!="):
+        raise InvalidQuery(f"{field.text} is a text: it can be compared with = and != only", sign.position)
+    inner = value.text[1:-1]
+    stars = _ESCAPED.sub("_", inner)
+    if "*" in stars[:-1]:
+        raise InvalidQuery("a * stands at the end of a text; write \\* for the character", value.position)
+    prefix = stars.endswith("*")
+    return Term(field.text, sign.text, _ESCAPED.sub(r"\1", inner[:-1] if prefix else inner), prefix), at + 3
+
+
+def _number(token: _Token) -> int | float:
+    if any(len(digits) > MAX_DIGITS for digits in token.text.lstrip("-").split(".")):
+        raise InvalidQuery(f"a number has at most {MAX_DIGITS} digits", token.position)
+    return float(token.text) if "." in token.text else int(token.text)

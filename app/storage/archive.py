@@ -1,0 +1,719 @@
+"""What is written to the data directory, and what is there: the event loop's side of storage.
+
+The archive hears the journal's facts, and reads every open segment with a cursor, as a reader does. Whatever it has
+heard and read since the last batch makes up the next one, which :class:`~app.storage.database.Database` writes in a
+thread of its own. While it does, everything goes on; then those that wait for the batch are told (group commit). So
+publishers wait for the disk only where they asked for it (``--ack``), and readers never do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tricklecast.app.core.channel import Channel, KeptSegment
+from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, SegmentClosed, SegmentOpened
+from tricklecast.app.core.registry import Registry
+from tricklecast.app.core.segment import WAITING, Segment, State
+from tricklecast.app.storage.database import (
+    MAX_ENDED,
+    MAX_FACTS,
+    OPENED,
+    Batch,
+    ChannelRow,
+    Database,
+    FactRow,
+    Part,
+    SegmentRow,
+    unwritten,
+)
+from tricklecast.app.storage.replay import Entry, replayed
+from tricklecast.trickle.paths import is_reserved
+
+logger = logging.getLogger("tricklecast.storage")
+
+FILE_BYTES: Final = 16 << 20
+"""A file takes no further segment from this size on. Retention removes whole files."""
+
+MAX_SEGMENTS: Final = 500_000
+"""Of all channels: the index of what is kept is in memory (0.5 kB each), and is read at the start (10 µs each)."""
+
+REPLAYING: Final = 2
+"""Replays that read at a time: one for the disk, one for the event loop. What is live waits for one part, however many
+readers replay (measured: benchmarks/durable.py)."""
+
+BEHIND_S: Final = 0.05
+"""How long changes are gathered that nobody waits for."""
+
+RETRY_S: Final = 5.0
+"""How often the directory is tried again after an error."""
+
+STALE: Final = 1000
+"""Removed segments that the order of all segments may hold, beside as many as there are."""
+
+
+class Ack(StrEnum):
+    """When a publisher is answered."""
+
+    MEMORY = "memory"
+    """At once: a crash loses what was written in the last moments."""
+    JOURNAL = "journal"
+    """When the kernel has it: a crash of the server loses nothing, a crash of the machine may."""
+    FSYNC = "fsync"
+    """When the disk has it."""
+
+
+class OnDiskFull(StrEnum):
+    """What happens when the directory cannot be written."""
+
+    MEMORY = "memory"
+    """Channels go on in memory; storage goes on when it can, with what the windows still hold."""
+    REFUSE = "refuse"
+    """Nothing may be published until it can be written again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept. Bytes, seconds and counts; the smallest limit decides.
+
+    Attributes:
+        channel_bytes, channel_segments, age_s: of each channel. total_bytes: of all of them.
+    """
+
+    channel_bytes: int = 1 << 30
+    channel_segments: int = 100_000
+    total_bytes: int = 10 << 30
+    age_s: float = 86_400.0
+
+
+class Tap:
+    """The archive's cursor on a segment that is not wholly written yet.
+
+    Attributes:
+        opened_us, closed_us: when, microseconds since 1970. file, start: where the segment is written.
+        done: how many of its frames are; size, crc: of those.
+    """
+
+    __slots__ = ("channel", "closed_us", "crc", "done", "file", "opened_us", "segment", "size", "start")
+
+    def __init__(self, channel: Stored, segment: Segment, file: int, start: int, opened_us: int) -> None:
+        self.channel = channel
+        self.segment = segment
+        self.file = file
+        self.start = start
+        self.opened_us = opened_us
+        self.closed_us: int | None = None
+        self.done = self.size = self.crc = 0
+
+    def wake(self) -> None:
+        """There is more, or the segment has closed."""
+        archive = self.channel.archive
+        archive.dirty[self] = None
+        archive.kick()
+
+    def evict(self) -> None:
+        """Memory is short and the disk is slow: the segment is lost to the archive."""
+        self.channel.archive.lose(self)
+
+
+class Stored:
+    """What the archive has of one life of a channel.
+
+    Attributes:
+        row: of the channel. channel: as long as it lives.
+        entries: closed segments in the directory, by seq; seqs: in their order. bytes: of them.
+        taps: segments that are not wholly written yet. room: files that may take another segment, and their sizes.
+    """
+
+    __slots__ = ("archive", "bytes", "channel", "entries", "room", "row", "seqs", "taps")
+
+    def __init__(self, archive: Archive, row: ChannelRow, channel: Channel | None = None) -> None:
+        self.archive = archive
+        self.row = row
+        self.channel = channel
+        self.entries: dict[int, Entry] = {}
+        self.seqs: list[int] = []
+        self.bytes = 0
+        self.taps: dict[int, Tap] = {}
+        self.room: list[tuple[int, int]] = []
+
+    def find(self, seq: int) -> Segment | None:
+        """A segment that has left the window."""
+        if (tap := self.taps.get(seq)) is not None:
+            return tap.segment
+        entry = self.entries.get(seq)
+        return None if entry is None else replayed(seq, entry, self, self.archive.registry)
+
+    def following(self, seq: int) -> int | None:
+        """The lowest seq at or above this one that is kept."""
+        place = bisect_left(self.seqs, seq)
+        stored = self.seqs[place : place + 1]
+        return min([*stored, *(one for one in self.taps if one >= seq)], default=None)
+
+    def listed(self, seq: int, since_us: int) -> Iterator[KeptSegment]:
+        """The closed segments from this seq on, ascending, from the first one that closed at this time or later."""
+        place = bisect_left(self.seqs, seq)
+        place = bisect_left(self.seqs, since_us, place, key=lambda seq: self.entries[seq].closed_us)
+        for at in range(place, len(self.seqs)):
+            entry = self.entries[one := self.seqs[at]]
+            yield KeptSegment(one, entry.state, entry.size, entry.opened_us, entry.closed_us)
+
+    @property
+    def turn(self) -> asyncio.Semaphore:
+        """Few replays read at a time."""
+        return self.archive.replaying
+
+    def path_of(self, entry: Entry) -> Path:
+        """The file of a segment."""
+        return self.archive.database.path(self.row.id, entry.file)
+
+    def hold(self, entry: Entry) -> None:
+        """A file is read from."""
+        self.archive.files[self.row.id, entry.file] += 1
+
+    def let_go(self, entry: Entry, read: int) -> None:
+        """A file is not read from any more."""
+        self.archive.figures.replayed += read
+        self.archive.release(self, entry.file)
+
+    def damaged(self, seq: int, entry: Entry, why: str) -> None:
+        """A segment is not what was written: from now on it is gone."""
+        self.archive.damaged(self, seq, entry, why)
+
+    def add(self, seq: int, entry: Entry) -> None:
+        """A closed segment is in the directory."""
+        self.entries[seq] = entry
+        if not self.seqs or seq > self.seqs[-1]:
+            self.seqs.append(seq)
+        else:
+            insort(self.seqs, seq)
+        self.bytes += entry.size
+
+    def remove(self, seq: int) -> Entry:
+        """A segment is not kept any more."""
+        entry = self.entries.pop(seq)
+        del self.seqs[bisect_left(self.seqs, seq)]
+        self.bytes -= entry.size
+        return entry
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counters of an archive since the server started.
+
+    Attributes:
+        commits: batches that were written; commit_s: how long that took in all. failures: batches that were not.
+        written: bytes. lost: segments that the archive never got; removed: those that retention has removed.
+        damaged: segments whose bytes turned out to be wrong. replayed: bytes that were read again.
+    """
+
+    commits: int = 0
+    commit_s: float = 0.0
+    failures: int = 0
+    written: int = 0
+    lost: int = 0
+    removed: int = 0
+    damaged: int = 0
+    replayed: int = 0
+
+
+class Archive:
+    """Keeps the channels of a registry in a data directory.
+
+    Args:
+        database: the directory. registry: whose journal it hears; its ``storage`` is this.
+        ack: when publishers are answered. on_full: what happens when the directory cannot be written.
+        retention: what is kept.
+        wall_us: microseconds since 1970.
+
+    Attributes:
+        failed: why the directory cannot be written at present; ``None`` if it can.
+        dirty: cursors on segments that have something new. live: what there is of channels that have not ended.
+        index: of the last fact that is written; no start of the server gives it to another fact.
+        noted_us: when the last fact happened, microseconds since 1970.
+        on_kept: told of that index whenever it has changed. The caller sets it.
+        lives: earlier starts of the server, and up to which index their facts were kept. figures: for metrics.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        registry: Registry,
+        *,
+        ack: Ack = Ack.MEMORY,
+        on_full: OnDiskFull = OnDiskFull.MEMORY,
+        retention: Retention | None = None,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.database = database
+        self.registry = registry
+        self.ack = ack
+        self.on_full = on_full
+        self.retention = retention or Retention()
+        self.wall_us = wall_us
+        self.failed: str | None = None
+        self.dirty: dict[Tap, None] = {}
+        self.live: dict[str, Stored] = {}
+        self.ended: dict[int, Stored] = {}
+        self.epochs: dict[str, int] = {}
+        self.index = self.noted_us = 0
+        self.on_kept: Callable[[int], None] = _nobody
+        self.lives: dict[str, int] = {}
+        self.figures = Figures()
+        self.next_channel = self.next_file = 1
+        # Segments in each file, and all segments in the order in which they came, for the limit of all channels.
+        self.files: dict[tuple[int, int], int] = {}
+        self.order: deque[tuple[Stored, int]] = deque()
+        self.bytes = self.segments = 0
+        self._batch = Batch()
+        self._touched: dict[Stored, None] = {}
+        self._waiting: list[Callable[[bool], None]] = []
+        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._soon = False
+        self._busy: asyncio.Future[None] | None = None
+        self.replaying = asyncio.Semaphore(REPLAYING)
+        self._thread = ThreadPoolExecutor(1, "storage")
+        self._closing = False
+        # Since the directory failed: segments that were partly written then, and how many have begun since.
+        self._cut: list[Tap] = []
+        self._missed = 0
+        registry.storage = self
+        registry.journal.subscribe(self._note, ChannelCreated, ChannelEnded, SegmentOpened, SegmentClosed)
+
+    # What the core asks.
+
+    @property
+    def refuses(self) -> bool:
+        """Whether nothing may be published at present."""
+        return self.failed is not None and self.on_full is OnDiskFull.REFUSE
+
+    def last_epoch(self, name: str) -> int:
+        """The epoch of the last channel of that name; 0 if there was none."""
+        return self.epochs.get(name, 0)
+
+    def begin(self, channel: Channel) -> Stored:
+        """A channel came into being."""
+        present = self.live.get(channel.name)
+        if present is not None and present.row.epoch == channel.epoch:
+            present.channel = channel  # it was restored
+            return present
+        if present is not None and present.channel is not None:
+            # It ended while the directory could not be written.
+            self._end(present, present.channel.next_seq, "", self.wall_us())
+            self._touched[present] = None
+        row = ChannelRow(
+            self.next_channel, channel.name, channel.epoch, channel.content_type, channel.next_seq, self.wall_us()
+        )
+        self.next_channel += 1
+        found = Stored(self, row, channel)
+        self.live[channel.name] = found
+        self.epochs[channel.name] = channel.epoch
+        return found
+
+    # What publishers ask.
+
+    @property
+    def durability(self) -> str:
+        """What publishers are told of the answers that they get now."""
+        return Ack.MEMORY if self.failed is not None else self.ack
+
+    @property
+    def backlog(self) -> int:
+        """Bytes of segments that are not written yet; a batch that is being written counts."""
+        return sum(tap.segment.size - tap.size for stored in self._all() for tap in stored.taps.values())
+
+    def _all(self) -> list[Stored]:
+        """The channels that live and those that have ended; an ended one is the latest of its name, too."""
+        return list({**dict.fromkeys(self.live.values()), **dict.fromkeys(self.ended.values())})
+
+    @property
+    def delays(self) -> bool:
+        """Whether publishers wait for :meth:`when_kept`."""
+        return self.ack is not Ack.MEMORY and (self.failed is None or self.on_full is OnDiskFull.REFUSE)
+
+    def when_kept(self, told: Callable[[bool], None]) -> None:
+        """Tell when everything up to now is written as ``ack`` says: ``True``; ``False`` if it could not be."""
+        if self.failed is not None:
+            told(self.on_full is OnDiskFull.MEMORY)
+            return
+        self._waiting.append(told)
+        self.kick()
+
+    async def flush(self) -> bool:
+        """Wait until everything up to now is written, or could not be: what :meth:`when_kept` tells."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.when_kept(lambda kept: None if done.done() else done.set_result(kept))
+        return await done
+
+    async def close(self) -> None:
+        """Write what is left, and let go of the directory."""
+        await self.flush()
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._busy is not None:
+            await asyncio.wait([self._busy])
+        self._thread.shutdown()
+        self.database.close()
+
+    def tick(self) -> None:
+        """Remove what has become too old, also while nothing is published. The sweeper calls this now and then."""
+        if self.failed is None:
+            self.expire()
+
+    # What has changed.
+
+    def damaged(self, stored: Stored, seq: int, entry: Entry, why: str) -> None:
+        """A segment is not what was written: from now on it is gone."""
+        if stored.entries.get(seq) is not entry:
+            return  # retention, or another reader, has removed it meanwhile
+        logger.error("segment %d of %r (epoch %d) is damaged: %s", seq, stored.row.name, stored.row.epoch, why)
+        self.figures.damaged += 1
+        self._drop(stored, seq)
+
+    def kick(self) -> None:
+        """There is something to write: soon, if somebody waits for it."""
+        if self._busy is not None or self.failed is not None or self._closing:
+            return  # the batch that is being written looks again when it is done
+        soon = bool(self._waiting)
+        if self._timer is not None:
+            if self._soon or not soon:
+                return
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._soon = soon
+        self._timer = loop.call_soon(self._write) if soon else loop.call_later(BEHIND_S, self._write)
+
+    def lose(self, tap: Tap) -> None:
+        """Give up a segment that is not wholly written."""
+        self.figures.lost += 1
+        logger.warning("segment %d of %r is not archived: its memory was needed", tap.segment.seq, tap.channel.row.name)
+        self._leave(tap)
+        # What is there of it would be a part without an end.
+        self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
+        self.release(tap.channel, tap.file)
+
+    def _leave(self, tap: Tap) -> None:
+        self.dirty.pop(tap, None)
+        if tap.channel.taps.get(tap.segment.seq) is tap:
+            del tap.channel.taps[tap.segment.seq]
+        if tap.segment.tap is tap:
+            tap.segment.tap = None
+            self.registry.budget.settle(tap.segment)
+
+    def _note(self, fact: Fact) -> None:
+        """Take a fact, in the middle of a change."""
+        self.noted_us = now_us = self.wall_us()
+        if self.failed is not None:
+            self._missed += type(fact) is SegmentOpened
+            return
+        stored = None if is_reserved(fact.channel) else self.live.get(fact.channel)
+        row: FactRow
+        match fact:
+            case ChannelCreated():
+                row = FactRow(fact.index, now_us, "added", fact.channel, fact.epoch, detail=fact.content_type)
+            case ChannelEnded():
+                row = FactRow(fact.index, now_us, "removed", fact.channel, fact.epoch, fact.next_seq, fact.reason)
+                if stored is not None:
+                    self._end(stored, fact.next_seq, fact.reason, now_us)
+            case SegmentOpened():
+                row = FactRow(fact.index, now_us, OPENED, fact.channel, fact.epoch, fact.seq)
+                if stored is not None and stored.channel is not None:
+                    self._tap(stored, stored.channel.segments[fact.seq], now_us)
+            case SegmentClosed():
+                row = FactRow(
+                    fact.index, now_us, "closed", fact.channel, fact.epoch, fact.seq, fact.state.value, fact.size
+                )
+                if stored is not None and not fact.size:
+                    self._nothing_in(stored, fact.seq, fact.state, now_us)
+                elif stored is not None and (tap := stored.taps.get(fact.seq)) is not None:
+                    tap.closed_us = now_us
+            case _:
+                raise AssertionError(fact)
+        if len(self._batch.facts) >= MAX_FACTS:  # the disk stands still
+            self._batch.facts.clear()
+            self._batch.floor = fact.index - 1
+        self._batch.facts.append(row)
+        if stored is not None:
+            self._touched[stored] = None
+        self.kick()
+
+    def _end(self, stored: Stored, next_seq: int, reason: str, now_us: int) -> None:
+        """A channel has ended. Its segments stay for as long as any others."""
+        if stored.channel is not None:
+            content_type = stored.channel.content_type
+            stored.row = stored.row._replace(content_type=content_type, next_seq=next_seq)
+        stored.row = stored.row._replace(ended_us=now_us, reason=reason)
+        stored.channel = None
+        self.ended[stored.row.id] = stored
+
+    def _tap(self, stored: Stored, segment: Segment, opened_us: int) -> None:
+        """Read a segment from its first byte on. No two segments are written to one file at a time."""
+        if stored.room:
+            file, start = stored.room.pop()
+        else:
+            file, start = self.next_file, 0
+            self.next_file += 1
+        key = stored.row.id, file
+        self.files[key] = self.files.get(key, 0) + 1
+        tap = Tap(stored, segment, file, start, opened_us)
+        stored.taps[segment.seq] = tap
+        segment.tap = tap
+        self.dirty[tap] = None
+
+    def _nothing_in(self, stored: Stored, seq: int, state: State, now_us: int) -> None:
+        """A segment closed without a byte."""
+        row = SegmentRow(stored.row.id, seq, state.value, 0, 0, 0, 0, now_us, now_us)
+        self._batch.segments.append((row, None))
+        self._add(stored, seq, Entry(state, 0, 0, 0, 0, now_us, now_us))
+
+    def _add(self, stored: Stored, seq: int, entry: Entry) -> None:
+        stored.add(seq, entry)
+        self.order.append((stored, seq))
+        self.bytes += entry.size
+        self.segments += 1
+
+    def keep(self, stored: Stored, row: SegmentRow) -> None:
+        """A closed segment is in the directory, from before a restart."""
+        assert row.closed_us is not None, "it is closed"
+        place = row.size, row.crc, row.file, row.start, row.opened_us
+        self._add(stored, row.seq, Entry(State(row.state), *place, row.closed_us))
+        if row.size:
+            key = row.channel, row.file
+            self.files[key] = self.files.get(key, 0) + 1
+
+    def start(self, batch: Batch, before: int) -> None:
+        """Write the first batch of a start. If the disk is full the server starts all the same.
+
+        Args:
+            before: the index of the last fact from before the start.
+        """
+        try:
+            self.database.commit(batch)
+        except (OSError, sqlite3.Error) as error:
+            self._fail(error, batch, [])
+            self.index = before
+        else:
+            self.index = self.registry.journal.index
+
+    # Writing.
+
+    def _write(self) -> None:
+        """Hand everything over that is to be written."""
+        self._timer = None
+        if self._busy is not None or self.failed is not None:
+            return
+        batch, self._batch = self._batch, Batch()
+        waiting, self._waiting = self._waiting, []
+        written = []
+        for tap in self.dirty:
+            segment, channel_id = tap.segment, tap.channel.row.id
+            part = Part(channel_id, tap.file, tap.start + tap.size, segment.frames[tap.done :], tap.crc)
+            place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
+            row = SegmentRow(channel_id, segment.seq, segment.state.value, *place, tap.closed_us)
+            batch.parts.append(part)
+            batch.segments.append((row, part))
+            written.append((tap, row, part))
+        self.dirty.clear()
+        self._tell_channels(batch)
+        touched, self._touched = self._touched, {}
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._busy = loop.run_in_executor(self._thread, self.database.commit, batch)
+        self._busy.add_done_callback(lambda done: self._written(done, batch, written, touched, waiting, began))
+
+    def _tell_channels(self, batch: Batch) -> None:
+        """Add the rows of channels that have changed: no segment is written before its channel."""
+        for stored in self._touched:
+            if (channel := stored.channel) is not None:
+                stored.row = stored.row._replace(next_seq=channel.next_seq, content_type=channel.content_type)
+            batch.channels.append(stored.row)
+
+    def _written(
+        self,
+        done: asyncio.Future[None],
+        batch: Batch,
+        written: list[tuple[Tap, SegmentRow, Part]],
+        touched: Iterable[Stored],
+        waiting: list[Callable[[bool], None]],
+        began: float,
+    ) -> None:
+        self._busy = None
+        try:
+            done.result()
+        except Exception as error:
+            self._fail(error, batch, waiting)
+            return
+        self.figures.commits += 1
+        self.figures.commit_s += asyncio.get_running_loop().time() - began
+        if batch.facts or batch.floor:
+            self.index = batch.facts[-1].number if batch.facts else batch.floor
+            self.on_kept(self.index)
+        for tap, row, part in written:
+            self.figures.written += part.size
+            tap.done += len(part.frames)
+            tap.size += part.size
+            tap.crc = part.crc
+            if row.closed_us is not None:
+                self._finish(tap, row.closed_us)
+        self.expire(touched)
+        for told in waiting:
+            told(True)
+        if self.dirty or self._waiting or self._touched or self._batch != Batch():
+            self.kick()
+
+    def _finish(self, tap: Tap, closed_us: int) -> None:
+        """All of a closed segment is in the directory."""
+        segment, stored = tap.segment, tap.channel
+        if stored.taps.get(segment.seq) is not tap:
+            return  # it was given up meanwhile
+        self._leave(tap)
+        place = tap.size, tap.crc, tap.file, tap.start, tap.opened_us
+        self._add(stored, segment.seq, Entry(segment.state, *place, closed_us))
+        if tap.start + tap.size < FILE_BYTES:
+            stored.room.append((tap.file, tap.start + tap.size))
+
+    # When the directory cannot be written.
+
+    def _fail(self, error: Exception, batch: Batch, waiting: list[Callable[[bool], None]]) -> None:
+        """Go on without the directory, or refuse publishers, until it can be written again."""
+        self.figures.failures += 1
+        self.failed = str(error) or type(error).__name__
+        alone = self.on_full is OnDiskFull.MEMORY
+        then = "channels go on in memory" if alone else "nothing can be published"
+        logger.error("the data directory %s cannot be written (%s): %s", self.database.folder, self.failed, then)
+        for stored in self._all():
+            for tap in list(stored.taps.values()):
+                self._leave(tap)
+                self._cut.append(tap)
+        # What was removed from the index, and who has ended, is still to be said.
+        self._batch = unwritten(batch, self._batch)
+        told = [*waiting, *self._waiting]
+        self._waiting = []
+        for one in told:
+            one(alone)
+        asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+
+    def _retry(self) -> None:
+        """Remove what is due, which may make room, and find out whether the directory can be written."""
+        if self._closing:
+            return
+        self.expire()
+        batch, self._batch = self._batch, Batch()
+        self._tell_channels(batch)
+        self._busy = asyncio.get_running_loop().run_in_executor(self._thread, self.database.recover, batch)
+        self._busy.add_done_callback(partial(self._tried, batch))
+
+    def _tried(self, batch: Batch, done: asyncio.Future[None]) -> None:
+        self._busy = None
+        if (error := done.exception()) is not None:
+            self.failed = str(error) or type(error).__name__
+            self._batch = unwritten(batch, self._batch)
+            asyncio.get_running_loop().call_later(RETRY_S, self._retry)
+            return
+        self.failed = None
+        now_us = self.wall_us()
+        # Facts are missing: whoever follows them begins with a snapshot.
+        self._batch.floor = self.registry.journal.index
+        saved = 0
+        for stored in list(self.live.values()):
+            channel = stored.channel
+            if channel is not None and (channel.ended or self.registry.channels.get(channel.name) is not channel):
+                self._end(stored, channel.next_seq, "", now_us)
+            if channel is not None:
+                saved += self._catch_up(stored, channel, now_us)
+            self._touched[stored] = None
+        for tap in self._cut:
+            if tap.segment.seq not in tap.channel.taps:
+                self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
+            self.release(tap.channel, tap.file)
+        lost = max(0, self._missed + len(self._cut) - saved)
+        self.figures.lost += lost
+        self._cut, self._missed = [], 0
+        folder = self.database.folder
+        logger.warning("the data directory %s can be written again; %d segments are not in it", folder, lost)
+        self.kick()
+
+    def _catch_up(self, stored: Stored, channel: Channel, now_us: int) -> int:
+        """Keep what the channel still has in memory and the directory lacks; return how many segments with bytes."""
+        saved = 0
+        for seq, segment in channel.segments.items():
+            if seq in stored.entries or segment.state is WAITING:
+                continue
+            if segment.size:
+                self._tap(stored, segment, now_us)
+                stored.taps[seq].closed_us = now_us if segment.closed else None
+                saved += 1
+            else:
+                self._nothing_in(stored, seq, segment.state, now_us)
+        return saved
+
+    # Retention.
+
+    def expire(self, channels: Iterable[Stored] = ()) -> None:
+        """Remove what exceeds a limit: in all, and in these channels."""
+        limits = self.retention
+        for stored in channels:
+            while stored.bytes > limits.channel_bytes or len(stored.seqs) > limits.channel_segments:
+                self._drop(stored, stored.seqs[0])
+        oldest_us = self.wall_us() - round(limits.age_s * 1e6)
+        while self.order:
+            stored, seq = self.order[0]
+            entry = stored.entries.get(seq)
+            if entry is not None:
+                fits = self.bytes <= limits.total_bytes and self.segments <= MAX_SEGMENTS
+                if fits and entry.closed_us >= oldest_us:
+                    break
+                self._drop(stored, seq)
+            self.order.popleft()
+        if len(self.order) > 2 * self.segments + STALE:
+            self.order = deque((stored, seq) for stored, seq in self.order if seq in stored.entries)
+        while len(self.ended) > MAX_ENDED:
+            oldest = next(iter(self.ended.values()))
+            if oldest.seqs or oldest.taps:
+                break
+            self._forget(oldest)
+
+    def _drop(self, stored: Stored, seq: int) -> None:
+        entry = stored.remove(seq)
+        self.bytes -= entry.size
+        self.segments -= 1
+        self.figures.removed += 1
+        self._batch.removed.append((stored.row.id, seq))
+        if entry.file:
+            self.release(stored, entry.file)
+        self.kick()
+
+    def release(self, stored: Stored, file: int) -> None:
+        """A file holds one segment less, or is read from by one reader less; the last one removes it."""
+        key = stored.row.id, file
+        self.files[key] -= 1
+        if not self.files[key]:
+            del self.files[key]
+            stored.room = [place for place in stored.room if place[0] != file]
+            self._batch.files.append(key)
+            self.kick()
+
+    def _forget(self, stored: Stored) -> None:
+        """The oldest of too many channels that have ended, without a segment: its name begins at epoch 1 again."""
+        row = stored.row
+        self._batch.forgotten.append(row.id)
+        del self.ended[row.id]
+        if self.live.get(row.name) is stored:
+            del self.live[row.name]
+            del self.epochs[row.name]
+
+
+def _nobody(index: int) -> None:
+    """Is not told."""

@@ -1,0 +1,395 @@
+"""`tricklecast store`: look into a data directory, check it, take segments out of it, make it smaller.
+
+All but ``prune`` only read, and may do so beside a running server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import mimetypes
+import os
+import re
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, ClassVar, Final
+
+import typer
+
+from tricklecast.app.storage.database import (
+    Batch,
+    ChannelRow,
+    Database,
+    SegmentRow,
+    StorageError,
+    prepare,
+    read_contents,
+    schema_of,
+    segment_path,
+)
+from tricklecast.app.storage.restore import checksum
+from tricklecast.trickle.terminal import checked, count, parse_duration, parse_size, size
+
+EXIT_FINDINGS: Final = 1
+
+_Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The server's --data-dir.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Epoch = Annotated[int | None, typer.Option(min=1, help="Which life of the channel; the latest if not given.")]
+
+
+class CannotUse(StorageError):
+    """The directory cannot be read, or must not be written now."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class Directory:
+    """What a data directory holds at this moment.
+
+    Args:
+        folder: the directory.
+
+    Attributes:
+        channels: by their ids. segments: by channel and seq. damaged: what could not be read, one sentence each.
+
+    Raises:
+        CannotUse: it is none, a later version has written it, or it cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / "journal.sqlite"
+        if not path.is_file():
+            raise CannotUse(f"{str(folder)!r} is no data directory: it has no journal.sqlite")
+        try:
+            self._sql = _connected(path)
+            self._sql.execute("BEGIN")
+            found = read_contents(self._sql)
+            self._sql.execute("COMMIT")
+        except StorageError as error:
+            raise CannotUse(str(error)) from None
+        except sqlite3.Error as error:
+            raise CannotUse(f"cannot read {str(path)!r}: {error}") from None
+        self.channels = {row.id: row for row in found.channels}
+        self.segments = found.segments
+        self.damaged = found.damaged
+
+    def path(self, row: SegmentRow) -> Path:
+        """Where the bytes of a segment are."""
+        return segment_path(self.folder, row.channel, row.file)
+
+    def problem(self, row: SegmentRow) -> str | None:
+        """What is wrong with a segment; ``None`` if it is as it was written, or has been removed meanwhile."""
+        if row.channel not in self.channels:
+            return "nothing is known of its channel"
+        if not row.size or (crc := checksum(self.path(row), row.start, row.size)) == row.crc:
+            return None
+        query = "SELECT size, crc FROM segment WHERE channel = ? AND seq = ?"
+        if self._sql.execute(query, [row.channel, row.seq]).fetchone() != (row.size, row.crc):
+            return None
+        if crc is not None:
+            return "its bytes are not those that were written"
+        return "its file is too short" if self.path(row).exists() else "its file is missing"
+
+    def life(self, name: str, epoch: int | None) -> ChannelRow:
+        """One life of a channel.
+
+        Raises:
+            CannotUse: there is none.
+        """
+        lives = [row for row in self.channels.values() if row.name == name and epoch in (None, row.epoch)]
+        if not lives:
+            which = f"channel {name!r}" + (f" with epoch {epoch}" if epoch else "")
+            raise CannotUse(f"{str(self.folder)!r} has no {which}")
+        return max(lives, key=lambda row: row.epoch)
+
+    def segments_of(self, channel: ChannelRow) -> list[SegmentRow]:
+        """The segments of one life, by seq."""
+        return [row for row in self.segments if row.channel == channel.id]
+
+    def set_aside(self) -> list[str]:
+        """What servers have set aside here."""
+        return sorted(path.name for path in self.folder.iterdir() if re.search(r"\.(damaged|unknown)-\d+$", path.name))
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """Open the database for reading.
+
+    SQLite needs to write beside it, except where nobody else does: then the file alone says everything, if its log is
+    empty.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    wal = Path(f"{path}-wal")
+    if not os.access(path.parent, os.W_OK) and not (wal.exists() and wal.stat().st_size) and not _is_used(path.parent):
+        address += "&immutable=1"
+    sql = sqlite3.connect(address, uri=True, isolation_level=None)
+    try:
+        prepare(sql)
+        schema_of(sql, path)
+    except BaseException:
+        sql.close()
+        raise
+    return sql
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether a server uses the directory."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# The commands.
+
+
+def check(folder: _Folder, as_json: _Json = False) -> None:
+    """Read everything in a data directory, and compare it with the checksums.
+
+    A server may run on it meanwhile. Exit codes: 0 all is as it was written, 1 findings, 2 usage, 3 it cannot be read.
+    """
+    directory = Directory(folder)
+    findings = [{"what": text} for text in directory.damaged]
+    with _progress(sum(row.size for row in directory.segments)) as advance:
+        for row in directory.segments:
+            if (why := directory.problem(row)) is not None:
+                findings.append({**_place(directory, row), "what": why})
+            advance(row.size)
+    total = sum(row.size for row in directory.segments)
+    aside = directory.set_aside()
+    if as_json:
+        channels, segments = len(directory.channels), len(directory.segments)
+        document = {"channels": channels, "segments": segments, "bytes": total, "findings": findings}
+        typer.echo(json.dumps({**document, "set_aside": aside}, indent=1))
+    else:
+        for finding in findings:
+            where = f"segment {finding['seq']} of {finding['channel']!r}: " if "seq" in finding else ""
+            typer.echo(f"{where}{finding['what']}")
+        for name in aside:
+            typer.echo(f"set aside by a server: {name}")
+        channels_said = count(len(directory.channels), "channel")
+        said = f"{channels_said}, {count(len(directory.segments), 'segment')}, {size(total)}"
+        typer.echo(f"{said}: {count(len(findings), 'finding') if findings else 'all as written'}")
+    if findings:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def ls(
+    folder: _Folder,
+    channel: Annotated[str | None, typer.Argument(metavar="[CHANNEL]", help="List its segments instead.")] = None,
+    epoch: _Epoch = None,
+    as_json: _Json = False,
+) -> None:
+    """List the channels in a data directory, or the segments of one.
+
+    Columns are separated by tabs; times are UTC. Exit codes: 0 done, 2 usage, 3 it cannot be read.
+    """
+    directory = Directory(folder)
+    for text in directory.damaged:
+        typer.echo(f"tricklecast: {text}", err=True)
+    rows = _channels(directory) if channel is None else _segments(directory, directory.life(channel, epoch))
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    elif rows:
+        typer.echo("\t".join(name.upper() for name in rows[0]))
+        for row in rows:
+            typer.echo("\t".join("-" if value is None else str(value) for value in row.values()))
+
+
+def export(
+    folder: _Folder,
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Its name.")],
+    out: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE|FOLDER/|-", help="A new file, a folder, or standard output.")
+    ],
+    epoch: _Epoch = None,
+) -> None:
+    """Write the segments of a channel: one after the other to a file, or each to a file of its own in a folder.
+
+    A name that ends with / is a folder. Segments that are damaged are left out, and named.
+    A server may run meanwhile. Exit codes: 0 done, 1 segments are left out or not whole, 2 usage, 3 it cannot be done.
+    """
+    directory = Directory(folder)
+    life = directory.life(channel, epoch)
+    rows = [row for row in directory.segments_of(life) if row.size]
+    apart = out.endswith("/") or (out != "-" and Path(out).is_dir())
+    extension = mimetypes.guess_extension(life.content_type.partition(";")[0].strip()) or ".bin"
+    flawed = 0
+    try:
+        with _progress(sum(row.size for row in rows)) as advance, _opened(None if apart else out) as whole:
+            for row in rows:
+                why = directory.problem(row)
+                if why is None and whole is not None:
+                    _copy(directory.path(row), row, whole)
+                elif why is None:
+                    target = Path(out) / f"{row.seq:08d}{extension}"
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with open(target, "xb") as file:
+                        _copy(directory.path(row), row, file)
+                if why is None and row.state != "complete":
+                    why = f"it is {row.state}: its publisher did not end it"
+                if why is not None:
+                    flawed += 1
+                    typer.echo(f"segment {row.seq}: {why}", err=True)
+                advance(row.size)
+    except OSError as error:
+        raise CannotUse(f"cannot write {out!r}: {error.strerror or error}") from None
+    if flawed:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def prune(
+    folder: _Folder,
+    channel: Annotated[str | None, typer.Option(help="Only segments of this channel, of all its lives.")] = None,
+    older_than: Annotated[str | None, typer.Option(metavar="TIME", help="Remove what is older: 12h, 7d.")] = None,
+    keep_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove the oldest until so many bytes are left: 10GB.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove the oldest segments from a data directory that no server uses.
+
+    Channels keep their epochs and their heads. A file is removed with the last of its segments.
+    Exit codes: 0 done, 2 usage, 3 a server uses it, or it cannot be written.
+    """
+    if older_than is None and keep_bytes is None:
+        raise typer.BadParameter("say what is to be removed: --older-than or --keep-bytes")
+    age_s = None if older_than is None else checked("--older-than", parse_duration, older_than)
+    keep = None if keep_bytes is None else checked("--keep-bytes", parse_size, keep_bytes)
+    before_us = None if age_s is None else (time.time() - age_s) * 1e6
+    directory = Directory(folder)
+    if directory.damaged:
+        raise CannotUse(f"{str(folder)!r} is damaged; start a server on it, which salvages it: {directory.damaged[0]}")
+    if channel is not None:
+        directory.life(channel, None)
+    if dry_run:
+        chosen = _oldest(directory, channel, before_us, keep)
+    else:
+        with _alone(folder) as database:
+            directory = Directory(folder)
+            chosen = _oldest(directory, channel, before_us, keep)
+            _remove(database, directory.segments, chosen)
+    for id, segments in Counter(row.channel for row in chosen).items():
+        life, total = directory.channels[id], sum(row.size for row in chosen if row.channel == id)
+        typer.echo(f"{life.name} (epoch {life.epoch}): {count(segments, 'segment')}, {size(total)}")
+    said = f"{count(len(chosen), 'segment')}, {size(sum(row.size for row in chosen))}"
+    typer.echo(f"would be removed: {said}" if dry_run else f"removed: {said}")
+
+
+# What they do.
+
+
+def _place(directory: Directory, row: SegmentRow) -> dict[str, Any]:
+    life = directory.channels.get(row.channel)
+    return {"channel": life.name if life else f"#{row.channel}", "epoch": life.epoch if life else 0, "seq": row.seq}
+
+
+def _channels(directory: Directory) -> list[dict[str, Any]]:
+    found = []
+    by_channel: dict[int, list[SegmentRow]] = {}
+    for segment in directory.segments:
+        by_channel.setdefault(segment.channel, []).append(segment)
+    for row in sorted(directory.channels.values(), key=lambda row: (row.name, row.epoch)):
+        segments = by_channel.get(row.id, [])
+        state = "live" if row.ended_us is None else "ended"
+        head = max([row.next_seq, *(segment.seq + 1 for segment in segments)])
+        found.append(
+            {"channel": row.name, "epoch": row.epoch, "state": state, "next": head, "segments": len(segments)}
+            | {"bytes": sum(segment.size for segment in segments), "type": row.content_type}
+            | {"created": _time(row.created_us), "ended": _time(row.ended_us)}
+            | {"oldest": _time(min((segment.opened_us for segment in segments), default=None))}
+        )
+    return found
+
+
+def _segments(directory: Directory, life: ChannelRow) -> list[dict[str, Any]]:
+    return [
+        {"seq": row.seq, "state": row.state, "bytes": row.size, "crc32": f"{row.crc:08x}"}
+        | {"opened": _time(row.opened_us), "closed": _time(row.closed_us)}
+        | {"file": str(directory.path(row).relative_to(directory.folder)) if row.size else None, "at": row.start}
+        for row in directory.segments_of(life)
+    ]
+
+
+def _time(us: int | None) -> str | None:
+    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="milliseconds")
+
+
+def _oldest(directory: Directory, channel: str | None, before_us: float | None, keep: int | None) -> list[SegmentRow]:
+    """The closed segments that are too old, and the oldest of the others, as far as there are too many bytes."""
+    ids = {row.id for row in directory.channels.values() if channel in (None, row.name)}
+    rows = [row for row in directory.segments if row.closed_us is not None and row.channel in ids]
+    left = sum(row.size for row in rows)
+    chosen = []
+    for row in sorted(rows, key=lambda row: (row.closed_us, row.channel, row.seq)):
+        assert row.closed_us is not None
+        if (before_us is not None and row.closed_us < before_us) or (keep is not None and left > keep):
+            chosen.append(row)
+            left -= row.size
+    return chosen
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[Database]:
+    try:
+        with closing(Database(folder, fsync=True)) as database:
+            yield database
+    except StorageError as error:
+        raise CannotUse(str(error)) from None
+    except (OSError, sqlite3.Error) as error:
+        raise CannotUse(f"cannot write the data directory {str(folder)!r}: {error}") from None
+
+
+def _remove(database: Database, rows: list[SegmentRow], chosen: list[SegmentRow]) -> None:
+    left = Counter((row.channel, row.file) for row in rows if row.size)
+    left.subtract((row.channel, row.file) for row in chosen if row.size)
+    removed = [(row.channel, row.seq) for row in chosen]
+    database.commit(Batch(removed=removed, files=sorted(key for key, segments in left.items() if not segments)))
+
+
+def _copy(path: Path, row: SegmentRow, to: BinaryIO) -> None:
+    left = row.size
+    with open(path, "rb") as file:
+        file.seek(row.start)
+        while left and (data := file.read(min(left, 1 << 20))):
+            to.write(data)
+            left -= len(data)
+
+
+@contextmanager
+def _opened(out: str | None) -> Iterator[BinaryIO | None]:
+    if out is None:
+        yield None
+    elif out == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with open(out, "xb") as file:
+            yield file
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Any]:
+    """A bar on standard error, if that is a terminal; yields what is told how many bytes are done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=total)
+        yield lambda done: bar.advance(task, done)

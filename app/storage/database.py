@@ -1,0 +1,672 @@
+"""The data directory: ``journal.sqlite`` beside the files of the segments. Everything here runs in one thread.
+
+The files hold nothing but the segments' bytes, one after the other. SQLite holds everything else: the journal's facts,
+the channels, and for each segment its place, size and checksum. A batch of changes is written in this order: bytes,
+then (with ``fsync``) the files to disk, then one transaction. So a segment of which SQLite knows is there, and whatever
+else the files hold is of no meaning.
+
+Each row of a channel or a segment has a checksum of its own: SQLite notices a damaged structure, but not a flipped bit
+in a value.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from tricklecast.trickle.errors import TrickleError
+
+logger = logging.getLogger("tricklecast.storage")
+
+SCHEMA: Final = 1
+"""Version of the tables. A directory of a later version is refused; one of an earlier version would be converted."""
+
+MAX_FACTS: Final = 100_000
+"""The newest facts are kept, so many; who asks for older ones begins with a snapshot."""
+
+MAX_ENDED: Final = 10_000
+"""Ended channels without segments whose last epoch is remembered."""
+
+OPENED: Final = "opened"
+"""The kind of the fact that a segment got its first byte."""
+
+OPEN_FILES: Final = 256
+_IOV: Final = 1024
+
+_DATABASE: Final = "journal.sqlite"
+_NEW: Final = "journal.sqlite.new"
+
+_DAMAGE: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR}
+"""What SQLite answers when a file, or a disk, is damaged; a table may be missing, too."""
+
+_TABLES: Final = """
+CREATE TABLE life (instance TEXT PRIMARY KEY, began_at INTEGER, started_us INTEGER, boot TEXT);
+CREATE TABLE channel (
+    id INTEGER PRIMARY KEY, name TEXT, epoch INTEGER, content_type TEXT, next_seq INTEGER,
+    created_us INTEGER, ended_us INTEGER, reason TEXT, checksum INTEGER, UNIQUE (name, epoch));
+CREATE TABLE segment (
+    channel INTEGER, seq INTEGER, state TEXT, size INTEGER, crc INTEGER, file INTEGER, start INTEGER,
+    opened_us INTEGER, closed_us INTEGER, checksum INTEGER, PRIMARY KEY (channel, seq)) WITHOUT ROWID;
+CREATE TABLE fact (
+    number INTEGER PRIMARY KEY, at_us INTEGER, kind TEXT, channel TEXT, epoch INTEGER, seq INTEGER, detail TEXT,
+    size INTEGER);
+"""
+
+
+class StorageError(TrickleError):
+    """The data directory cannot be used."""
+
+
+class ChannelRow(NamedTuple):
+    """One life of a channel.
+
+    Attributes:
+        created_us, ended_us: when, microseconds since 1970; reason: why it ended.
+    """
+
+    id: int
+    name: str
+    epoch: int
+    content_type: str
+    next_seq: int
+    created_us: int
+    ended_us: int | None = None
+    reason: str | None = None
+
+
+class SegmentRow(NamedTuple):
+    """One segment.
+
+    Attributes:
+        channel: the id of its channel. state: as in the core; ``open``: as far as it was written at that time.
+        size, crc: bytes, and their CRC-32. file, start: where they are; no file where there are none.
+        opened_us, closed_us: when, microseconds since 1970.
+    """
+
+    channel: int
+    seq: int
+    state: str
+    size: int
+    crc: int
+    file: int
+    start: int
+    opened_us: int
+    closed_us: int | None = None
+
+
+class FactRow(NamedTuple):
+    """One fact of the journal.
+
+    Attributes:
+        number: its index. at_us: when, microseconds since 1970. kind: ``added``, ``removed``, ``opened``, ``closed``.
+        detail: the content type, the reason of an end, or the state of a closed segment; size: of that, bytes.
+    """
+
+    number: int
+    at_us: int
+    kind: str
+    channel: str
+    epoch: int
+    seq: int | None = None
+    detail: str | None = None
+    size: int | None = None
+
+
+class Life(NamedTuple):
+    """One start of a server.
+
+    Attributes:
+        began_at: the index of the last fact from before it, or, if facts are missing, of the last one that is missing.
+        boot: of the machine.
+    """
+
+    instance: str
+    began_at: int
+    started_us: int
+    boot: str
+
+
+@dataclass(slots=True)
+class Part:
+    """Bytes of one segment that are to be written.
+
+    Attributes:
+        channel, file: where; at: behind which byte of the file.
+        frames: as the core keeps them. crc: of the bytes of the segment before these; then of these, too.
+        size: how many bytes were written.
+    """
+
+    channel: int
+    file: int
+    at: int
+    frames: Sequence[bytes]
+    crc: int
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """Changes that are written together, or not at all.
+
+    Attributes:
+        parts: bytes. segments: rows of segments and the part that each depends on, whose size and checksum are added.
+        removed: segments that retention has removed, by channel and seq. files: those that hold nothing any more.
+        forgotten: ids of ended channels that are not remembered any more. floor: facts up to this one are incomplete.
+        life: a server starts on this directory.
+    """
+
+    facts: list[FactRow] = field(default_factory=list)
+    channels: list[ChannelRow] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    segments: list[tuple[SegmentRow, Part | None]] = field(default_factory=list)
+    removed: list[tuple[int, int]] = field(default_factory=list)
+    files: list[tuple[int, int]] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
+    floor: int = 0
+    life: Life | None = None
+
+
+def unwritten(*batches: Batch) -> Batch:
+    """What is still to be said of batches that could not be written: all but facts and bytes."""
+    rest = Batch()
+    for batch in batches:
+        rest.channels += batch.channels
+        rest.segments += [(row, part) for row, part in batch.segments if part is None]
+        rest.removed += batch.removed
+        rest.files += batch.files
+        rest.forgotten += batch.forgotten
+        rest.life = rest.life or batch.life
+    return rest
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a data directory holds.
+
+    Attributes:
+        index: of the last fact. damaged: what could not be read, one sentence each.
+        complete: whether nothing that a server has written is missing, so that a file of which no row knows is waste.
+    """
+
+    lives: list[Life] = field(default_factory=list)
+    channels: list[ChannelRow] = field(default_factory=list)
+    segments: list[SegmentRow] = field(default_factory=list)
+    index: int = 0
+    damaged: list[str] = field(default_factory=list)
+    complete: bool = True
+
+
+class Database:
+    """The data directory of one server.
+
+    Args:
+        folder: made if it is missing.
+        fsync: whether a batch is on the disk when :meth:`commit` returns; otherwise the kernel has it.
+
+    Raises:
+        StorageError: another server uses the directory, its schema is a later one, or it cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, *, fsync: bool = False) -> None:
+        self.folder = folder
+        self._fsync = fsync
+        self._files: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._folders: set[int] = set()
+        self._corrupt = False
+        try:
+            new = [one for one in (folder / "segments", *folder.absolute().parents, folder) if not one.exists()]
+            (folder / "segments").mkdir(parents=True, exist_ok=True)
+            for one in new if fsync else []:
+                _sync_folder(one.parent)
+            self._lock = locked(folder)
+        except OSError as error:
+            raise _unusable(folder, error) from error
+        self._repaired: list[str] = []
+        try:
+            self._check_files()
+            try:
+                self._sql = self._connected()
+            except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise
+                self._repaired.append(f"{_DATABASE} cannot be read ({error}): set aside as {self._set_aside()}")
+                self._sql = self._connected()
+        except (OSError, sqlite3.Error) as error:
+            os.close(self._lock)
+            raise _unusable(folder, error) from error
+        except StorageError:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let go of the directory. Nothing is written that would not also be there without it."""
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+        self._sql.close()
+        os.close(self._lock)
+
+    def path(self, channel: int, file: int) -> Path:
+        """Where a file of segments is."""
+        return segment_path(self.folder, channel, file)
+
+    def commit(self, batch: Batch) -> None:
+        """Write a batch.
+
+        Raises:
+            OSError, sqlite3.Error: it is not written; the same segments may be written again.
+        """
+        synced = {self._write(part) for part in batch.parts if part.frames}
+        if self._fsync:
+            for descriptor in synced:
+                os.fdatasync(descriptor)
+            for channel in self._folders:
+                _sync_folder(self.folder / "segments" / f"{channel:06d}")
+            if self._folders:
+                _sync_folder(self.folder / "segments")
+            self._folders.clear()
+        while len(self._files) > OPEN_FILES:  # not before: all files of this batch must be open until they are synced
+            os.close(self._files.popitem(last=False)[1])
+        self._record(batch)
+        # Last: whoever still reads a file has it open, and a file of which no row knows does no harm.
+        for channel, file in batch.files:
+            self._remove(channel, file)
+
+    def recover(self, batch: Batch) -> None:
+        """Find out whether the directory can be written again, after an error; write what is due in any case.
+
+        Args:
+            batch: without bytes and facts.
+
+        Raises:
+            OSError, sqlite3.Error: it cannot be written.
+        """
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+        with suppress(sqlite3.Error):
+            self._sql.close()
+        self._sql = self._connected()
+        if self._corrupt and (found := self._sql.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            raise sqlite3.DatabaseError(f"journal.sqlite is damaged; a restart salvages it: {found}")
+        self._corrupt = False
+        self.commit(batch)
+        trial = self.folder / "segments" / "trial"
+        try:
+            with open(trial, "wb") as file:
+                file.write(bytes(1 << 20))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            trial.unlink(missing_ok=True)
+        self._sql.execute("UPDATE life SET boot = boot WHERE rowid = (SELECT max(rowid) FROM life)")
+
+    def contents(self) -> Contents:
+        """Everything but the facts. If anything of it is damaged, what can be read is written to a new database.
+
+        Raises:
+            StorageError: it cannot be read now.
+        """
+        try:
+            found = read_contents(self._sql)
+            if found.damaged:
+                self._rebuild(found)
+        except (OSError, sqlite3.Error) as error:
+            raise _unusable(self.folder, error) from error
+        found.damaged[:0] = self._repaired
+        # Each server leaves its life: without any the database is new, or was lost.
+        found.complete = not found.damaged and bool(found.lives)
+        return found
+
+    def _check_files(self) -> None:
+        """Set aside what SQLite would not open, or would remove."""
+        path, new = self.folder / _DATABASE, self.folder / _NEW
+        wal = Path(f"{path}-wal")
+        if new.exists():  # the server ended while it salvaged a damaged database
+            if path.exists():
+                new.unlink()
+            else:
+                os.rename(new, path)
+        if path.exists() and path.stat().st_size > 0:
+            with open(path, "rb") as file:
+                if file.read(16) == b"SQLite format 3\0":
+                    return
+            what = f"{_DATABASE} is no SQLite database"
+        elif wal.exists() and wal.stat().st_size > 0:
+            what = f"{_DATABASE} is {'empty' if path.exists() else 'missing'}, and its log is there"
+        else:
+            return
+        self._repaired.append(f"{what}: set aside as {self._set_aside()}")
+
+    def _set_aside(self) -> str:
+        """Rename the database's files; returns the new name."""
+        name = unused_name(self.folder, f"{_DATABASE}.damaged")
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                os.rename(self.folder / f"{_DATABASE}{suffix}", self.folder / f"{name}{suffix}")
+        return name
+
+    def _rebuild(self, found: Contents) -> None:
+        """Write what could be read to a new database, and keep the damaged one."""
+        facts = list(_salvaged(self._sql, "fact", Contents(), checked=False))
+        new = self.folder / _NEW
+        new.unlink(missing_ok=True)
+        with closing(sqlite3.connect(new, isolation_level=None)) as sql:
+            sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA};")
+            _insert(sql, "life", found.lives, checked=False)
+            _insert(sql, "channel", found.channels)
+            _insert(sql, "segment", found.segments)
+            _insert(sql, "fact", facts, checked=False)
+            sql.execute("COMMIT")
+        self._sql.close()
+        name = self._set_aside()
+        os.rename(new, self.folder / _DATABASE)
+        _sync_folder(self.folder)
+        self._sql = self._connected()
+        counted = f"{len(found.channels)} channels and {len(found.segments)} segments"
+        found.damaged.append(f"{_DATABASE} was damaged: set aside as {name}; the new one has {counted}")
+
+    def facts(self) -> list[FactRow]:
+        """The facts that are kept, in their order."""
+        return [FactRow(*row) for row in self._sql.execute("SELECT * FROM fact ORDER BY number")]
+
+    def _connected(self) -> sqlite3.Connection:
+        path = self.folder / _DATABASE
+        sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+        try:
+            prepare(sql)
+            version = schema_of(sql, path)
+            if not version and sql.execute("SELECT * FROM sqlite_master").fetchone() is not None:
+                self._repaired.append(f"{_DATABASE} had lost the version of its tables: put right")
+                sql.execute(f"PRAGMA user_version = {(version := SCHEMA)}")
+            sql.execute("PRAGMA journal_mode = WAL")
+            sql.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
+            if not version:
+                sql.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        except BaseException:
+            sql.close()
+            raise
+        return sql
+
+    def _write(self, part: Part) -> int:
+        """Write the bytes of a part, and add them to its checksum. Returns the file's descriptor."""
+        descriptor = self._descriptor(part.channel, part.file)
+        views = list(payload(part.frames))
+        at = part.at
+        part.size = 0
+        for first in range(0, len(views), _IOV):
+            some = views[first : first + _IOV]
+            left = sum(map(len, some))
+            part.size += left
+            for view in some:
+                part.crc = crc32(view, part.crc)
+            while left:
+                written = os.pwritev(descriptor, some, at)
+                at += written
+                left -= written
+                if left:
+                    some = _behind(some, written)
+        return descriptor
+
+    def _descriptor(self, channel: int, file: int) -> int:
+        key = channel, file
+        if (descriptor := self._files.get(key)) is not None:
+            self._files.move_to_end(key)
+            return descriptor
+        path = self.path(channel, file)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            path.parent.mkdir(exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if self._fsync:
+            self._folders.add(channel)
+        self._files[key] = descriptor
+        return descriptor
+
+    def _record(self, batch: Batch) -> None:
+        sql = self._sql
+        segments = [
+            row if part is None else row._replace(size=row.size + part.size, crc=part.crc)
+            for row, part in batch.segments
+        ]
+        sql.execute("BEGIN IMMEDIATE")
+        try:
+            if batch.life is not None:
+                _insert(sql, "life", [batch.life], checked=False)
+                sql.execute("DELETE FROM life WHERE rowid <= (SELECT max(rowid) FROM life) - 1000")
+            _insert(sql, "fact", batch.facts, checked=False)
+            _insert(sql, "channel", batch.channels)
+            _insert(sql, "segment", segments)
+            if batch.floor:
+                sql.execute("DELETE FROM fact WHERE number <= ?", [batch.floor])
+                # There may be no fact beyond it for a while: a crash must not make the index go back.
+                sql.execute("UPDATE life SET began_at = ? WHERE rowid = (SELECT max(rowid) FROM life)", [batch.floor])
+            if batch.facts:
+                sql.execute("DELETE FROM fact WHERE number <= ?", [batch.facts[-1].number - MAX_FACTS])
+            if batch.removed:
+                sql.executemany("DELETE FROM segment WHERE channel = ? AND seq = ?", batch.removed)
+            if batch.forgotten:
+                sql.executemany("DELETE FROM channel WHERE id = ?", [(one,) for one in batch.forgotten])
+            sql.execute("COMMIT")
+        except BaseException as error:
+            self._corrupt |= isinstance(error, sqlite3.DatabaseError) and _is_damage(error)
+            with suppress(sqlite3.Error):
+                sql.execute("ROLLBACK")
+            raise
+
+    def _remove(self, channel: int, file: int) -> None:
+        descriptor = self._files.pop((channel, file), None)
+        if descriptor is not None:
+            os.close(descriptor)
+        path = self.path(channel, file)
+        try:
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # it still holds other files
+                path.parent.rmdir()
+        except OSError as error:
+            logger.warning("cannot remove %s, which holds nothing any more: %s", path, error)
+
+
+def segment_path(folder: Path, channel: int, file: int) -> Path:
+    """Where a file of segments is, in a data directory."""
+    return folder / "segments" / f"{channel:06d}" / f"{file:08d}.seg"
+
+
+def unused_name(folder: Path, stem: str) -> str:
+    """A name for something that is set aside: ``stem-1``, or with the next number that is free."""
+    return next(name for number in count(1) if not (folder / (name := f"{stem}-{number}")).exists())
+
+
+def prepare(sql: sqlite3.Connection) -> None:
+    """Settings of every connection."""
+    sql.execute("PRAGMA foreign_keys = OFF")
+    sql.execute("PRAGMA cell_size_check = ON")
+    # One flipped bit in a text must not end the reading of a table.
+    sql.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+
+
+def schema_of(sql: sqlite3.Connection, path: Path) -> int:
+    """The version of the tables; 0 in a new file.
+
+    Raises:
+        StorageError: a later version wrote it.
+    """
+    ((version,),) = sql.execute("PRAGMA user_version").fetchall()
+    if version > SCHEMA:
+        raise StorageError(f"{str(path)!r} was written by a later version of tricklecast (schema {version})")
+    return int(version)
+
+
+def read_contents(sql: sqlite3.Connection) -> Contents:
+    """Everything but the facts, without rows whose checksum is wrong, and as far as a damaged file can be read.
+
+    Raises:
+        sqlite3.Error: it cannot be read now, for a reason that may pass.
+    """
+    found = Contents()
+    found.damaged += [
+        f"{_DATABASE}: {text}" for (text,) in _readable(sql, "PRAGMA quick_check(3)", found) if text != "ok"
+    ]
+    found.lives = [Life(*row) for row in _salvaged(sql, "life", found, checked=False, order="rowid")]
+    found.channels = [ChannelRow(*row) for row in _salvaged(sql, "channel", found)]
+    damaged = len(found.damaged)
+    segments = {row[:2]: row for row in _salvaged(sql, "segment", found)}
+    if len(found.damaged) > damaged:  # read around the damage: from both ends of each channel
+        for (channel,) in _readable(sql, "SELECT id FROM channel ORDER BY id", Contents()):
+            segments |= {
+                row[:2]: row for row in _salvaged(sql, "segment", Contents(), where=f"WHERE channel = {channel}")
+            }
+    found.segments = [SegmentRow(*segments[key]) for key in sorted(segments)]
+    if found.damaged:
+        found.channels += _channels_by_name(sql, found)
+    last = [number for (number,) in _readable(sql, "SELECT max(number) FROM fact", found)]
+    found.index = max(number for number in (0, *last, *(life.began_at for life in found.lives)) if type(number) is int)
+    return found
+
+
+def _channels_by_name(sql: sqlite3.Connection, found: Contents) -> list[ChannelRow]:
+    """Channels whose rows are damaged. The index of names has name and epoch, too, and the facts have the rest."""
+    known = {row.id for row in found.channels}
+    heads: dict[int, int] = {}
+    for segment in found.segments:
+        heads[segment.channel] = max(heads.get(segment.channel, 0), segment.seq + 1)
+    query = "SELECT id, name, epoch FROM channel INDEXED BY sqlite_autoindex_channel_1 ORDER BY name, epoch"
+    lost = {(name, epoch): id for id, name, epoch in _readable(sql, query, Contents()) if id not in known}
+    rows: dict[int, ChannelRow] = {}
+    for (name, epoch), id in lost.items():
+        if type(id) is type(epoch) is int and isinstance(name, str) and name.isprintable():
+            rows[id] = ChannelRow(id, name, epoch, "", heads.get(id, 0), 0)
+    for fact in _salvaged(sql, "fact", Contents(), checked=False) if rows else ():
+        _, at_us, kind, name, epoch, seq, detail, _ = fact
+        row = rows.get(lost.get((name, epoch), 0))
+        if row is None:
+            continue
+        match kind:
+            case "added":
+                row = row._replace(content_type=detail or "", created_us=at_us)
+            case "removed":
+                row = row._replace(next_seq=max(row.next_seq, seq), ended_us=at_us, reason=detail)
+            case _:
+                row = row._replace(next_seq=max(row.next_seq, seq + 1))
+        rows[row.id] = row
+    found.damaged += [
+        f"channel {row.name!r} (epoch {row.epoch}): put together from other tables" for row in rows.values()
+    ]
+    return list(rows.values())
+
+
+def payload(frames: Iterable[bytes]) -> Iterator[memoryview]:
+    """The chunks in frames, without copying them."""
+    for frame in frames:
+        view = memoryview(frame)
+        at = 0
+        while at < len(frame):
+            start = frame.index(b"\r\n", at) + 2
+            end = start + int(frame[at : start - 2], 16)
+            yield view[start:end]
+            at = end + 2
+
+
+def boot_id() -> str:
+    """The machine's present boot, if it is known: after another one, what the kernel had not written yet is lost."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _checksum(row: Sequence[object]) -> int:
+    return crc32("\0".join(map(str, row)).encode("utf-8", "surrogateescape"))
+
+
+def _insert(sql: sqlite3.Connection, table: str, rows: Sequence[tuple[object, ...]], *, checked: bool = True) -> None:
+    if rows:
+        values = [(*row, _checksum(row)) for row in rows] if checked else rows
+        marks = ", ".join("?" * len(values[0]))
+        sql.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+
+
+def _salvaged(
+    sql: sqlite3.Connection, table: str, found: Contents, *, checked: bool = True, where: str = "", order: str = "1"
+) -> list[tuple[Any, ...]]:
+    """The rows of a table without their checksums; if it cannot be read to its end, also from its end."""
+    rows: dict[Any, tuple[Any, ...]] = {}
+    for direction in ("", " DESC"):
+        damaged = len(found.damaged)
+        for row in _readable(sql, f"SELECT * FROM {table} {where} ORDER BY {order}{direction}, 2{direction}", found):
+            rows[row[:2]] = row
+        if len(found.damaged) == damaged:
+            break
+    if not checked:
+        return list(rows.values())
+    good = []
+    for *values, checksum in rows.values():
+        if _checksum(values) == checksum:
+            good.append(tuple(values))
+        else:
+            found.damaged.append(f"table {table}: row {tuple(values[:2])} is not what was written")
+    return sorted(good)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error says that the file is damaged; it may also be full, locked or read-only."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _DAMAGE
+
+
+def _readable(sql: sqlite3.Connection, query: str, found: Contents) -> Iterator[tuple[Any, ...]]:
+    with closing(sql.cursor()) as cursor:
+        try:
+            yield from cursor.execute(query)
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            found.damaged.append(f"{_DATABASE}: {error}")
+
+
+def _behind(views: list[memoryview], written: int) -> list[memoryview]:
+    """What is left of some views behind so many bytes."""
+    while written >= len(views[0]):
+        written -= len(views[0])
+        views = views[1:]
+    return [views[0][written:], *views[1:]]
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return  # it has been removed since
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unusable(folder: Path, error: Exception) -> StorageError:
+    return StorageError(f"cannot use the data directory {str(folder)!r}: {error}")
+
+
+def locked(folder: Path) -> int:
+    """Take the directory for this process, until the descriptor that it returns is closed.
+
+    Raises:
+        StorageError: another process has it. OSError: the lock file cannot be written.
+    """
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise StorageError(f"another server uses the data directory {str(folder)!r}") from None
+    return descriptor

@@ -1,0 +1,204 @@
+"""After a restart: what the data directory holds comes back, as if every client had merely lost its connection."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from tricklecast.app.core.registry import Restored
+from tricklecast.app.core.segment import State
+from tricklecast.app.storage.archive import FILE_BYTES, Archive, Stored
+from tricklecast.app.storage.database import Batch, FactRow, Life, boot_id, unused_name
+
+logger = logging.getLogger("tricklecast.storage")
+
+UNWRITTEN_S: Final = 120
+"""After a crash of the machine the segments of the last moments are read through: the kernel may not have written
+them. It writes what is older than half a minute (Linux, ``vm.dirty_expire_centisecs``)."""
+
+MAX_LINES: Final = 20
+"""Findings that are logged one by one."""
+
+_READ: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Report:
+    """What came back.
+
+    Attributes:
+        channels: live ones. segments, bytes: of them and of those that have ended.
+        truncated: segments that were being written. damaged: what could not be read, one sentence each.
+    """
+
+    channels: int = 0
+    segments: int = 0
+    bytes: int = 0
+    truncated: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+
+def restore(archive: Archive, instance: str, now: float) -> Report:
+    """Bring channels back, before the first request.
+
+    Segments that were being written come back truncated, with what was written of them. Segments whose file is missing
+    or too short are damaged: they are gone, and everything else is there.
+
+    Args:
+        archive: of a registry without channels. instance: the name of this start of the server.
+        now: the registry's time, seconds.
+    """
+    database, registry = archive.database, archive.registry
+    contents = database.contents()
+    report = Report(damaged=contents.damaged)
+    now_us = archive.wall_us()
+    batch = Batch()
+    registry.journal.index = archive.index = contents.index
+    boot = boot_id()
+    crashed = not contents.lives or not boot or contents.lives[-1].boot != boot
+    latest = max((row.closed_us or row.opened_us for row in contents.segments), default=0)
+    doubtful_us = latest - UNWRITTEN_S * 1_000_000 if crashed else latest + 1
+    channels = {row.id: Stored(archive, row) for row in contents.channels}
+    sizes = _sizes(database.folder)
+    ends: dict[tuple[int, int], int] = {}
+    heads: dict[int, int] = {}
+    for row in sorted(contents.segments, key=lambda row: (row.closed_us or now_us, row.seq)):
+        stored = channels.get(row.channel)
+        if stored is None:
+            report.damaged.append(f"segment {row.seq} belongs to a channel of which nothing is known: left out")
+            batch.removed.append((row.channel, row.seq))
+            continue
+        heads[row.channel] = max(heads.get(row.channel, 0), row.seq + 1)
+        key = row.channel, row.file
+        ends[key] = max(ends.get(key, 0), row.start + row.size)
+        why = ""
+        if row.size and row.start + row.size > sizes.get(key, 0):
+            why = "its file is missing" if key not in sizes else "its file is too short"
+        elif row.size and (row.closed_us is None or row.closed_us >= doubtful_us):
+            same = checksum(database.path(*key), row.start, row.size) == row.crc
+            why = "" if same else "its bytes are not those that were written"
+        if why:
+            report.damaged.append(f"segment {row.seq} of {stored.row.name!r} (epoch {stored.row.epoch}): {why}")
+            batch.removed.append((row.channel, row.seq))
+            continue
+        if row.closed_us is None:
+            row = row._replace(state=State.TRUNCATED.value, closed_us=now_us)
+            report.truncated += 1
+            registry.journal.index += 1
+            batch.segments.append((row, None))
+            place = stored.row.name, stored.row.epoch, row.seq, row.state, row.size
+            batch.facts.append(FactRow(registry.journal.index, now_us, "closed", *place))
+        archive.keep(stored, row)
+    report.segments, report.bytes = archive.segments, archive.bytes
+    latest_of = {stored.row.name: stored for stored in sorted(channels.values(), key=lambda one: one.row.epoch)}
+    for stored in sorted(channels.values(), key=lambda one: one.row.ended_us or now_us):
+        if latest_of[stored.row.name] is stored:
+            head = max(stored.row.next_seq, heads.get(stored.row.id, 0))
+            report.channels += _bring_back(archive, stored, head, now, now_us)
+            continue
+        if stored.row.ended_us is None:  # its end was not written, and the next one has begun
+            stored.row = stored.row._replace(ended_us=now_us)
+            batch.channels.append(stored.row)
+        archive.ended[stored.row.id] = stored
+    for (channel, file), end in ends.items():
+        if file and end < FILE_BYTES and (channel, file) in archive.files and channels[channel].row.ended_us is None:
+            channels[channel].room.append((file, end))
+    unknown = [key for key in sizes if key not in archive.files]
+    archive.expire(channels.values())
+    known = [row.id for row in contents.channels] + [row.channel for row in contents.segments]
+    archive.next_channel = max([*known, *(channel for channel, _ in sizes)], default=0) + 1
+    archive.next_file = max((file for _, file in (*sizes, *ends)), default=0) + 1
+    batch.life = Life(instance, contents.index, now_us, boot)
+    archive.start(batch, contents.index)
+    ends_at = [*(life.began_at for life in contents.lives[1:]), contents.index]
+    archive.lives = {life.instance: last for life, last in zip(contents.lives, ends_at, strict=False)}
+    if unknown and not contents.complete:
+        report.damaged.append(_set_aside(archive, unknown))
+    else:
+        _remove(archive, unknown)
+    archive.figures.damaged += len(report.damaged)
+    for one in report.damaged[:MAX_LINES]:
+        logger.error("%s: %s", database.folder, one)
+    if (more := len(report.damaged) - MAX_LINES) > 0:
+        logger.error("%s: %d more of these", database.folder, more)
+    return report
+
+
+def checksum(path: Path, start: int, size: int) -> int | None:
+    """The CRC-32 of some bytes of a file; ``None`` if they are not all there."""
+    crc = 0
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            while size:
+                data = file.read(min(size, _READ))
+                if not data:
+                    return None
+                crc = crc32(data, crc)
+                size -= len(data)
+    except OSError:
+        return None
+    return crc
+
+
+def files_of(folder: Path) -> Iterator[tuple[int, int, int]]:
+    """The files of segments in a data directory: channel, file, size in bytes."""
+    for channel in (folder / "segments").iterdir():
+        if channel.name.isdecimal():
+            for entry in os.scandir(channel):
+                name = entry.name.removesuffix(".seg")
+                if name.isdecimal():
+                    yield int(channel.name), int(name), entry.stat().st_size
+
+
+def _sizes(folder: Path) -> dict[tuple[int, int], int]:
+    return {(channel, file): size for channel, file, size in files_of(folder)}
+
+
+def _bring_back(archive: Archive, stored: Stored, next_seq: int, now: float, now_us: int) -> bool:
+    """Bring the latest channel of a name back: live, in its drain, or as one that is remembered. Whether it lives."""
+    row, registry = stored.row, archive.registry
+    limits = registry.limits
+    archive.live[row.name] = stored
+    archive.epochs[row.name] = row.epoch
+    age_s = (now_us - row.created_us) / 1e6
+    if row.ended_us is None:
+        registry.restore(Restored(row.name, row.epoch, row.content_type, next_seq, age_s), now)
+        return True
+    archive.ended[row.id] = stored
+    ended_s = max(0.0, (now_us - row.ended_us) / 1e6)
+    if ended_s < limits.channel_drain_s:
+        drain_s = limits.channel_drain_s - ended_s
+        registry.restore(Restored(row.name, row.epoch, row.content_type, next_seq, age_s, drain_s), now)
+    elif ended_s < limits.channel_drain_s + limits.tombstone_s:
+        registry.bury(row.name, row.epoch, next_seq, now + limits.channel_drain_s + limits.tombstone_s - ended_s)
+    return False
+
+
+def _remove(archive: Archive, unknown: Iterable[tuple[int, int]]) -> None:
+    """Remove files in which there is no segment: the server ended between a batch and the removal of its files."""
+    for channel, file in unknown:
+        path = archive.database.path(channel, file)
+        with suppress(OSError):
+            path.unlink()
+            path.parent.rmdir()
+
+
+def _set_aside(archive: Archive, unknown: Sequence[tuple[int, int]]) -> str:
+    """Rename files of which a database that was damaged or lost knows nothing; returns what was done."""
+    folder = archive.database.folder
+    name = unused_name(folder, "segments.unknown")
+    for channel, file in unknown:
+        path = archive.database.path(channel, file)
+        new = folder / name / path.parent.name / path.name
+        with suppress(OSError):
+            new.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(new)
+            path.parent.rmdir()
+    return f"{len(unknown)} files of which journal.sqlite knows nothing: set aside in {name}"

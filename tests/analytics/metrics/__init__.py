@@ -1,1 +1,0 @@
-"""Tests of the figures beside the episodes."""

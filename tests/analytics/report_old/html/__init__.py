@@ -1,1 +1,0 @@
-"""The page, its parts, and the page in a browser."""

@@ -1,0 +1,115 @@
+"""A server is killed at every seam of its storage, or loses its power; what it has acknowledged is still there."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.app.storage.crash import History, Promise, check, crash_round, power_round, served
+
+WRITTEN: Final = (
+    *(("create-db", 1), ("write-db", 1), ("write-db", 3), ("write-db", 9), ("sync-db", 1)),
+    *(("create-wal", 1), ("write-wal", 2), ("write-wal", 60), ("write-wal", 150), ("sync-wal", 1), ("sync-wal", 2)),
+    *(("mkdir-dir", 1), ("mkdir-dir", 3), ("create-seg", 1), ("create-seg", 5), ("write-seg", 1), ("write-seg", 20)),
+    *(("unlink-seg", 1), ("unlink-seg", 2)),
+)
+"""Where every server can be killed: at the n-th operation of a kind."""
+
+SYNCED: Final = (
+    *(("sync-seg", 1), ("sync-seg", 9), ("sync-seg", 25), ("sync-dir", 2), ("sync-dir", 5), ("sync-dir", 12)),
+    *(("sync-wal", 9), ("sync-wal", 40), ("sync-db", 3)),
+)
+"""And one with ``--ack fsync``."""
+
+SEAMS: Final = [
+    (ack, f"{operation}:{number}:{when}")
+    for ack in ("memory", "journal", "fsync")
+    for operation, number in (*WRITTEN, *(SYNCED if ack == "fsync" else ()))
+    for when in ("before", "after", *(["half"] if operation.startswith("write") else []))
+]
+
+NOTHING: Final = Promise(acked=False)
+ALL: Final = Promise(acked=True)
+
+PROMISED: Final = {"memory": NOTHING, "journal": ALL, "fsync": ALL}
+"""What is still there when the process was killed."""
+
+
+def rounds(folder: Path, ack: str, seams: list[str], seed: int) -> int:
+    """Kill a server at each of these seams, in one folder; an empty one is a random moment. Returns how many it met."""
+    histories: dict[str, History] = {}
+    rng = random.Random(seed)
+    met = 0
+    for seam in seams:
+        met += crash_round(folder, ack, histories, rng, seam=seam)
+        with served(folder, ack) as server:
+            check(server, histories, PROMISED[ack])
+    return met
+
+
+def powerless(folder: Path, ack: str, seams: list[str], how: str, seed: int) -> None:
+    """The same, and each time the machine loses its power."""
+    histories: dict[str, History] = {}
+    rng = random.Random(seed)
+    for seam in seams:
+        power_round(folder, ack, histories, rng, how=how, seam=seam)
+        with served(folder, ack) as server:
+            check(server, histories, ALL if ack == "fsync" else Promise(acked=False, sound=False))
+
+
+@pytest.mark.parametrize("ack", PROMISED)
+def test_a_killed_server_loses_nothing_that_it_promised(tmp_path: Path, ack: str) -> None:
+    """A sample of the seams, one after the other in one folder; publishers go on after each."""
+    seams = [seam for mode, seam in SEAMS if mode == ack]
+    rng = random.Random(ack)
+    assert rounds(tmp_path / "data", ack, ["unlink-seg:1:after", *rng.sample(seams, 5), ""], seed=1)
+
+
+@pytest.mark.parametrize("how", ["drop", "tear", "random"])
+def test_a_loss_of_power_loses_nothing_that_was_synced(tmp_path: Path, how: str) -> None:
+    """With ``--ack fsync`` everything that was answered is there, whatever the kernel had not written yet."""
+    seams = ["write-seg:30:before", "sync-wal:20:after", "sync-dir:9:before"]
+    powerless(tmp_path / "data", "fsync", seams, how, seed=2)
+
+
+@pytest.mark.parametrize("ack", ["memory", "journal"])
+def test_a_loss_of_power_makes_up_nothing(tmp_path: Path, ack: str) -> None:
+    """Without fsync segments may be missing; those that are served have the bytes that were sent."""
+    powerless(tmp_path / "data", ack, ["write-seg:30:half", "write-wal:90:after"], "random", seed=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("ack", "seam"), SEAMS)
+def test_every_seam(tmp_path: Path, ack: str, seam: str) -> None:
+    """A fresh folder, and one that a server has written to before."""
+    met = rounds(tmp_path / "data", ack, [seam, seam], seed=4)
+    assert met or (ack != "fsync" and seam.startswith("sync")), "without fsync SQLite syncs at checkpoints only"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("ack", PROMISED)
+def test_random_moments(tmp_path: Path, ack: str, number: int) -> None:
+    """540 of them, three in each folder."""
+    assert rounds(tmp_path / "data", ack, [""] * 3, seed=100 + number) == 3
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize(
+    ("ack", "how"), [*(("fsync", how) for how in ("drop", "tear", "random")), ("journal", "random")]
+)
+def test_random_losses_of_power(tmp_path: Path, ack: str, how: str, number: int) -> None:
+    """480 of them, three in each folder."""
+    rng = random.Random(number)
+    seams = [f"any:{rng.randint(1, 900)}:{rng.choice(['before', 'after', 'half'])}" for _ in range(3)]
+    powerless(tmp_path / "data", ack, seams, how, seed=number)
+
+
+def test_the_seams_are_named_once() -> None:
+    """A seam that stands twice would be met once."""
+    assert [seam for seam, count in Counter(SEAMS).items() if count > 1] == []

@@ -1,0 +1,334 @@
+"""A disk that is full or fails: publishers see what was promised, and storage catches up when it can."""
+
+from __future__ import annotations
+
+import errno
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import aiofiles
+import pytest
+
+from tests.app.storage.crash import History, Life, Promise, check, served
+from tests.app.storage.test_archive import body, durable, full, settled
+from tests.support.local import LocalServer
+from tests.support.waiting import eventually
+from tricklecast.app.metrics import StorageMetrics
+from tricklecast.app.storage import archive as module
+from tricklecast.app.storage.archive import Archive
+from tricklecast.app.storage.database import Batch, Database
+from tricklecast.app.tools.conformance.http1 import Cut
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data directory that does not exist yet."""
+    return tmp_path / "data"
+
+
+class Disk:
+    """The disk of a server in this process: full, until it has room."""
+
+    def __init__(self, server: LocalServer, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._server = server
+        self._archive = archive
+        self._monkeypatch = monkeypatch
+        self._commit = archive.database.commit
+
+    def fill(self) -> None:
+        """Nothing can be written."""
+        self._monkeypatch.setattr(self._archive.database, "commit", full)
+
+    def free(self) -> None:
+        """It can be written again, and storage has noticed."""
+        self._monkeypatch.setattr(self._archive.database, "commit", self._commit)
+        self._server.inside(self._archive._retry)
+        eventually(lambda: self._server.inside(lambda: self._archive.failed) is None, what="it can be written again")
+        settled(self._server, self._archive)
+
+
+def metrics(server: LocalServer) -> dict[str, float]:
+    """The figures of /metrics, by what follows ``tricklecast_storage_``."""
+    families = server.inside(lambda: list(StorageMetrics(server.plane).collect()))
+    return {
+        sample.name.removeprefix("tricklecast_storage_"): sample.value for one in families for sample in one.samples
+    }
+
+
+def test_the_alarm(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The log, the metrics and /readyz say that storage has failed, and that it has come back; losses are counted."""
+    with durable(folder) as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        channel = target.channel("film").publish(0, body(0))
+        assert target.ask("GET", "/readyz").body == b'{"status":"ready"}'
+        disk.fill()
+        channel.publish(1, *(body(seq) for seq in range(1, 6)))
+        answer = target.ask("GET", "/readyz")
+        assert (answer.status, answer.body) == (200, b'{"status":"degraded"}')
+        assert (metrics(server)["failed"], metrics(server)["failures_total"]) == (1, 1)
+        disk.free()
+        # The window holds two of the five.
+        found = metrics(server)
+        assert (found["failed"], found["lost_total"], found["segments"], found["backlog_bytes"]) == (0, 3, 3, 0)
+        assert found["written_bytes_total"] == found["bytes"] == 3000
+        assert target.ask("GET", "/readyz").body == b'{"status":"ready"}'
+    assert "cannot be written ([Errno 28] No space left on device): channels go on in memory" in caplog.text
+    assert "can be written again; 3 segments are not in it" in caplog.text
+
+
+def test_a_failed_batch_leaves_no_waste(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part of a segment that was written before is written anew, whole; the file that it was in goes."""
+    with durable(folder) as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        upload, _ = target.channel("film").started(0, b"before ")
+        settled(server, archive)
+        disk.fill()
+        upload.chunk(b"after")
+        eventually(lambda: server.inside(lambda: archive.failed))
+        upload.end()
+        assert upload.answer().get("Lp-Trickle-Durability") == "memory"
+        disk.free()
+        known = server.inside(lambda: set(archive.files))
+        assert {(int(path.parent.name), int(path.stem)) for path in folder.rglob("*.seg")} == known
+        assert len(known) == 1
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(0, b"before after")
+
+
+def test_a_part_whose_rest_is_lost_does_not_come_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that was answered, and has left the window before the disk had room, is missing and not cut."""
+    with durable(folder) as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        channel = target.channel("film")
+        upload, _ = channel.started(0, b"before ")
+        settled(server, archive)
+        disk.fill()
+        upload.chunk(b"after").end()
+        assert upload.answer().status == 200
+        channel.publish(1, body(1), body(2), body(3))
+        disk.free()
+        assert channel.get(0).status == 470
+    with durable(folder) as (server, target, archive):
+        assert server.inside(lambda: archive.figures.damaged) == 0
+        assert target.channel("film").get(0).status == 470
+        target.channel("film").has(3, body(3))
+
+
+def test_an_empty_segment_of_a_failed_batch_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no bytes that would be read again from the window."""
+    with durable(folder) as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        channel = target.channel("film").publish(0, body(0))
+        disk.fill()
+        channel.upload(1).end()
+        eventually(lambda: server.inside(lambda: archive.failed))
+        disk.free()
+    with durable(folder) as (_, target, _):
+        answer = target.channel("film").get(1)
+        assert (answer.status, answer.body) == (200, b"")
+
+
+def test_who_is_refused_is_refused_in_the_middle_of_a_segment_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``refuse`` no segment is answered 200 that is in memory only, also if it had begun before."""
+    with durable(folder, on_disk_full="refuse") as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        channel = target.channel("film").publish(0, body(0))
+        first, second = channel.upload(1, b"one"), channel.upload(2, b"two")
+        eventually(lambda: channel.next_seq() == 3)
+        settled(server, archive)
+        disk.fill()
+        for upload in (first, second):
+            upload.end()
+            assert upload.answer().status == 503
+        disk.free()
+        channel.has(1, b"one").has(2, b"two").publish(3, b"on")
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(1, b"one").has(2, b"two").has(3, b"on")
+
+
+def test_a_channel_that_is_made_anew_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both its lives are known afterwards: that the first one has ended, and what the second one's window holds."""
+    with durable(folder) as (server, target, archive):
+        disk = Disk(server, archive, monkeypatch)
+        channel = target.channel("film").publish(0, body(0), body(1))
+        disk.fill()
+        channel.publish(2, body(2)).end()
+        channel.publish(0, b"new")
+        disk.free()
+        rows = server.inside(lambda: archive.database.contents().channels)
+        assert [(row.epoch, row.next_seq, row.ended_us is None) for row in rows] == [(1, 3, False), (2, 1, True)]
+        assert server.inside(lambda: len(archive.ended)) == 1
+    with durable(folder) as (_, target, _):
+        target.channel("film").has(0, b"new", epoch=2)
+
+
+def test_what_is_too_old_goes_while_the_disk_is_full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention may be what makes room."""
+    with durable(folder, retain_age_s=3600) as (server, target, archive):
+        target.channel("film").publish(0, *(body(seq) for seq in range(4)))
+        settled(server, archive)
+        commit, now_us = archive.database.commit, archive.wall_us()
+
+        def no_more_bytes(batch: Batch) -> None:
+            commit(batch)
+            full(batch)
+
+        monkeypatch.setattr(archive.database, "commit", full)
+        monkeypatch.setattr(archive.database, "recover", no_more_bytes)
+        target.channel("other").publish(0, body(4))
+        assert server.inside(lambda: archive.failed)
+        archive.wall_us = lambda: now_us + 3_601_000_000
+        server.inside(archive._retry)
+        eventually(lambda: not list(folder.rglob("*.seg")), what="the file is removed")
+        assert server.inside(lambda: archive.failed)
+
+
+@pytest.mark.parametrize("on_disk_full", ["memory", "refuse"])
+def test_a_server_starts_on_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch, on_disk_full: str) -> None:
+    """It serves what is there, and does with publishers what it does on a disk that fills up later."""
+    with durable(folder) as (_, target, _):
+        target.channel("film").publish(0, body(0))
+    commit = Database.commit
+    monkeypatch.setattr(Database, "commit", lambda database, batch: full(batch))
+    with durable(folder, on_disk_full=on_disk_full) as (server, target, archive):
+        channel = target.channel("film").has(0, body(0))
+        answer = channel.post(1, body(1))
+        assert answer.status == (200 if on_disk_full == "memory" else 503)
+        monkeypatch.setattr(Database, "commit", commit)
+        server.inside(archive._retry)
+        eventually(lambda: server.inside(lambda: archive.failed) is None)
+        settled(server, archive)
+        lives = server.inside(lambda: archive.database.contents().lives)
+        assert lives[-1].instance == archive.registry.instance
+    with durable(folder) as (_, target, _):
+        assert target.channel("film").next_seq() == (2 if on_disk_full == "memory" else 1)
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files: this reader is cut off, and the next one gets the segment."""
+    with durable(folder) as (server, target, archive):
+        channel = target.channel("film").publish(0, *(body(seq) for seq in range(4)))
+        settled(server, archive)
+        opened = aiofiles.open
+
+        def fail(*arguments: Any, **options: Any) -> Any:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(aiofiles, "open", fail)
+        with pytest.raises(Cut):
+            channel.get(0)
+        monkeypatch.setattr(aiofiles, "open", opened)
+        channel.has(0, body(0))
+        assert server.inside(lambda: archive.figures.damaged) == 0
+
+
+def test_facts_that_wait_for_the_disk_are_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that stands still costs no more memory than so many facts; followers begin with a snapshot."""
+    monkeypatch.setattr(module, "MAX_FACTS", 50)
+    with durable(folder, ack="memory") as (server, target, archive):
+        channel = target.channel("film").publish(0, body(0))
+        settled(server, archive)
+        monkeypatch.setattr(archive, "kick", lambda: None)
+        channel.publish(1, *(b"x" for _ in range(60)))
+        assert server.inside(lambda: len(archive._batch.facts)) <= 50
+        monkeypatch.undo()
+        server.inside(archive.kick)
+        settled(server, archive)
+        facts = server.inside(archive.database.facts)
+        assert [fact.number for fact in facts] == list(range(facts[0].number, facts[0].number + len(facts)))
+        assert facts[-1].number == archive.registry.journal.index
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("operation", ["write-seg", "write-wal", "sync-seg", "sync-wal", "any"])
+def test_calls_that_fail(tmp_path: Path, operation: str, number: int) -> None:
+    """Each call of a server's own process may fail: publishers go on in memory, and everything is there afterwards."""
+    folder, control = tmp_path / "data", tmp_path / "fail"
+    histories = {"small": History("small")}
+    rng = random.Random(5)
+    with (
+        served(folder, "fsync", SEAM_FAIL=str(control)) as server,
+        closing(Publisher(server.port, histories["small"], rng)) as published,
+    ):
+        assert published.several(3) == {"fsync"}
+        control.write_text(f"{operation} {number}")
+        assert published.several(3) == {"memory"}
+        control.unlink()
+        eventually(lambda: published.several(1) == {"fsync"}, what="storage has caught up")
+        check(server, histories, Promise(acked=True, sound=False))
+        assert "cannot be written" in server.errors.read_text()
+        server.errors.unlink()
+    with served(folder, "fsync") as server:
+        check(server, histories, Promise(acked=True))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", folder], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("this user may mount no file system: disks are full by an injected error only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("ack", ["journal", "fsync"])
+def test_a_disk_that_is_really_full(small_disk: Path, ack: str) -> None:
+    """The kernel says so, in the middle of a write; when there is room again, everything is written."""
+    folder, filler = small_disk / "data", small_disk / "filler"
+    histories = {"small": History("small")}
+    with (
+        served(folder, ack) as server,
+        closing(Publisher(server.port, histories["small"], random.Random(6))) as published,
+    ):
+        assert published.several(3) == {ack}
+        with suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        eventually(lambda: published.several(1, 30_000) == {"memory"}, what="the disk is full")
+        filler.unlink()
+        eventually(lambda: published.several(1) == {ack}, what="storage has caught up")
+        check(server, histories, Promise(acked=True, sound=False))
+        server.errors.unlink()
+    with served(folder, ack) as server:
+        check(server, histories, Promise(acked=True))
+
+
+class Publisher:
+    """Publishes segments one by one."""
+
+    def __init__(self, port: int, history: History, rng: random.Random) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=30)
+        history.lives.append(Life())
+        history.created = 1
+        self._life, self._rng = history.lives[0], rng
+
+    def several(self, number: int, size: int = 500) -> set[str]:
+        """Publish so many of this size; returns what the server says of their durability."""
+        said = set()
+        for _ in range(number):
+            data = self._rng.randbytes(size)
+            seq = len(self._life.sent)
+            self._connection.request("POST", f"/trickle/small/{seq}", body=data)
+            answer = self._connection.getresponse()
+            answer.read()
+            assert answer.status == 200
+            self._life.sent.append(data)
+            self._life.acked.add(seq)
+            said.add(answer.headers["Lp-Trickle-Durability"])
+        return said
+
+    def close(self) -> None:
+        """Close its connection."""
+        self._connection.close()
