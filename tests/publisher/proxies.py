@@ -45,15 +45,22 @@ class Proxy:
         if self.down:
             reset(writer)
             return
-        upstream, towards = await asyncio.open_connection("127.0.0.1", port)
-        ends = {writer, towards}
-        self._writers |= ends
-        back = asyncio.ensure_future(self._pass_on(upstream, writer))
+        # In the list before the server is dialled: cut_all() also breaks a connection that is only half made.
+        ends = {writer}
+        self._writers.add(writer)
+        back = None
         try:
+            upstream, towards = await asyncio.open_connection("127.0.0.1", port)
+            ends.add(towards)
+            self._writers.add(towards)
+            if writer.is_closing():
+                return
+            back = asyncio.ensure_future(self._pass_on(upstream, writer))
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 await self._requests(reader, towards, back)
         finally:
-            back.cancel()
+            if back is not None:
+                back.cancel()
             self._writers -= ends
             for end in ends:
                 reset(end)
@@ -90,7 +97,7 @@ class Proxy:
         """Pass on a chunked body."""
         size = -1
         while size:
-            line = await reader.readline()
+            line = await reader.readuntil(b"\n")
             size = int(line, 16)
             towards.write(line + await reader.readexactly(size + 2))
 
