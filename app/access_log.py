@@ -130,10 +130,9 @@ class AccessLog:
         Raises:
             AccessLogError: the file could never be written, or could not be completed after :meth:`close`.
         """
-        if not self.written:
-            await self.check()
         while not self._closing or self._pending:
             try:
+                await aiofiles.os.makedirs(self._path.parent, exist_ok=True)
                 await self._write_file()
             except OSError as error:
                 await self._failed(error)
