@@ -60,8 +60,10 @@ def output(process: subprocess.Popen[str]) -> list[str]:
 
 
 def test_live_channel(trickle: TestServer) -> None:
-    """The reader prints what the publisher wrote, and ends with the channel."""
-    assert output(start("live_channel.py", trickle.url("live"))) == ["0 three", "1 two", "2 one"]
+    """The reader prints what the publisher wrote to segment 0, and ends with the channel."""
+    lines = [line.split() for line in output(start("live_channel.py", trickle.url("live")))]
+    # On a busy machine two chunks may arrive as one.
+    assert ({seq for seq, _ in lines}, "".join(text for _, text in lines)) == ({"0"}, "threetwoone")
 
 
 def test_json_events(trickle: TestServer) -> None:
