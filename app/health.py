@@ -38,7 +38,7 @@ def write_address(file: Path, address: str) -> None:
     """
     try:
         if file.exists() and not file.is_dir() and not _is_ours(file):
-            raise InvalidInput(f"health_file: {file} exists and was not written by a server; name another file")
+            raise InvalidInput(f"health_file: {file} exists and was not written by a server; choose another file")
         file.write_text(f"{address}\n", encoding="utf-8")
     except OSError as error:
         raise InvalidInput(f"health_file: cannot write {file}: {error.strerror or error}") from None
@@ -88,6 +88,6 @@ def health(
     try:
         address = file.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise Unhealthy(f"no server has left its address: cannot read {file}: {error.strerror or error}") from None
+        raise Unhealthy(f"cannot read the server's address from {file}: {error.strerror or error}") from None
     ask(address)
     typer.echo("ok")

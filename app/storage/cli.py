@@ -40,7 +40,7 @@ EXIT_FINDINGS: Final = 1
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The server's --data-dir.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_Epoch = Annotated[int | None, typer.Option(min=1, help="Which life of the channel; the latest if not given.")]
+_Epoch = Annotated[int | None, typer.Option(min=1, help="The epoch of the channel; the latest if not given.")]
 
 
 class CannotUse(StorageError):
@@ -66,7 +66,7 @@ class Directory:
         self.folder = folder
         path = folder / "journal.sqlite"
         if not path.is_file():
-            raise CannotUse(f"{str(folder)!r} is no data directory: it has no journal.sqlite")
+            raise CannotUse(f"{str(folder)!r} is not a data directory: it has no journal.sqlite")
         try:
             self._sql = _connected(path)
             self._sql.execute("BEGIN")
@@ -87,14 +87,14 @@ class Directory:
     def problem(self, row: SegmentRow) -> str | None:
         """What is wrong with a segment; ``None`` if it is as it was written, or has been removed meanwhile."""
         if row.channel not in self.channels:
-            return "nothing is known of its channel"
+            return "its channel is unknown"
         if not row.size or (crc := checksum(self.path(row), row.start, row.size)) == row.crc:
             return None
         query = "SELECT size, crc FROM segment WHERE channel = ? AND seq = ?"
         if self._sql.execute(query, [row.channel, row.seq]).fetchone() != (row.size, row.crc):
             return None
         if crc is not None:
-            return "its bytes are not those that were written"
+            return "its checksum does not match"
         return "its file is too short" if self.path(row).exists() else "its file is missing"
 
     def life(self, name: str, epoch: int | None) -> ChannelRow:
@@ -179,10 +179,10 @@ def check(folder: _Folder, as_json: _Json = False) -> None:
             where = f"segment {finding['seq']} of {finding['channel']!r}: " if "seq" in finding else ""
             typer.echo(f"{where}{finding['what']}")
         for name in aside:
-            typer.echo(f"set aside by a server: {name}")
+            typer.echo(f"set aside by the server: {name}")
         channels_said = count(len(directory.channels), "channel")
         said = f"{channels_said}, {count(len(directory.segments), 'segment')}, {size(total)}"
-        typer.echo(f"{said}: {count(len(findings), 'finding') if findings else 'all as written'}")
+        typer.echo(f"{said}: {count(len(findings), 'finding') if findings else 'no findings'}")
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -240,7 +240,7 @@ def export(
                     with open(target, "xb") as file:
                         _copy(directory.path(row), row, file)
                 if why is None and row.state != "complete":
-                    why = f"it is {row.state}: its publisher did not end it"
+                    why = f"it is {row.state}, because its publisher did not end it"
                 if why is not None:
                     flawed += 1
                     typer.echo(f"segment {row.seq}: {why}", err=True)
@@ -253,12 +253,14 @@ def export(
 
 def prune(
     folder: _Folder,
-    channel: Annotated[str | None, typer.Option(help="Only segments of this channel, of all its lives.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="TIME", help="Remove what is older: 12h, 7d.")] = None,
-    keep_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Remove the oldest until so many bytes are left: 10GB.")
+    channel: Annotated[str | None, typer.Option(help="Only segments of this channel, in all its epochs.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Remove segments older than this: 12h, 7d.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    keep_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove the oldest segments until this size is left: 10GB.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
 ) -> None:
     """Remove the oldest segments from a data directory that no server uses.
 
@@ -266,13 +268,15 @@ def prune(
     Exit codes: 0 done, 2 usage, 3 a server uses it, or it cannot be written.
     """
     if older_than is None and keep_bytes is None:
-        raise typer.BadParameter("say what is to be removed: --older-than or --keep-bytes")
+        raise typer.BadParameter("give --older-than or --keep-bytes")
     age_s = None if older_than is None else checked("--older-than", parse_duration, older_than)
     keep = None if keep_bytes is None else checked("--keep-bytes", parse_size, keep_bytes)
     before_us = None if age_s is None else (time.time() - age_s) * 1e6
     directory = Directory(folder)
     if directory.damaged:
-        raise CannotUse(f"{str(folder)!r} is damaged; start a server on it, which salvages it: {directory.damaged[0]}")
+        raise CannotUse(
+            f"{str(folder)!r} is damaged; start a server with this data directory to repair it: {directory.damaged[0]}"
+        )
     if channel is not None:
         directory.life(channel, None)
     if dry_run:
@@ -286,7 +290,7 @@ def prune(
         life, total = directory.channels[id], sum(row.size for row in chosen if row.channel == id)
         typer.echo(f"{life.name} (epoch {life.epoch}): {count(segments, 'segment')}, {size(total)}")
     said = f"{count(len(chosen), 'segment')}, {size(sum(row.size for row in chosen))}"
-    typer.echo(f"would be removed: {said}" if dry_run else f"removed: {said}")
+    typer.echo(f"would remove: {said}" if dry_run else f"removed: {said}")
 
 
 # What they do.
