@@ -6,7 +6,7 @@ The module imports no client and no media library before it publishes, so that `
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -270,7 +270,7 @@ def _encoding(values: Mapping[str, Any]) -> Any:
     from tricklecast.publisher.media.coding import PRESETS, AudioCodec
     from tricklecast.publisher.media.transcode import TranscodeOptions
 
-    parsers = {
+    parsers: dict[str, Callable[[Any], Any]] = {
         "video_bitrate": parse_bitrate,
         "gop": parse_duration,
         "preset": str,

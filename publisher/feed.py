@@ -1,9 +1,9 @@
 """From a source that blocks, through a thread and a queue per segment, into a publisher.
 
 A source makes steps (:mod:`tricklecast.publisher.steps`) in a thread of its own (:func:`stepping`). :class:`Feed`
-writes them into segments. Segments overlap: the next one begins while the server has yet to confirm the one before it. Live
-media cannot wait, so a segment whose connection stalls holds up no other: its chunks wait in memory up to a limit, and
-the oldest segment is dropped when too many are in flight. Any other source waits instead.
+writes them into segments. Segments overlap: the next one begins while the server has yet to confirm the one before it.
+Live media cannot wait, so a segment whose connection stalls holds up no other: its chunks wait in memory up to a limit,
+and the oldest segment is dropped when too many are in flight. Any other source waits instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOIN_BYTES: Final = 32 * 1024
 
 QUEUE_BYTES: Final = 8 * 1024 * 1024
 """What may wait for the connection of one segment of live media, in bytes: seconds of the best video. If more waits,
-the segment is dropped. Memory is bounded by this limit times the segments in flight, and by what the publisher retains."""
+the segment is dropped. Memory is bounded by this limit, times the segments in flight."""
 
 BURST_S: Final = 0.5
 """How long live media waits before a full publisher drops its oldest segment, in seconds. Some sources (HLS) come in

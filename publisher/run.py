@@ -40,8 +40,7 @@ async def run(
         TrickleError: the source cannot be read, or the channel cannot be published to.
     """
     status = Status(redacted(url), screen or Screen())
-    when_full = "drop" if source.drops else "wait"
-    publisher = Publisher(url, when_full=when_full, max_in_flight=MAX_IN_FLIGHT, **options)
+    publisher = Publisher(url, when_full="drop" if source.drops else "wait", max_in_flight=MAX_IN_FLIGHT, **options)
     feed: Feed | None = None
     how = "stopped by an error"
     try:
