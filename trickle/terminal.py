@@ -351,8 +351,9 @@ class Screen:
         finally:
             over.set()
             thread.join()
-            self._write(self._cleared)
-            self._line = None
+            with self._lock:
+                self._write(self._cleared)
+                self._line = None
 
     @property
     def is_terminal(self) -> bool:
