@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
+import importlib.util
 import inspect
 import re
 import signal
@@ -135,11 +136,6 @@ def help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
 class Command(TyperCommand):
     """A command whose help has a heading for each group of options (``rich_help_panel``)."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Answer ``--help`` first: typer would load pydantic to parse it."""
-        _answer_help(self, ctx, args)
-        return super().parse_args(ctx, args)
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         pieces = ["[OPTIONS]"]
         for param in self.params:
@@ -163,11 +159,25 @@ class Command(TyperCommand):
                     formatter.write_dl(records, col_max=26)
 
 
-def _answer_help(command: Any, ctx: Any, args: list[str]) -> None:
-    options = args[: args.index("--")] if "--" in args else args
-    if "--help" in options and not ctx.resilient_parsing:
-        typer.echo(command.get_help(ctx))
-        ctx.exit()
+def wanted_help(args: list[str]) -> str | None:
+    """The name of the command of which the arguments want the help: ``""`` for the list of commands.
+
+    Returns:
+        ``None`` if they want something else.
+    """
+    if args == ["--help"]:
+        return ""
+    for name in (" ".join(args[:2]), *args[:1]):
+        if name in COMMANDS:
+            options = args[: args.index("--")] if "--" in args else args
+            return name if "--help" in options else None
+    return None
+
+
+def show_help(name: str) -> None:
+    """Print the help of a command. Typer would load pydantic in order to parse ``--help``."""
+    command = load(name) if name else typer.main.get_command(cli)
+    typer.echo(command.get_help(typer.Context(command, info_name=f"tricklecast {name}".strip())))
 
 
 class LazyGroup(TyperGroup):
@@ -188,12 +198,6 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         mount = COMMANDS.get(self.words + cmd_name)
         return None if mount is None else Command(cmd_name, help=mount.summary)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args[:1] == ["--help"]:
-            _answer_help(self, ctx, args)
-        parsed: list[str] = super().parse_args(ctx, args)
-        return parsed
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands, by groups."""
@@ -231,9 +235,9 @@ def load(name: str) -> Any:
     """
     mount = COMMANDS[name]
     try:
+        if mount.extra is not None and importlib.util.find_spec(mount.extra[1]) is None:
+            raise ModuleNotFoundError(name=mount.extra[1])
         function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
-        if mount.extra is not None:
-            importlib.import_module(mount.extra[1])
     except ModuleNotFoundError as error:
         raise _missing(name, mount, error) from None
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -326,7 +330,10 @@ def main() -> None:
     The exit code is the error's own, 2 (wrong usage) for a URL that cannot be used, and otherwise 1.
     """
     try:
-        cli()
+        if (name := wanted_help(sys.argv[1:])) is not None:
+            show_help(name)
+        else:
+            cli()
     except (InvalidURL, InvalidChannelName) as error:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(2)

@@ -134,8 +134,8 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "fine_module.py").write_text("def command() -> None:\n    '''Help.'''\n")
     monkeypatch.syspath_prepend(tmp_path)
     needs = ("analytics", "no_such_dependency")
-    monkeypatch.setitem(COMMANDS, "lonely", Mount("lonely_module", "command", "", needs))
-    monkeypatch.setitem(COMMANDS, "unfit", Mount("fine_module", "command", "", needs))
+    monkeypatch.setitem(COMMANDS, "lonely", Mount("lonely_module", "command", "", extra=needs))
+    monkeypatch.setitem(COMMANDS, "unfit", Mount("fine_module", "command", "", extra=needs))
     for name in ("lonely", "unfit"):
         with pytest.raises(TrickleError) as error:
             load(name)
@@ -144,7 +144,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
 
 def test_a_broken_installation_is_not_blamed_on_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of our own that is missing is a fault, not something to install."""
-    monkeypatch.setitem(COMMANDS, "gone", Mount("tricklecast.app.no_such_module", "command", "", ("media", "av")))
+    monkeypatch.setitem(COMMANDS, "gone", Mount("tricklecast.app.no_such_module", "command", "", extra=("media", "av")))
     with pytest.raises(ModuleNotFoundError, match=r"app\.no_such_module"):
         load("gone")
 
