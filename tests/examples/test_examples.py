@@ -17,7 +17,7 @@ from tests.analytics.support.writer import LogWriter
 from tests.support.spark_cluster import HOME, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
-from tricklecast.subscriber.testing import TestServer, server
+from tricklecast.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
