@@ -144,7 +144,8 @@ class Command(TyperCommand):
                 pieces.append(name if param.required else f"[{name}]")
         return pieces
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def grouped(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """The lines of the help, by their headings."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             if (record := help_record(param, ctx)) is not None:
@@ -153,10 +154,12 @@ class Command(TyperCommand):
                 groups.setdefault(panel or usual, []).append(record)
         if set(groups) == {"Arguments", "Options", "Other options"}:
             groups["Options"] += groups.pop("Other options")
-        for name, records in groups.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records, col_max=26)
+        return {name: records for name, records in groups.items() if records}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for name, records in self.grouped(ctx).items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=26)
 
 
 def wanted_help(args: list[str]) -> str | None:
