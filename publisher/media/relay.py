@@ -217,3 +217,29 @@ class Relay:
                 return True
             time.sleep(min(left, POLL_S))
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class MediaSource:
+    """An input with its options, as :mod:`tricklecast.publisher.run` opens it.
+
+    Attributes:
+        what: the input.
+        options: how it is read and written.
+    """
+
+    what: Input
+    options: MediaOptions
+
+    @property
+    def drops(self) -> bool:
+        """Whether it cannot wait: segments are dropped when the network is too slow."""
+        return self.options.realtime
+
+    def open(self, report: Report, is_stopped: Callable[[], bool]) -> Iterator[Step]:
+        """Open it, and make its steps.
+
+        Raises:
+            InvalidInput: it cannot be read.
+        """
+        return Relay(self.what, self.options, report, is_stopped).open()
