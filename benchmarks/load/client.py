@@ -1,0 +1,128 @@
+"""One client at work, in a process of its own: ``python -m benchmarks.load.client CLIENT JOB`` prints its CPU time.
+
+The job is :class:`benchmarks.clients.Work` as JSON, with ``url``. The clients are imported where they run: pytrickle has
+an environment of its own, in which tricklecast is not installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+Job = dict[str, Any]
+
+
+async def feed(job: Job) -> int:
+    """Publish what a subscriber is to read, and keep the channel until the process is killed."""
+    from tricklecast import Publisher
+
+    chunk = bytes(job["chunk_bytes"])
+    async with Publisher(job["url"], retain_bytes=0) as publisher:
+        if job["pause_s"]:
+            print("live", flush=True)
+        for _ in range(job["segments"]):
+            async with publisher.segment() as segment:
+                for _ in range(job["chunks"]):
+                    if job["pause_s"]:
+                        await asyncio.sleep(job["pause_s"])
+                    await segment.write(chunk)
+        print("full", flush=True)
+        await asyncio.sleep(3600)
+    return 0
+
+
+async def tricklecast(job: Job) -> int:
+    """Our publisher or subscriber."""
+    from tricklecast import Publisher, Subscriber
+
+    if not job["publishes"]:
+        async with Subscriber(job["url"], start=0) as subscriber:
+            return await _read(job, _opened(subscriber))
+    chunk = bytes(job["chunk_bytes"])
+    async with Publisher(job["url"]) as publisher:
+        for _ in range(job["segments"]):
+            async with publisher.segment() as segment:
+                for _ in range(job["chunks"]):
+                    await segment.write(chunk)
+        return int(publisher.statistics().bytes)
+
+
+async def _opened(subscriber: Any) -> AsyncIterator[Any]:
+    async for segment in subscriber:
+        yield segment
+
+
+async def _read(job: Job, segments: AsyncIterator[Any]) -> int:
+    count = total = 0
+    async for segment in segments:
+        async for data in segment:
+            total += len(data)
+        count += 1
+        if count == job["segments"]:
+            break
+    return total
+
+
+async def pytrickle(job: Job) -> int:
+    """pytrickle's publisher or subscriber."""
+    import pytrickle.publisher
+    import pytrickle.subscriber
+
+    total = 0
+    if not job["publishes"]:
+        async with pytrickle.subscriber.TrickleSubscriber(job["url"], start_seq=0) as subscriber:
+            for _ in range(job["segments"]):
+                segment = await subscriber.next()
+                while data := await segment.read(1 << 16):
+                    total += len(data)
+        return total
+    chunk = bytes(job["chunk_bytes"])
+    async with pytrickle.publisher.TricklePublisher(job["url"], "video/mp2t") as publisher:
+        for _ in range(job["segments"]):
+            async with await publisher.next() as segment:
+                for _ in range(job["chunks"]):
+                    await segment.write(chunk)
+                    total += len(chunk)
+            # Its next request is opened by a task; next() before that would use the same number again.
+            while publisher.next_writer is None:
+                await asyncio.sleep(0)
+        # Its writes only fill queues: they are over when the last segment can be read whole.
+        while not await asyncio.to_thread(_is_there, f"{job['url']}/{job['segments'] - 1}"):
+            await asyncio.sleep(0.1)
+    return total
+
+
+def _is_there(url: str) -> bool:
+    with contextlib.suppress(urllib.error.HTTPError):
+        return bool(urllib.request.urlopen(url).read())
+    return False
+
+
+CLIENTS: dict[str, Callable[[Job], Awaitable[int]]] = {"feed": feed, "tricklecast": tricklecast, "pytrickle": pytrickle}
+
+
+async def run(name: str, job: Job) -> None:
+    """Let a client do its work, and print what it took."""
+    client = CLIENTS[name]
+    if name == "pytrickle":
+        import pytrickle.publisher
+        import pytrickle.subscriber  # noqa: F401
+    else:
+        from tricklecast import Publisher, Subscriber  # noqa: F401  # importing is not the client's work
+    begun = time.process_time()
+    total = await client(job)
+    print(json.dumps({"cpu_s": time.process_time() - begun, "bytes": total}), flush=True)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run(sys.argv[1], json.loads(sys.argv[2])))
