@@ -1,7 +1,8 @@
 """What a client costs: CPU time per MiB and per segment of tricklecast's clients, go-livepeer's and pytrickle's.
 
 Run it as ``python benchmarks/clients.py``; README.md in this folder describes the method. pytrickle takes part if
-``PYTRICKLE`` names a Python that has it installed, go-livepeer if it can be built (benchmarks/references/go_livepeer.py).
+``PYTRICKLE`` names a Python that has it installed;
+go-livepeer, if it can be built (benchmarks/references/go_livepeer.py).
 """
 
 from __future__ import annotations
