@@ -10,7 +10,6 @@ import trio
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
 from tricklecast import ChannelNotFound, ClosedHere, Publisher, Subscriber
-from tricklecast.subscriber.background import Background
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.subscriber.fake import Exchange, Handler, run
 from tests.subscriber.test_client import Slept, collect, ended, subscribed
-from tricklecast.subscriber import Segment, Subscriber, TrailerTransport
+from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.again import Read
 from tricklecast.subscriber.verdicts import Answer
 from tricklecast.trickle import wire
@@ -195,7 +195,7 @@ class TestGivingUp:
     def test_a_server_that_is_gone_has_no_rest(self) -> None:
         """A refused connection says that the server is down, with all that it held: it is not tried again and again."""
 
-        class Down(TrailerTransport):
+        class Down(TrickleTransport):
             asked = 0
 
             async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

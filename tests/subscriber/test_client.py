@@ -17,8 +17,8 @@ import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
 from tests.subscriber.test_transport import unused_port
-from tricklecast.subscriber import Runtime, Subscriber, TrailerTransport
-from tricklecast.subscriber.patience import REJOIN_WAIT_S
+from tricklecast.subscriber import Runtime, Subscriber, TrickleTransport
+from tricklecast.subscriber.core import REJOIN_WAIT_S
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import (
@@ -814,7 +814,7 @@ class TestLifetime:
 
         async def main() -> None:
             async with fake(channel(s0=b"x")) as server:
-                for transport in (httpx.AsyncHTTPTransport(), TrailerTransport()):
+                for transport in (httpx.AsyncHTTPTransport(), TrickleTransport()):
                     async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer t"}) as http:
                         async with Subscriber(server.url, start=0, client=http) as subscriber:
                             assert await collect(subscriber) == [(0, b"x")]

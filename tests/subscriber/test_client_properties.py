@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.subscriber.test_core_properties import starts
 from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber import OnLag, Runtime, Subscriber
+from tricklecast.subscriber.core import AnyStart
 from tricklecast.subscriber.patience import MIN_PAUSE_S
-from tricklecast.subscriber.start import AnyStart
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import TrickleError
 

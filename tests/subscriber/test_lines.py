@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.subscriber.lines import Broken, Item, Line, Lines
+from tricklecast.subscriber.messages import Line, Lines
 
 documents = st.lists(
     st.sampled_from([b'{"a":1}', b'[1,{"b":"}"}]', b"{}", b"12", b'"x y"', b"", b"null", b'{"s":"{\\"n\\":1}"}']),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tricklecast import subscriber
-from tricklecast.subscriber.archive.index import Entry
+from tricklecast.subscriber.archive import Entry
 from tricklecast.subscriber.command.events import (
     Ended,
     Event,

@@ -21,7 +21,6 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
 
     class Numbers:
         def statistics(self) -> object:
-            from tricklecast.subscriber.statistics import Statistics
 
             return Statistics(bytes=received)
 
