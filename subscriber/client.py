@@ -26,9 +26,10 @@ from tricklecast.subscriber.events import (
     SegmentTruncated,
     SubscriberStatistics,
 )
-from tricklecast.subscriber.fetch import Auth, Fetcher, Preconnect, Runtime, Unanswered
+from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered
 from tricklecast.subscriber.messages import MESSAGE_LIMIT, Messages, OnError
 from tricklecast.subscriber.segment import OnBroken, Segment
+from tricklecast.trickle.client.answers import Auth
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import (
@@ -296,9 +297,10 @@ class Subscriber:
         pending = await self._settled()
         try:
             outcome = pending.outcome
-        except Exception as error:
+        except Exception as unexpected:
             # Not an answer of a server, so that repeating the request would be a blind guess.
-            raise self._failed(error)  # noqa: B904 - it is the same error
+            self._failed(unexpected)
+            raise
         match outcome:
             case Advance() as begun:
                 return self._begun(begun, pending)

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final
 
 import anyio
 import httpx
@@ -33,7 +33,7 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Chunks, Lost, Opened, exchange
+from tricklecast.trickle.client.answers import Answer, Auth, Chunks, Lost, Opened, exchange
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
@@ -47,8 +47,6 @@ has the segment sends it at once; a server that lets the reader wait has another
 
 COMPARED_BYTES: Final = 4096
 """How much of the beginning and of the end of what was read is compared when a cut segment is read on."""
-
-Auth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +283,7 @@ class Fetcher:
         return outcome
 
     async def rest(
-        self, begun: Advance, received: Received, error: ConnectionLost, attempt: int, *, stalled: bool
+        self, begun: Advance, received: Received, error: ConnectionLost, attempt: int, *, no_fault: bool
     ) -> Source | ConnectionLost:
         """Request a segment until it goes on behind what was read of it.
 
@@ -294,8 +292,8 @@ class Fetcher:
             received: what the user has of it.
             error: what cut it.
             attempt: how many GETs it has taken so far.
-            stalled: the connection stands, but was silent. The first GET is made at once, and costs no retry: it asks
-                whether the server is still there.
+            no_fault: the connection did not break: it was silent, or its reader was cancelled. The first GET is made
+                at once, and costs no retry: it also asks whether the server is still there.
 
         Returns:
             Where the rest comes from; or why it cannot be had.
@@ -303,7 +301,7 @@ class Fetcher:
         cause: TrickleError = error
         floor_s: float | None = None
         while True:
-            if stalled:
+            if no_fault:
                 self._monitor.counts["refreshes"] += 1
             else:
                 delay_s = self._cursor.cut(self._runtime.now(), self._runtime.rng, floor_s=floor_s)
@@ -333,11 +331,11 @@ class Fetcher:
                     if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
                         return error
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
-                case None if stalled:
+                case None if no_fault:
                     return Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
                 case None:
                     return error
-            stalled = False
+            no_fault = False
 
     async def _skip(
         self, begun: Advance, received: Received, response: httpx.Response, requested_at: float, attempt: int

@@ -93,7 +93,7 @@ class Segment:
         self._received = Received()
         self._unread: list[bytes] = []  # of a read() that was cancelled
         self._cut: ConnectionLost | None = None
-        self._stalled = False
+        self._no_fault = False
         self._resumed_at: int | None = None
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
@@ -226,20 +226,20 @@ class Segment:
         except BaseException:
             if not chunks.is_cancel_safe and not self._is_left():
                 # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
-                self._cut = self._lost("the read was cancelled")
+                self._no_fault, self._cut = True, self._lost("the read was cancelled")
             raise
         finally:
             self._scope = None
         if data is None and not self._is_left():
-            self._stalled, self._cut = True, self._lost(f"no byte for {self._stall_s:g} s")
+            self._no_fault, self._cut = True, self._lost(f"no byte for {self._stall_s:g} s")
         elif data == b"":
             await self._end(Reading.WHOLE)
         return data or b""
 
     async def _resume(self, error: ConnectionLost) -> bytes:
         """Go on behind what was read, or mark the segment as broken."""
-        # Two cuts without a byte between them are enough: the same would happen again. Silence is no cut.
-        if self._resumed_at == self._received.size and not self._stalled:
+        # Two cuts without a byte between them are enough: the same would happen again.
+        if self._resumed_at == self._received.size and not self._no_fault:
             rest: Source | ConnectionLost | None = error
         else:
             rest = None
@@ -247,7 +247,7 @@ class Segment:
                 with anyio.CancelScope() as self._scope:
                     await self._close_response()
                     rest = await self._fetcher.rest(
-                        self._begun, self._received, error, self._source.attempt, stalled=self._stalled
+                        self._begun, self._received, error, self._source.attempt, no_fault=self._no_fault
                     )
             finally:
                 self._scope = None
@@ -260,10 +260,10 @@ class Segment:
             self.broken = rest
             await self._end(Reading.BROKEN)
             return b""
-        if not self._stalled:
+        if not self._no_fault:
             self._monitor.counts["resumed"] += 1
             self._monitor.emit(SegmentResumed(self.seq, self._received.size))
-        self._source, self._cut, self._stalled, self._resumed_at = rest, None, False, self._received.size
+        self._source, self._cut, self._no_fault, self._resumed_at = rest, None, False, self._received.size
         self.truncated = self.truncated or rest.response.headers.get(wire.TRUNCATED)
         return rest.first
 

@@ -77,7 +77,7 @@ class Probe:
         self.size = 0
         self._order = order
         self._unix_us = unix_us
-        self._client = httpx.AsyncClient(transport=TrickleTransport(order.tls), auth=order.auth)
+        self._client = httpx.AsyncClient(transport=TrickleTransport(order.tls or True), auth=order.auth)
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )

@@ -155,7 +155,7 @@ async def channels(
     from tricklecast.subscriber.command.listing import fetch_channels, print_channels
     from tricklecast.trickle.client.transport import TrickleTransport
 
-    transport = TrickleTransport(checked("--ca-file", tls_context, ca_file))
+    transport = TrickleTransport(checked("--ca-file", tls_context, ca_file) or True)
     print_channels(await fetch_channels(url, transport, bearer_for(token, token_file)), as_json=as_json)
 
 

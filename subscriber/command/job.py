@@ -172,7 +172,7 @@ class _Run:
         request = self._request
         if request.since_s is None:
             return request.start
-        return await start_since(request.url, request.since_s, TrickleTransport(request.tls), request.auth)
+        return await start_since(request.url, request.since_s, TrickleTransport(request.tls or True), request.auth)
 
     async def _receive(self, start: str | Position) -> None:
         """Subscribe, and again after errors if that is wished for, until the channel ends."""
@@ -183,7 +183,7 @@ class _Run:
                 start=start,
                 on_lag=self._request.on_lag,
                 wait_for_channel_s=self._request.wait_s,
-                transport=TrickleTransport(self._request.tls),
+                transport=TrickleTransport(self._request.tls or True),
                 auth=self._request.auth,
             )
             self._progress.subscribed(subscriber)

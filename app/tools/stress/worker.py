@@ -249,7 +249,7 @@ class _Subscriber(_Client):
         """Read until the channel ends, or until the run does if that is earlier."""
         command, error = self._command, "it was still reading when the run ended"
         reader = Reader(self._plan, self._channel, self._number, command.found)
-        subscriber = Subscriber(self._url, start=self._plan.start, transport=TrickleTransport(command.tls))
+        subscriber = Subscriber(self._url, start=self._plan.start, transport=TrickleTransport(command.tls or True))
         reported, self.waiting = 0, self._plan.load.segments
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_at_the_end, tasks.cancel_scope)

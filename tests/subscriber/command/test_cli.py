@@ -11,9 +11,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
+from tests.trickle.client.test_connection import unused_port
 from tricklecast.app.cli import main, runnable
 from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.check.cli import check
