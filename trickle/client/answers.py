@@ -35,8 +35,11 @@ DETAIL_S: Final = 0.5
 DETAIL_CHARS: Final = 200
 """The most that is kept of its first line: a line for people, not a page of HTML."""
 
-_INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
-_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE)
+_INTEGERS: Final = (
+    *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
+    *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
+)
+_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
@@ -115,6 +118,9 @@ class Lost:
 
 Outcome = Answer | Lost
 
+Auth = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
+"""Any authentication that httpx knows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -130,6 +136,7 @@ async def exchange(
     *,
     seq: int | None = None,
     place: str = "",
+    auth: Auth | None = None,
     stays_open: Callable[[Answer], bool] = lambda _: False,
 ) -> Opened | Lost:
     """Send a request, and wait for the head of its answer.
@@ -138,12 +145,13 @@ async def exchange(
         http: sends it.
         request: what to send.
         seq: the segment that it is about, for errors.
+        auth: instead of the client's own authentication; ``None``: that one.
         place: put before the reason of a loss, such as the server's address.
         stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
             :data:`DETAIL_S` seconds, and the response is closed.
     """
     try:
-        response = await http.send(request, stream=True)
+        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
