@@ -17,6 +17,7 @@ from tests.support.server import RunningServer
 from tests.support.waiting import until
 from tricklecast.publisher import Closed, Publisher, Receipt, Segment, client
 from tricklecast.trickle import __version__, errors, wire
+from tricklecast.trickle.client import answers
 
 
 async def write_without_end(segment: Segment) -> None:
@@ -438,7 +439,7 @@ def test_a_publisher_is_closed_by_another_task(server: RunningServer, backend: s
             await pub.open()
 
         async def published() -> None:
-            assert (await pub.publish_json({"text": "ü"})).stored == 15
+            assert (await pub.publish_json({"text": "ü"})).stored == 14
 
         async def closed() -> None:
             assert await pub.close() == ()
@@ -706,8 +707,9 @@ def test_ending_takes_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main())
 
 
-def test_an_endless_refusal_is_not_read_to_its_end() -> None:
+def test_an_endless_refusal_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The text of an answer is for people: its beginning is enough, and need not be whole."""
+    monkeypatch.setattr(answers, "DETAIL_S", 20.0)
 
     async def main() -> None:
         async def endless(peer: Peer, head: Head) -> None:
