@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 import httpx
@@ -101,6 +101,10 @@ class Answer:
         return error_for(self.status, self.headers, seq=seq, detail=self.detail)
 
 
+Auth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
+"""Any authentication that httpx knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """There was no answer.
@@ -117,9 +121,6 @@ class Lost:
 
 
 Outcome = Answer | Lost
-
-Auth = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
-"""Any authentication that httpx knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,8 @@ async def exchange(
         http: sends it.
         request: what to send.
         seq: the segment that it is about, for errors.
-        auth: instead of the client's own authentication; ``None``: that one.
         place: put before the reason of a loss, such as the server's address.
+        auth: authentication instead of that of ``http``.
         stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
             :data:`DETAIL_S` seconds, and the response is closed.
     """
@@ -181,6 +182,11 @@ class Chunks:
         self._others: AsyncIterator[bytes] | None = None
         if self._body is None:
             self._others = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+
+    @property
+    def is_cancel_safe(self) -> bool:
+        """Whether a read that is cancelled loses nothing; after it, another transport's response is of no use."""
+        return self._body is not None
 
     async def receive_chunk(self) -> bytes:
         """The next chunk as the server sent it; ``b""`` at the end.
