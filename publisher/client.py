@@ -36,10 +36,10 @@ from tricklecast.publisher.post import Options
 from tricklecast.publisher.posts import Posts
 from tricklecast.publisher.segment import Segment
 from tricklecast.publisher.statistics import Statistics
-from tricklecast.trickle.client.transport import TrickleTransport as DuplexTransport
 from tricklecast.publisher.verdicts import Advance, Receipt, RetryAfter, Stop
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
+from tricklecast.trickle.client.transport import TrickleTransport as DuplexTransport
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
 
 __all__ = ["Publisher", "Segment"]

@@ -54,6 +54,7 @@ class SocketStream(ByteStream):
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._is_busy = True
         self._sending = anyio.Lock()
         self.peer_stopped_reading = False
         self.stall_s: float | None = None
@@ -119,7 +120,11 @@ class SocketStream(ByteStream):
             anyio.BrokenResourceError: the connection is broken.
             anyio.ClosedResourceError: it was closed here.
         """
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        # Nothing is awaited after recv(): asyncio's own cancellation would lose the bytes, also in a shielded scope.
+        if self._is_busy:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await anyio.lowlevel.checkpoint_if_cancelled()
         waited = False
         while True:
             try:
@@ -132,8 +137,7 @@ class SocketStream(ByteStream):
                     raise anyio.ClosedResourceError from error
                 raise anyio.BrokenResourceError from error
             else:
-                if not waited:  # other tasks run even if this connection always has data
-                    await anyio.lowlevel.cancel_shielded_checkpoint()
+                self._is_busy = not waited  # other tasks run even if this connection always has data
                 if not data:
                     raise anyio.EndOfStream
                 return data
