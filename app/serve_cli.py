@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import os
+import select
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, TextIO, get_args
 
 import typer
 from pydantic.fields import FieldInfo
@@ -48,11 +51,12 @@ def _option(name: str, field: FieldInfo) -> Any:
     return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
 
 
-def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
+def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -> None:
     """Run a server.
 
     Every option is also an environment variable (--max-channels is TRICKLECAST_MAX_CHANNELS) and a key of the
     TOML file given by --config (max_channels). The command line wins over the environment, and that over the file.
+    On a terminal the server shows which publishers and readers come and leave; --quiet switches that off.
     SIGTERM and Ctrl-C drain: waiting clients are sent away, running segments may finish; a second one stops at once.
     """
     loaded = load(values, config)
@@ -66,7 +70,23 @@ def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
     from tricklecast.app.server import serve as run
 
     # Among the lines of an access log on standard output the announcement would be no JSON.
-    run(loaded.settings, _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout)
+    announce = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
+    run(loaded.settings, announce, show=None if quiet or not _is_terminal(sys.stderr) else _show)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _show(lines: list[str]) -> None:
+    """Show on the terminal who has come and who has left.
+
+    The server must not wait for a terminal that its user has stopped (Ctrl-S): then the lines are dropped.
+    """
+    with contextlib.suppress(OSError):
+        if lines and select.select([], [sys.stderr], [], 0)[1]:
+            now = time.strftime("%H:%M:%S")
+            os.write(sys.stderr.fileno(), "".join(f"{now} {line}\n" for line in lines).encode())
 
 
 def _announce_on_stdout(address: str) -> None:
@@ -114,7 +134,11 @@ def _quoted(value: object) -> str:
 def _signature() -> inspect.Signature:
     config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.", show_default=False)]
     show = Annotated[bool, typer.Option("--show-config", help="Print every setting and where it came from, and stop.")]
-    options = {"config": (config, None), "show_config": (show, False)}
+    quiet = Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Do not show which publishers and readers come and leave."),
+    ]
+    options = {"config": (config, None), "show_config": (show, False), "quiet": (quiet, False)}
     # Access control comes last, as in the documentation; pydantic lists inherited fields first.
     fields = sorted(Settings.model_fields.items(), key=lambda item: item[0] in AccessSettings.model_fields)
     options |= {name: (_option(name, field), None) for name, field in fields}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-import tricklecast.publisher.testing
-import tricklecast.subscriber.testing
-from tricklecast.app import testing
-from tricklecast.app.testing import ServerFailed, TestServer
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast import testing
+from tricklecast.testing import ServerFailed, TestServer
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +23,6 @@ def running() -> Iterator[TestServer]:
     """One server for those tests that leave it running."""
     with testing.server(window_segments=3) as server:
         yield server
-
-
-def test_both_clients_offer_it() -> None:
-    """Under the names of the packages that users have imported already."""
-    assert tricklecast.publisher.testing.server is tricklecast.subscriber.testing.server is testing.server
 
 
 def test_it_serves_when_the_block_is_entered(running: TestServer) -> None:
@@ -92,6 +89,25 @@ def test_a_server_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(testing, "STOP_S", 0.1)
         with pytest.raises(ServerFailed, match="does not stop"):
             server.stop()
+
+
+def test_no_server_is_left_when_the_test_run_is_killed(tmp_path: Path) -> None:
+    """Nobody is there to stop it then."""
+    program = (
+        "import os, signal, tricklecast.testing as t\n"
+        "with t.server() as s:\n    print(s.port, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=WITHIN_S)
+    assert run.returncode == -signal.SIGKILL
+
+    def is_gone() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", int(run.stdout))).close()
+        except OSError:
+            return True
+        return False
+
+    eventually(is_gone)
 
 
 def test_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
-"""A real server for the tests of programs that publish or subscribe.
+"""A real server for the tests of programs that publish or subscribe, on a free port. A fixture for pytest::
 
-The server is a process of its own, as in production: a test can stop it, kill it and start it again while the program
-under test runs. :mod:`tricklecast.publisher.testing` and :mod:`tricklecast.subscriber.testing` export it
-(docs/adr/0004-a-server-for-the-users-tests.md).
+    @pytest.fixture(scope="session")
+    def trickle():
+        with tricklecast.testing.server() as running:
+            yield running
+
+``trickle.url("cam")`` is the URL of a channel. The server is a process of its own, as in production: a test can stop
+it, kill it and start it again while the program under test runs. A package of the test's project that is called ``app``
+does no harm (docs/adr/0004-a-server-for-the-users-tests.md). The server ends with the test run, even if that is killed.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ from tricklecast.app.serve_cli import ANNOUNCEMENT
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import FIELD_NAMES, AccessRecord, Kind
 
+__all__ = ["ServerFailed", "TestServer", "server"]
+
 START_S: Final = 30.0
 """Longest time until the server listens, in seconds; usually it takes 1 s."""
 
@@ -35,6 +42,16 @@ QUICK_END: Final = {"shutdown_drain_s": 0.1, "shutdown_deadline_s": 1, "shutdown
 """Settings of a test's server unless the test gives others: it ends quickly."""
 
 _LOOK_AGAIN_S: Final = 0.02
+
+_PROGRAM: Final = """
+import os, sys, threading
+def end_with_the_tests():
+    os.read(0, 1)  # nobody writes: it returns when the test run has ended
+    os._exit(1)
+threading.Thread(target=end_with_the_tests, daemon=True).start()
+from tricklecast.__main__ import main
+main()
+"""
 
 
 class ServerFailed(TrickleError):
@@ -128,7 +145,8 @@ class TestServer:
         with self._output.open("w") as output:
             # -P: Python must not import a folder called "tricklecast" in the test's working directory.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tricklecast", "serve", *options],
+                [sys.executable, "-P", "-c", _PROGRAM, "serve", *options],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 text=True,
@@ -151,8 +169,8 @@ class TestServer:
         process = self._process
         assert process is not None
         code = process.wait(within_s)
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            pipe.close()
         self._process = None
         return code
 
@@ -217,6 +235,6 @@ def _options(settings: dict[str, Any]) -> list[str]:
 def _environment() -> dict[str, str]:
     """This process's environment without the server's settings, and with this package on the module search path."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRICKLECAST_")}
-    places = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
+    places = [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return environment
