@@ -25,12 +25,12 @@ from tricklecast.trickle.terminal import (
 
 if TYPE_CHECKING:
     from tricklecast.publisher.job import Raw
-    from tricklecast.publisher.media.relay import MediaOptions
-    from tricklecast.publisher.media.transcode import TranscodeOptions
+    from tricklecast.publisher.media.encode import Encoding
+    from tricklecast.publisher.media.reader import MediaOptions
 
 _OF_MEDIA: Final = (
     *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reconnect", "loop"),
-    *("video_bitrate", "gop", "preset", "height", "audio_codec", "audio_bitrate"),
+    *("video_bitrate", "gop", "audio_codec"),
 )
 """Parameters that plain bytes have no use for."""
 
@@ -52,10 +52,7 @@ async def publish(
     transcode: options.Transcode = False,
     video_bitrate: options.VideoBitrate = None,
     gop: options.Gop = None,
-    preset: options.Preset = None,
-    height: options.Height = None,
     audio_codec: options.AudioCodec = None,
-    audio_bitrate: options.AudioBitrate = None,
     reconnect: options.Reconnect = None,
     reconnect_for: options.ReconnectFor = "60s",
     loop: options.Loop = "1",
@@ -93,10 +90,7 @@ async def publish(
             {
                 "video_bitrate": video_bitrate,
                 "gop": gop,
-                "preset": preset,
-                "height": height,
                 "audio_codec": audio_codec,
-                "audio_bitrate": audio_bitrate,
             },
         )
         media = _media(container, realtime, min_segment, segment, encoding, reconnect, reconnect_for, loop)
@@ -136,49 +130,41 @@ def _media(
     realtime: bool,
     min_segment: str,
     segment: str,
-    encoding: TranscodeOptions | None,
+    encoding: Encoding | None,
     reconnect: bool | None,
     reconnect_for: str,
     loop: str,
 ) -> MediaOptions:
-    from tricklecast.publisher.media.relay import ContainerKind, MediaOptions
-    from tricklecast.publisher.media.remux import Cutting
+    from tricklecast.publisher.media.reader import MediaOptions
 
     return MediaOptions(
-        container=ContainerKind(container),
-        cutting=Cutting(
-            checked("--min-segment", parse_duration, min_segment), checked("--segment", parse_duration, segment)
-        ),
+        container="fmp4" if container == "fmp4" else "mpegts",
+        min_segment_s=checked("--min-segment", parse_duration, min_segment),
+        segment_s=checked("--segment", parse_duration, segment),
         realtime=realtime,
-        transcode=encoding,
+        encoding=encoding,
         reconnect=reconnect,
         reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
         plays=_plays(loop),
     )
 
 
-def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None:
-    from tricklecast.publisher.media.coding import PRESETS, AudioCodec
-    from tricklecast.publisher.media.transcode import TranscodeOptions
+def _encoding(wanted: bool, given: Mapping[str, Any]) -> Encoding | None:
+    from tricklecast.publisher.media.encode import Encoding
 
-    parsers: dict[str, Callable[[Any], Any]] = {
-        "video_bitrate": parse_bitrate,
-        "audio_bitrate": parse_bitrate,
-        "gop": parse_duration,
-        "audio_codec": AudioCodec.parse,
-    }
+    parsers: dict[str, Callable[[Any], Any]] = {"video_bitrate": parse_bitrate, "gop": parse_duration}
     values = {name: value for name, value in given.items() if value is not None}
     if not wanted:
         for name in values:
             raise typer.BadParameter(f"--{name.replace('_', '-')} needs --transcode")
         return None
-    if values.get("preset", PRESETS[0]) not in PRESETS:
-        raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
     parsed = {
-        name: checked(f"--{name.replace('_', '-')}", parsers.get(name, lambda value: value), value)
+        {"gop": "gop_s"}.get(name, name): checked(
+            f"--{name.replace('_', '-')}", parsers.get(name, lambda value: value), value
+        )
         for name, value in values.items()
     }
-    return TranscodeOptions(**parsed)
+    return Encoding(**parsed)
 
 
 def _plays(loop: str) -> int | None:

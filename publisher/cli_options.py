@@ -86,32 +86,9 @@ Gop = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="From keyframe to keyframe.", show_default="2s", rich_help_panel=_TRANSCODE),
 ]
-Preset = Annotated[
-    str | None,
-    typer.Option(help="x264's, ultrafast to veryslow.", show_default="veryfast", rich_help_panel=_TRANSCODE),
-]
-Height = Annotated[
-    int | None,
-    typer.Option(
-        metavar="LINES",
-        help="Make a larger picture so small.",
-        show_default="as it is",
-        min=16,
-        rich_help_panel=_TRANSCODE,
-    ),
-]
 AudioCodec = Annotated[
     Literal["aac", "opus"] | None,
     typer.Option(help="What sound is encoded as.", show_default="aac", rich_help_panel=_TRANSCODE),
-]
-AudioBitrate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RATE",
-        help="Of each audio stream, as in 96k.",
-        show_default="128k",
-        rich_help_panel=_TRANSCODE,
-    ),
 ]
 
 Reconnect = Annotated[

@@ -22,7 +22,7 @@ from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import Bearer
 
 if TYPE_CHECKING:
-    from tricklecast.publisher.media.relay import MediaOptions
+    from tricklecast.publisher.media.reader import MediaOptions
 
 
 STDIN: Final = "-"
@@ -91,7 +91,7 @@ class Media:
     @property
     def content_type(self) -> str:
         """Media type of the segments."""
-        return self.options.container.make().content_type
+        return self.options.content_type
 
     @property
     def drops(self) -> bool:
@@ -119,10 +119,10 @@ class Media:
             InvalidInput: it cannot be read.
         """
         from tricklecast.publisher.media.inputs import Input
-        from tricklecast.publisher.media.relay import Relay
+        from tricklecast.publisher.media.reader import read_media
 
         what = Input.parse(self.source, self.input_options, realtime=self.options.realtime)
-        return Relay(what, self.options, status, is_stopped).open()
+        return read_media(what, self.options, status, is_stopped)
 
 
 @dataclass(frozen=True, slots=True)

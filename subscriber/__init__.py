@@ -10,8 +10,8 @@ from tricklecast.subscriber.archive.disk import DirectoryInUse
 from tricklecast.subscriber.archive.index import DamagedIndex, Entry
 from tricklecast.subscriber.archive.record import Recording, read_index, record
 from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.subscriber.messages import BadMessage, Message, Messages, json_lines, json_messages
-from tricklecast.subscriber.remux.source import NotMedia
 from tricklecast.subscriber.runtime import Runtime
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed

@@ -9,8 +9,7 @@ from typing import Final, Protocol, Self
 
 from tricklecast.subscriber.archive.keep import Keep
 from tricklecast.subscriber.archive.writer import FolderWriter
-from tricklecast.subscriber.remux.joiner import is_remuxed
-from tricklecast.subscriber.remux.output import RemuxOutput
+from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Sink, open_sink
 from tricklecast.trickle import wire
@@ -182,8 +181,8 @@ def open_output(
     path = Path(target)
     if is_folder(target):
         return FolderOutput(FolderWriter(path, ChannelURL.parse(url).channel, keep=keep))
-    if target != "-" and not raw and is_remuxed(path):
-        return RemuxOutput(path, note)
+    if target != "-" and not raw and is_joined(path):
+        return JoinedFile(path, note)
     return BytesOutput(open_sink(target), target, note)
 
 

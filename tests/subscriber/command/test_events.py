@@ -25,7 +25,7 @@ from tricklecast.subscriber.command.events import (
     as_line,
     name_of,
 )
-from tricklecast.subscriber.remux.container import NothingToWrite
+from tricklecast.subscriber.media.joiner import NothingToWrite
 from tricklecast.subscriber.sinks import SinkClosed
 from tricklecast.subscriber.verdicts import Gone
 from tricklecast.trickle import errors
