@@ -94,7 +94,7 @@ async def check(
       tricklecast check http://localhost:2939/trickle/cam
       tricklecast check http://localhost:2939/trickle/cam --for 2min --max-latency 2s --strict
     """
-    from tricklecast.subscriber.start import Start
+    from tricklecast.subscriber.core import Start
     from tricklecast.trickle.client.arguments import channel_url
 
     channel_url(url)

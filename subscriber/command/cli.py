@@ -24,7 +24,7 @@ from tricklecast.trickle.terminal import (
 )
 
 if TYPE_CHECKING:
-    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive import Keep
 
 LOSS_EXIT_CODE: Final = 3
 
@@ -134,9 +134,8 @@ async def subscribe(
       tricklecast subscribe $URL --json | jq .
     """
     from tricklecast.subscriber.command.run import FailOn, Report, Request, is_folder, run
+    from tricklecast.subscriber.core import OnLag, Start
     from tricklecast.subscriber.sinks import standard_stream
-    from tricklecast.subscriber.start import Start
-    from tricklecast.subscriber.verdicts import OnLag
 
     if since is not None and start is not None:
         raise typer.BadParameter("give --since or --start, not both", param_hint="--since")
@@ -210,7 +209,7 @@ def _target(output: str | None, *, as_json: bool) -> str | None:
 
 
 def _keep(text: str | None) -> Keep:
-    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive import Keep
 
     if text is None:
         return Keep()

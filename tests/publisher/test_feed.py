@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher, reply
-from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher.feed import JOIN_BYTES, STEPS_AHEAD, Feed, Steps, Totals, stepping
 from tricklecast.publisher.steps import Chunk, Cut, IsStopped, Step
