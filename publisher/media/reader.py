@@ -1,6 +1,6 @@
 """From an input to segments: opens sources, opens them again when they break, and divides them into steps.
 
-Everything here blocks and runs in a worker thread (:mod:`tricklecast.publisher.worker`).
+Everything here blocks and runs in a worker thread (:func:`tricklecast.publisher.feed.stepping`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.media.encode import Encoding, Transcoder
 from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened, reason
 from tricklecast.publisher.media.muxers import ContainerName, codec_name, container_of
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
 from tricklecast.publisher.media.timeline import Pace, fill_first_dts
-from tricklecast.publisher.steps import Cut, Step
+from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
 
@@ -35,16 +35,6 @@ POLL_S: Final = 0.1
 """A wait notices within so many seconds that it was stopped."""
 
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
-
-
-class Report(Protocol):
-    """Receives messages about a source."""
-
-    def say(self, message: str, /) -> None:
-        """A line for people."""
-
-    def source(self, state: str, /) -> None:
-        """The state of the source while it does not deliver; empty when it does again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +67,34 @@ class MediaOptions:
         return container_of(self.container).content_type
 
 
+@dataclass(frozen=True, slots=True)
+class MediaInput:
+    """A :class:`~tricklecast.publisher.steps.Source` of media.
+
+    Attributes:
+        what: the input.
+        options: how it is read and written.
+    """
+
+    what: Input
+    options: MediaOptions
+
+    @property
+    def drops(self) -> bool:
+        """Whether it cannot wait: segments are dropped when the network is too slow."""
+        return self.options.realtime
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        """As :func:`read_media`."""
+        return read_media(self.what, self.options, report, is_stopped)
+
+
 class SourceBroke(InvalidInput):
     """A source could be opened, and broke later; the packets before that have been handed out."""
 
 
 def read_media(
-    what: Input, options: MediaOptions, report: Report, is_stopped: Callable[[], bool], *, rng: Random | None = None
+    what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped, *, rng: Random | None = None
 ) -> Iterator[Step]:
     """Open an input; returns its chunks, and the cuts between segments.
 
@@ -100,9 +112,7 @@ def read_media(
 
 
 class _Reader:
-    def __init__(
-        self, what: Input, options: MediaOptions, report: Report, is_stopped: Callable[[], bool], rng: Random
-    ) -> None:
+    def __init__(self, what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped, rng: Random) -> None:
         self._input = what
         self._options = options
         self._report = report
