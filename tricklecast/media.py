@@ -137,9 +137,16 @@ async def relay(
                 await target.write(result, pts=frame.pts, time_base=frame.time_base, captured_at=at)
             counts.reader, counts.publisher = reader.statistics(), target.statistics()
 
-    async with reader, MediaPublisher(target, audio=audio, **publisher) as sink, anyio.create_task_group() as tasks:
-        tasks.start_soon(read)
-        tasks.start_soon(process, sink)
+    try:
+        async with (
+            reader,
+            MediaPublisher(target, audio=audio, **publisher) as sink,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(read)
+            tasks.start_soon(process, sink)
+    except ExceptionGroup as group:
+        raise first_error(group) from group
     counts.reader, counts.publisher = reader.statistics(), sink.statistics()
     return counts
 

@@ -244,7 +244,7 @@ class MediaPublisher:
         if (pts is None) != (time_base is None):
             raise InvalidInput("pts and time_base belong together")
         kind = "audio" if hasattr(frame, "samples") else "video"
-        if kind == "video" and not hasattr(frame, "format") and (getattr(frame, "shape", ())[2:] != (3,)):
+        if kind == "video" and not hasattr(frame, "planes") and (getattr(frame, "shape", ())[2:] != (3,)):
             raise InvalidInput(f"not a picture of HxWx3 bytes or a frame of PyAV: {type(frame).__name__}")
         if pts is None and getattr(frame, "pts", None) is None:
             now = time.monotonic_ns()
@@ -392,7 +392,7 @@ class _Pipeline:
             self._take(item.kind, self._announced[item.kind][1])
             data.opaque = item.captured_us
             return [data]
-        if item.kind == "video" and not hasattr(data, "format"):
+        if item.kind == "video" and not hasattr(data, "planes"):
             from av.video.frame import VideoFrame
 
             data = VideoFrame.from_ndarray(data, format="rgb24")
@@ -417,9 +417,7 @@ class _Pipeline:
     def _released(self) -> list[Step]:
         steps: list[Step] = []
         if not self._is_started:
-            steps += self.segmenter.end()
-            if steps:
-                steps.append(Cut())
+            steps += [*self.segmenter.end(), Cut()]
             self.segmenter.start({_TRACKS[kind]: stream for kind, stream in self._streams.items()})
             self._is_started = True
         for kind, packet in self._held:
