@@ -183,6 +183,7 @@ async def publish(
         url,
         made,
         leave_open=leave_open,
+        takeover=takeover,
         start=checked("--start", parse_start, start),
         content_type=content_type or usual_type,
         verify=checked("--ca-file", tls_context, ca_file) or True,

@@ -238,6 +238,49 @@ def test_the_end_of_the_channel_from_outside_is_an_error(server: RunningServer) 
         assert error == b"tricklecast: the channel has ended"
 
 
+def test_a_second_publisher_is_refused(server: RunningServer) -> None:
+    """One line says who publishes, since when, and what to type; the first goes on. With --takeover it is the first
+    that fails."""
+    url = create(server, "busy")
+    with publishing(url, "-", "--raw", "--by", "line") as first:
+        assert first.stdin is not None
+        assert first.stderr is not None
+        first.stdin.write(b"one\n")
+        first.stdin.flush()
+        assert read(server, "busy", 0) == b"one\n"
+        done = publish(url, "-", "--raw", stdin=b"other")
+        assert (done.returncode, done.stdout) == (1, "")
+        line = r"tricklecast: \S+ publishes to this channel since \d\d:\d\d:\d\d; --takeover publishes in its place\n"
+        assert re.fullmatch(line, done.stderr), done.stderr
+        with publishing(url, "-", "--raw") as silent:  # it need not have anything to publish
+            assert silent.wait(WITHIN_S) == 1
+        first.stdin.write(b"two\n")
+        first.stdin.flush()
+        assert read(server, "busy", 1) == b"two\n"
+        assert publish(url, "-", "--raw", "--takeover", "--leave-open", stdin=b"mine").returncode == 0
+        assert first.wait(WITHIN_S) == 1  # at once, although it has nothing to publish at the moment
+        assert b"tricklecast: another publisher has taken over this channel: " in first.stderr.read()
+
+
+def test_an_input_that_fails_leaves_the_channel_open(server: RunningServer) -> None:
+    """The exit code is 1, and another publisher can go on."""
+    url = create(server, "failing")
+    master, slave = os.openpty()  # reading from its master is an error as soon as no slave is open
+    started = forked("publish", url, "-", "--raw", "--by", "line")
+    with subprocess.Popen(started, stdin=master, stderr=subprocess.PIPE, text=True) as process:
+        os.close(master)
+        os.write(slave, b"line\n")
+        assert read(server, "failing", 0) == b"line\r\n"
+        os.close(slave)
+        _, said = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == 1
+    summary, error = said.splitlines()
+    assert summary.endswith("; stopped by an error")
+    assert error == "tricklecast: cannot read on from standard input: Input/output error"
+    with urllib.request.urlopen(f"{url}/next", timeout=WITHIN_S) as response:
+        assert response.headers["Lp-Trickle-Closed"] is None
+
+
 def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, str]]:
     """Arguments that cannot work, the exit code, and what the error says."""
     clip = make_clip(tmp_path / "clip.mkv", seconds=0.2)

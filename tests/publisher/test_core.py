@@ -10,24 +10,27 @@ import httpx
 import pytest
 
 from tests.support.dice import TopRandom, ZeroRandom
-from tricklecast.publisher.core import Plan, parse_start
-from tricklecast.publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S
-from tricklecast.publisher.verdicts import (
+from tricklecast.publisher.core import (
+    LONG_S,
+    MAX_RETRY_AFTER_S,
+    MIN_DELAY_S,
+    OUTAGE_DELAY_S,
+    OUTAGE_S,
     Advance,
-    Answered,
     Closed,
-    Lost,
-    Outcome,
+    Decision,
+    Plan,
     Progress,
     Receipt,
     Resync,
     RetryAfter,
     Stop,
     Ticket,
-    Verdict,
+    parse_start,
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import RetryBudget
+from tricklecast.trickle.client.answers import Answer, Lost, Outcome
 
 IDLE = Progress()
 WHOLE = Progress(sent=10, ended=True, handed=10, over=True)
@@ -38,10 +41,10 @@ WAITING = Progress(handed=10)
 GONE = Progress(sent=10, handed=10, held=False)
 
 
-def answer(status: int, detail: str = "", **headers: object) -> Answered:
+def answer(status: int, detail: str = "", **headers: object) -> Answer:
     """An answer with ``Lp-Trickle-`` headers."""
     named = {f"Lp-Trickle-{name}": str(value) for name, value in headers.items()}
-    return Answered(status, httpx.Headers(named), detail)
+    return Answer.read(status, httpx.Headers(named), detail.encode())
 
 
 def lost(connected: bool = True) -> Lost:
@@ -105,7 +108,7 @@ def test_anything_else_is_no_start(text: str | int) -> None:
     ],
     ids=["header", "ours", "text", "no channel", "ended and gone", "ended and drained"],
 )
-def test_resuming_begins_at_the_head(reply: Answered, seq: int, keeps_keys: bool) -> None:
+def test_resuming_begins_at_the_head(reply: Answer, seq: int, keeps_keys: bool) -> None:
     """The head is the first seq; a channel that is not there, or no longer, begins at 0."""
     plan = Plan("resume", rng=TopRandom(), name="me")
     assert plan.next_seq is None
@@ -115,7 +118,7 @@ def test_resuming_begins_at_the_head(reply: Answered, seq: int, keeps_keys: bool
 
 
 @pytest.mark.parametrize("reply", [answer(200, "<html>"), answer(200, Latest=-3), answer(302), answer(405)])
-def test_an_answer_that_gives_no_position_is_final(reply: Answered) -> None:
+def test_an_answer_that_gives_no_position_is_final(reply: Answer) -> None:
     """Where there is no trickle server, nothing is published and nothing deleted."""
     plan = Plan("resume", rng=TopRandom())
     verdict = plan.on_next(reply)
@@ -133,7 +136,7 @@ def test_a_ticket_needs_a_position() -> None:
 def test_the_position_is_asked_for_again_after_a_wait() -> None:
     """A server that is busy, or a connection that broke, is not the end."""
     plan = Plan("resume", rng=TopRandom())
-    assert plan.on_next(Answered(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25, holds=True)
+    assert plan.on_next(Answer(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25, holds=True)
     assert plan.on_next(lost()) == RetryAfter(0.5)
     assert plan.on_next(answer(200, Latest=2)) == Advance()
     assert not plan.uncertain
@@ -268,7 +271,7 @@ def test_470_of_another_publishers_channel_stops(head: int) -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(470), answer(470, Latest=-1), answer(413)])
-def test_a_preconnect_that_cannot_be_placed_stops(reply: Answered) -> None:
+def test_a_preconnect_that_cannot_be_placed_stops(reply: Answer) -> None:
     """A 470 without a position, or a 413 without a byte, cannot be helped by asking again."""
     plan, ticket = started()
     assert isinstance(plan.on_post(ticket, reply, IDLE), Stop)
@@ -326,7 +329,7 @@ def test_a_request_of_an_earlier_life_proves_nothing_about_this_one() -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(409, Latest=8), answer(200, Size=0)])
-def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: Answered) -> None:
+def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: Answer) -> None:
     """They would have it twice; it is lost visibly to the others. What never left may move."""
     plan, ticket = started()
     plan.bind(ticket)
@@ -348,7 +351,7 @@ def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: An
 
 
 @pytest.mark.parametrize("reply", [answer(409), answer(409, Latest=7), answer(409, Latest=9)])
-def test_409_to_a_segment_that_was_not_begun_stops(reply: Answered) -> None:
+def test_409_to_a_segment_that_was_not_begun_stops(reply: Answer) -> None:
     """Somebody else has written it, or is about to."""
     plan, ticket = started()
     plan.bind(ticket)
@@ -447,10 +450,10 @@ def test_retry_after_is_a_floor() -> None:
     plan = Plan(9, rng=TopRandom())
     ticket = plan.take()
     headers: Mapping[str, str] = httpx.Headers({"Retry-After": "7", wire.LATEST: "1"})
-    assert plan.on_post(ticket, Answered(503, headers), IDLE) == RetryAfter(7.25, holds=True)
-    assert plan.on_post(ticket, Answered(470, headers), IDLE) == Resync(7.5, 1)
+    assert plan.on_post(ticket, Answer(503, headers), IDLE) == RetryAfter(7.25, holds=True)
+    assert plan.on_post(ticket, Answer(470, headers), IDLE) == Resync(7.5, 1)
     too_long = httpx.Headers({"Retry-After": str(int(MAX_RETRY_AFTER_S) + 1)})
-    assert isinstance(plan.on_post(ticket, Answered(503, too_long), IDLE), Stop)
+    assert isinstance(plan.on_post(ticket, Answer(503, too_long), IDLE), Stop)
     assert plan.owns_channel
 
 
@@ -526,8 +529,8 @@ def test_slow_failures_are_a_part_of_the_outage() -> None:
     assert isinstance(plan.on_located(lost(connected=False), 5, 10.0), Stop)
 
 
-@pytest.mark.parametrize("reply", [Answered(503, httpx.Headers({"Retry-After": "1"})), answer(429)])
-def test_a_busy_server_is_asked_for_the_position_again(reply: Answered) -> None:
+@pytest.mark.parametrize("reply", [Answer(503, httpx.Headers({"Retry-After": "1"})), answer(429)])
+def test_a_busy_server_is_asked_for_the_position_again(reply: Answer) -> None:
     """Each of these is paid for."""
     plan, ticket = started(budget=RetryBudget(reserve=1))
     plan.on_post(ticket, lost(), IDLE)
@@ -538,7 +541,7 @@ def test_a_busy_server_is_asked_for_the_position_again(reply: Answered) -> None:
 
 @pytest.mark.parametrize("reply", [answer(404), answer(200, Latest=0, Epoch=1)])
 @pytest.mark.parametrize("keeps_keys", [True, False])
-def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Answered, keeps_keys: bool) -> None:
+def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Answer, keeps_keys: bool) -> None:
     """It has nothing, so everything that is held can be sent again, on any server."""
     plan, ticket = started(keeps_keys=keeps_keys)
     plan.bind(ticket)
@@ -557,10 +560,10 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
         (answer(200, Latest=6, Epoch=2), "begun again"),
     ],
 )
-def test_another_publishers_channel_is_left_alone(reply: Answered, why: str) -> None:
+def test_another_publishers_channel_is_left_alone(reply: Answer, why: str) -> None:
     """A head too far, too low, or of a later life: nothing is put between another's segments."""
     plan, ticket = started()
-    plan._numbering.judge(6, 5, 1)
+    plan._numbering.compare(6, 5, 1)
     plan.bind(ticket)
     plan.on_post(ticket, lost(), HALF)
     verdict = located(plan, reply)
@@ -643,7 +646,7 @@ def test_a_preconnect_cut_for_idleness_costs_nothing() -> None:
 def test_the_first_connection_is_not_waited_for() -> None:
     """Nobody at the address at the very beginning: the error comes at once, and nothing is deleted."""
     for plan in (Plan("resume", rng=TopRandom()), Plan(0, rng=TopRandom())):
-        verdict: Verdict
+        verdict: Decision
         if plan.next_seq is None:
             verdict = plan.on_next(lost(connected=False))
         else:
@@ -667,7 +670,7 @@ def test_a_segment_given_up_leaves_its_number_behind() -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(200), answer(400, "Invalid stream"), answer(404)])
-def test_a_channel_that_is_gone_is_ended(reply: Answered) -> None:
+def test_a_channel_that_is_gone_is_ended(reply: Answer) -> None:
     """It does not matter who ended it."""
     plan, _ = started()
     assert plan.on_delete(reply) == Advance()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.publisher.numbering import BACKWARDS, Numbering
+from tricklecast.publisher.core import BACKWARDS, Numbering
 from tricklecast.trickle.errors import LocalProtocolError
 
 
@@ -68,24 +68,24 @@ def test_a_head_is_our_own_doing_or_it_is_not(head: int, epoch: int | None, why:
     """It is, from what was confirmed to what was sent; in a later epoch it is not; an empty channel is anybody's."""
     numbering = published(4, 5)
     numbering.bind(numbering.take())
-    verdict = numbering.judge(head, numbering.confirmed, epoch)
+    verdict = numbering.compare(head, numbering.confirmed, epoch)
     assert verdict is None if why is None else why in (verdict or "")
 
 
 def test_a_head_that_is_known_to_wander_may_go_back_a_little() -> None:
     """The reference server's does, without anybody else being there."""
     numbering = published(*range(10))
-    assert numbering.judge(10 - BACKWARDS, 9, exact=False) is None
-    assert numbering.judge(9 - BACKWARDS, 9, exact=False)
-    assert numbering.judge(9, 9)
+    assert numbering.compare(10 - BACKWARDS, 9, exact=False) is None
+    assert numbering.compare(9 - BACKWARDS, 9, exact=False)
+    assert numbering.compare(9, 9)
 
 
 def test_an_answer_may_be_older_than_what_is_known_by_now() -> None:
     """It is held against what was confirmed when it was asked for, be it a head or that there is none."""
     numbering = published(*range(10))
-    assert numbering.judge(7, 6) is None
-    assert numbering.judge(6, 6)
-    assert numbering.judge(0, -1) is None
+    assert numbering.compare(7, 6) is None
+    assert numbering.compare(6, 6)
+    assert numbering.compare(0, -1) is None
     assert (numbering.life, numbering.confirmed) == (0, 9)
 
 
@@ -99,8 +99,8 @@ def test_a_head_right_behind_what_was_on_its_way_is_a_new_life(given_up: bool) -
     numbering.settle(7, closed=True)
     if given_up:
         numbering.settle(5, closed=False)
-    assert numbering.judge(5, 7)
-    assert numbering.judge(6, 7) is None
+    assert numbering.compare(5, 7)
+    assert numbering.compare(6, 7) is None
     assert (numbering.life, numbering.confirmed) == (1, -1)
     assert numbering.may_open(7)
     assert numbering.take() == 8
@@ -109,16 +109,16 @@ def test_a_head_right_behind_what_was_on_its_way_is_a_new_life(given_up: bool) -
 def test_whoever_has_published_nothing_judges_nothing() -> None:
     """Any head is a place to begin."""
     numbering = Numbering(3)
-    assert numbering.judge(50, -1, 7) is None
+    assert numbering.compare(50, -1, 7) is None
     assert numbering.life == 0
 
 
 def test_an_empty_channel_begins_a_new_life() -> None:
     """What was confirmed is gone with it, and the numbers go on."""
     numbering = published(4, 5)
-    assert numbering.judge(0, 5, 1) is None
+    assert numbering.compare(0, 5, 1) is None
     assert (numbering.life, numbering.confirmed, numbering.take()) == (1, -1, 6)
-    assert numbering.judge(0, -1) is None
+    assert numbering.compare(0, -1) is None
     assert numbering.life == 1
 
 
