@@ -15,7 +15,8 @@ from tests.publisher.fakes import Trickle, cut, publisher, reply
 from tests.support.peers import FakeServer, Head, Peer, fake_server, run
 from tests.support.server import RunningServer
 from tests.support.waiting import until
-from tricklecast.publisher import Closed, Publisher, Receipt, Segment, client
+from tricklecast.publisher import Closed, Publisher, PublisherEvent, Receipt, Segment, client
+from tricklecast.publisher.events import Failed, Finished, Renumbered, Retrying
 from tricklecast.trickle import __version__, errors, wire
 from tricklecast.trickle.client import answers
 
@@ -453,6 +454,105 @@ def test_a_publisher_is_closed_by_another_task(server: RunningServer, backend: s
     anyio.run(main, backend=backend)
 
 
+def test_a_busy_channel_is_not_taken_over(server: RunningServer) -> None:
+    """The second publisher is told who publishes and leaves the channel alone; with ``takeover`` it takes it."""
+
+    async def main() -> None:
+        url = f"{server.base}/busy"
+        async with Publisher(url, headers={"Trickle-Client": "studio"}) as first:
+            await first.publish(b"x")
+
+            async def second(takeover: bool) -> None:
+                async with Publisher(url, takeover=takeover) as pub:
+                    await pub.publish(b"y")
+                    await pub.detach()
+
+            with pytest.raises(errors.ChannelBusy, match="studio has published") as caught:
+                await second(False)
+            assert caught.value.publisher == "studio"
+            assert (await first.publish(b"x")).seq == 1
+            await second(True)
+
+            async def publish_on() -> None:
+                while True:
+                    await first.publish(b"late")
+
+            with pytest.raises(errors.Superseded):
+                await publish_on()
+
+    run(main())
+
+
+def test_a_channel_that_is_busy_is_known_before_the_first_byte(server: RunningServer) -> None:
+    """The preconnect is told; the event comes at once."""
+
+    async def main() -> None:
+        failed = asyncio.Event()
+        events: list[PublisherEvent] = []
+
+        def on_event(event: PublisherEvent) -> None:
+            events.append(event)
+            if isinstance(event, Failed):
+                failed.set()
+
+        async with Publisher(f"{server.base}/busy-2") as first:
+            await first.publish(b"x")
+            async with Publisher(f"{server.base}/busy-2", on_event=on_event) as second:
+                await failed.wait()
+                assert isinstance(second.error, errors.ChannelBusy)
+            assert (await first.publish(b"x")).seq == 1
+        assert [type(event) for event in events] == [Failed, Finished]
+
+    run(main())
+
+
+def test_a_successor_may_take_the_place_of_one_that_crashed(server: RunningServer) -> None:
+    """Its connections are gone: the server says when its place is free, and the successor waits for that."""
+
+    async def main() -> None:
+        url = f"{server.base}/crashed"
+        crashed = Publisher(url)
+        await crashed.open()
+        await crashed.publish(b"x")
+        await crashed.detach()
+        async with Publisher(url) as successor:
+            assert (await successor.publish(b"y")).seq == 1
+
+    run(main())
+
+
+def test_events_tell_what_happens() -> None:
+    """In order: what begins, what fails and is tried again, what is published, lost and renumbered, and the end."""
+
+    async def main() -> None:
+        events: list[PublisherEvent] = []
+        trickle = Trickle(head=0, epoch=1)
+        trickle.instead = {"POST 0": [cut(after=1)], "POST 1": [reply(413, after=1)]}
+        async with (
+            fake_server(trickle) as server,
+            publisher(server, preconnect=0, on_event=events.append) as pub,
+        ):
+            await pub.publish(b"x")
+            with pytest.raises(errors.SegmentTooLarge):
+                await pub.publish(b"y")
+        names = [type(event).__name__ for event in events]
+        assert names == [
+            *["SegmentBegun", "Disconnected", "Retrying", "Reconnected", "SegmentBegun", "SegmentPublished"],
+            *["SegmentBegun", "SegmentLost", "Finished"],
+        ]
+        assert isinstance(events[2], Retrying)
+        assert (events[2].delay_s, events[2].attempt, events[2].seq) == (0.05, 1, 0)
+        assert events[-1] == Finished(True, ())
+        events.clear()
+        trickle = Trickle()
+        trickle.instead = {"POST 50": [reply(470, {wire.LATEST: 7})]}
+        async with fake_server(trickle) as server, publisher(server, start=50, on_event=events.append) as pub:
+            assert (await pub.publish(b"x")).seq == 7
+        assert Renumbered(50, 7) in events
+
+    run(main())
+
+
 def test_after_a_failed_enter_every_method_has_an_answer() -> None:
     """The counters, the error and the end: nothing raises an ``AttributeError``."""
 
@@ -588,7 +688,7 @@ def test_authentication_that_asks_first_sends_the_body_again() -> None:
 
     async def main() -> None:
         trickle = Trickle()
-        challenge = {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
+        challenge: dict[str, object] = {"WWW-Authenticate": 'Digest realm="r", nonce="n", qop="auth", algorithm=MD5'}
         trickle.instead = {"POST 0": [reply(401, challenge, after=1)]}
         auth = httpx.DigestAuth("me", "secret")
         async with fake_server(trickle) as server, publisher(server, start=0, preconnect=0, auth=auth) as pub:
