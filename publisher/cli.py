@@ -25,6 +25,7 @@ from tricklecast.trickle.terminal import (
 )
 
 if TYPE_CHECKING:
+    from tricklecast.publisher.media.encode import Encoding
     from tricklecast.publisher.steps import Source
 
 STDIN: Final = "-"
@@ -36,7 +37,7 @@ _ENCODING: Final = "Encoding (with --transcode)"
 
 _OF_MEDIA: Final = (
     *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reopen", "loop"),
-    *("video_bitrate", "gop", "preset", "height", "audio_codec", "audio_bitrate"),
+    *("video_bitrate", "gop", "audio_codec"),
 )
 """Parameters that --raw refuses."""
 
@@ -127,24 +128,8 @@ async def publish(
         str | None, option("RATE", "For example 2.5M.", group=_ENCODING, default="constant quality")
     ] = None,
     gop: Annotated[str | None, option("TIME", "Time between keyframes.", group=_ENCODING, default="2s")] = None,
-    preset: Annotated[
-        str | None, option("NAME", "Of x264, from ultrafast to veryslow.", group=_ENCODING, default="veryfast")
-    ] = None,
-    height: Annotated[
-        int | None,
-        typer.Option(
-            metavar="LINES",
-            help="Scale a larger picture down to this height.",
-            show_default="unchanged",
-            min=16,
-            rich_help_panel=_ENCODING,
-        ),
-    ] = None,
     audio_codec: Annotated[
         Literal["aac", "opus"] | None, option(None, "Audio codec.", group=_ENCODING, default="aac")
-    ] = None,
-    audio_bitrate: Annotated[
-        str | None, option("RATE", "Of each audio stream: 96k.", group=_ENCODING, default="128k")
     ] = None,
     ca_file: CaFile = None,
     token: Token = None,
@@ -209,8 +194,7 @@ def _raw(values: Mapping[str, Any]) -> tuple[Source, str]:
 def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
     """The source that the options describe, and the media type of its segments."""
     from tricklecast.publisher.media.inputs import Input, Kind
-    from tricklecast.publisher.media.relay import ContainerKind, MediaOptions, MediaSource
-    from tricklecast.publisher.media.remux import Cutting
+    from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 
     if values["by"] is not None:
         raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
@@ -220,43 +204,37 @@ def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
             raise typer.BadParameter(f"--input-option is KEY=VALUE, not {key + equals + value!r}")
     what = Input.parse(values["source"], {key: value for key, _, value in pairs}, realtime=values["realtime"])
     options = MediaOptions(
-        container=ContainerKind(values["container"]),
-        cutting=Cutting(
-            checked("--min-segment", parse_duration, values["min_segment"]),
-            checked("--segment", parse_duration, values["segment"]),
-        ),
+        container=values["container"],
+        min_segment_s=checked("--min-segment", parse_duration, values["min_segment"]),
+        segment_s=checked("--segment", parse_duration, values["segment"]),
         realtime=values["realtime"],
-        transcode=_encoding(values),
+        encoding=_encoding(values),
         reconnect=values["reopen"],
         reconnect_for_s=checked("--reopen-for", parse_duration, values["reopen_for"]),
         plays=checked("--loop", _plays, values["loop"]),
     )
     if options.plays != 1 and what.kind is not Kind.FILE:
         raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
-    return MediaSource(what, options), options.container.make().content_type
+    return MediaInput(what, options), options.content_type
 
 
-def _encoding(values: Mapping[str, Any]) -> Any:
+def _encoding(values: Mapping[str, Any]) -> Encoding | None:
     """How to encode; ``None`` without --transcode."""
-    from tricklecast.publisher.media.coding import PRESETS, AudioCodec
-    from tricklecast.publisher.media.transcode import TranscodeOptions
+    from tricklecast.publisher.media.encode import Encoding
 
-    parsers: dict[str, Callable[[Any], Any]] = {
-        "video_bitrate": parse_bitrate,
-        "gop": parse_duration,
-        "preset": str,
-        "height": int,
-        "audio_codec": AudioCodec.parse,
-        "audio_bitrate": parse_bitrate,
+    parsers: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        "video_bitrate": ("video_bitrate", parse_bitrate),
+        "gop": ("gop_s", parse_duration),
+        "audio_codec": ("audio_codec", str),
     }
-    given = {f"--{name.replace('_', '-')}": name for name in parsers if values[name] is not None}
-    if not values["transcode"]:
-        for option in given:
-            raise typer.BadParameter(f"{option} needs --transcode")
-        return None
-    if values["preset"] not in (None, *PRESETS):
-        raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
-    return TranscodeOptions(**{name: checked(option, parsers[name], values[name]) for option, name in given.items()})
+    given = {}
+    for name, (field, parse) in parsers.items():
+        if values[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            if not values["transcode"]:
+                raise typer.BadParameter(f"{option} needs --transcode")
+            given[field] = checked(option, parse, values[name])
+    return Encoding(**given) if values["transcode"] else None
 
 
 def _plays(loop: str) -> int | None:

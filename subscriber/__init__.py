@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         SubscriberStatistics,
     )
     from tricklecast.subscriber.fetch import Runtime
+    from tricklecast.subscriber.media.joiner import NotMedia
     from tricklecast.subscriber.messages import BadMessage, Message, Messages
-    from tricklecast.subscriber.remux.source import NotMedia
     from tricklecast.subscriber.segment import Segment
     from tricklecast.subscriber.sinks import SinkFailed
     from tricklecast.trickle.client.transport import TrickleTransport
@@ -49,7 +49,7 @@ _HOMES = {
     "Lagging": ".events",
     "Message": ".messages",
     "Messages": ".messages",
-    "NotMedia": ".remux.source",
+    "NotMedia": ".media.joiner",
     "OnLag": ".core",
     "Position": "tricklecast.trickle.errors",
     "Recording": ".archive",

@@ -23,8 +23,7 @@ from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.listing import newest_began, start_since
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
-from tricklecast.subscriber.remux.joiner import is_remuxed
-from tricklecast.subscriber.remux.output import RemuxOutput
+from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Sink, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
@@ -622,7 +621,7 @@ class FolderOutput(Output):
         await self._writer.__aexit__(*exc_info)
 
 
-def open_output(request: Request, note: Callable[[str], None]) -> Output | RemuxOutput:
+def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile:
     """The output that the user named.
 
     A path that ends with a slash, or is a folder, gets a file per segment; one that ends like a media container, a file
@@ -641,8 +640,8 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output | Remux
         return Output()
     if is_folder(target):
         return FolderOutput(FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep))
-    if target != "-" and not request.raw and is_remuxed(Path(target)):
-        return RemuxOutput(Path(target), note)
+    if target != "-" and not request.raw and is_joined(Path(target)):
+        return JoinedFile(Path(target), note)
     return BytesOutput(open_sink(target), target, note)
 
 

@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
-from tests.publisher.media.test_relay import serving
+from tests.publisher.media.test_reader import serving
 from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tricklecast.app.cli import runnable

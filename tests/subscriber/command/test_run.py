@@ -24,7 +24,7 @@ from tricklecast.subscriber.command.run import run as run_command
 from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.fetch import Unanswered
-from tricklecast.subscriber.remux.container import NothingToWrite
+from tricklecast.subscriber.media.joiner import NothingToWrite
 from tricklecast.subscriber.sinks import SinkClosed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
