@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 import httpx
@@ -35,8 +35,11 @@ DETAIL_S: Final = 0.5
 DETAIL_CHARS: Final = 200
 """The most that is kept of its first line: a line for people, not a page of HTML."""
 
-_INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
-_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE)
+_INTEGERS: Final = (
+    *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
+    *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
+)
+_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
@@ -98,6 +101,10 @@ class Answer:
         return error_for(self.status, self.headers, seq=seq, detail=self.detail)
 
 
+Auth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
+"""Any authentication that httpx knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """There was no answer.
@@ -130,6 +137,7 @@ async def exchange(
     *,
     seq: int | None = None,
     place: str = "",
+    auth: Auth | None = None,
     stays_open: Callable[[Answer], bool] = lambda _: False,
 ) -> Opened | Lost:
     """Send a request, and wait for the head of its answer.
@@ -139,11 +147,12 @@ async def exchange(
         request: what to send.
         seq: the segment that it is about, for errors.
         place: put before the reason of a loss, such as the server's address.
+        auth: authentication instead of that of ``http``.
         stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
             :data:`DETAIL_S` seconds, and the response is closed.
     """
     try:
-        response = await http.send(request, stream=True)
+        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
@@ -173,6 +182,11 @@ class Chunks:
         self._others: AsyncIterator[bytes] | None = None
         if self._body is None:
             self._others = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+
+    @property
+    def is_cancel_safe(self) -> bool:
+        """Whether a read that is cancelled loses nothing; after it, another transport's response is of no use."""
+        return self._body is not None
 
     async def receive_chunk(self) -> bytes:
         """The next chunk as the server sent it; ``b""`` at the end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -151,6 +152,26 @@ def test_a_stream_that_always_has_data_lets_others_run() -> None:
                     scope.cancel()
                     await stream.receive(1)
                 assert await stream.receive() == b"bc"
+
+    run(main())
+
+
+def test_a_task_that_is_cancelled_has_read_nothing() -> None:
+    """Also by asyncio itself, whose cancellation reaches into shielded scopes."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            peer.sendall(b"abc")
+            async with stream:
+                await anyio.wait_readable(stream._socket)
+                for _ in range(3):
+                    reading = asyncio.ensure_future(stream.receive(1))
+                    await asyncio.sleep(0)
+                    reading.cancel()
+                    await asyncio.wait([reading])
+                    assert reading.cancelled()
+                assert await stream.receive() == b"abc"
 
     run(main())
 
