@@ -16,7 +16,7 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-import tricklecast.subscriber.testing
+import tricklecast.testing
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
@@ -227,7 +227,7 @@ class TestStarts:
 def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
     """Its epochs begin at 1 again, but its head is behind the position."""
 
-    async def main(running: tricklecast.subscriber.testing.TestServer) -> None:
+    async def main(running: tricklecast.testing.TestServer) -> None:
         url = running.url("cam")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
@@ -253,14 +253,14 @@ def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
                 assert segment.life != position.life
                 assert await segment.read() == b"new"
 
-    with tricklecast.subscriber.testing.server() as running:
+    with tricklecast.testing.server() as running:
         run(lambda: main(running))
 
 
 def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
     """Another publisher has begun on a restarted server, in epoch 1 again, and is further on than the reader was."""
 
-    async def main(running: tricklecast.subscriber.testing.TestServer) -> None:
+    async def main(running: tricklecast.testing.TestServer) -> None:
         url = running.url("cam")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
@@ -282,7 +282,7 @@ def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
             with pytest.raises(SegmentMissing, match="another life"):
                 await anext(reader)
 
-    with tricklecast.subscriber.testing.server() as running:
+    with tricklecast.testing.server() as running:
         run(lambda: main(running))
 
 
