@@ -59,8 +59,11 @@ class Work:
 
     def per_unit(self, cpu_s: float) -> tuple[float, str]:
         """CPU time for the unit that matters: milliseconds per MiB of large chunks, else per segment."""
-        large = self.chunk_bytes >= 1 << 10
-        return 1000 * cpu_s / (self.mib if large else self.segments), "ms/MiB" if large else "ms/segment"
+        if self.chunk_bytes >= 1 << 10:
+            return 1000 * cpu_s / self.mib, "ms/MiB"
+        if self.segments > 1:
+            return 1000 * cpu_s / self.segments, "ms/segment"
+        return 1e6 * cpu_s / self.chunks, "µs/chunk"
 
 
 CHUNK: Final = 64 << 10
@@ -69,6 +72,7 @@ WORKS: Final = (
     Work("publish 200 B segments", True, segments=2000, chunks=1, chunk_bytes=200),
     Work("subscribe 64 KiB chunks, live", False, segments=32, chunks=16, chunk_bytes=CHUNK, pause_s=0.004),
     Work("subscribe 200 B segments", False, segments=2000, chunks=1, chunk_bytes=200),
+    Work("publish 1 B chunks", True, segments=1, chunks=20_000, chunk_bytes=1),
 )
 
 
@@ -156,7 +160,7 @@ def main() -> int:
 
 
 def _scaled(work: Work, by: int) -> Work:
-    return Work(work.name, work.publishes, work.segments // by, work.chunks, work.chunk_bytes, work.pause_s)
+    return Work(work.name, work.publishes, max(1, work.segments // by), work.chunks, work.chunk_bytes, work.pause_s)
 
 
 def _row(work: Work, taken: dict[str, list[float]]) -> list[str]:
