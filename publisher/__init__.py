@@ -1,8 +1,8 @@
 """Publish segments of a channel."""
 
-from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.segment import Segment
-from tricklecast.publisher.statistics import Statistics
-from tricklecast.publisher.verdicts import Closed, Receipt
+from tricklecast.publisher.client import Publisher, Segment
+from tricklecast.publisher.core import Closed, Receipt
+from tricklecast.publisher.events import PublisherEvent
+from tricklecast.publisher.segments import PublisherStatistics
 
-__all__ = ["Closed", "Publisher", "Receipt", "Segment", "Statistics"]
+__all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "Segment"]

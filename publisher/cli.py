@@ -197,6 +197,6 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 
 def _media_type(text: str | None) -> str | None:
-    from tricklecast.publisher.exchanges import media_type
+    from tricklecast.publisher.client import media_type
 
     return None if text is None else media_type(text)

@@ -15,8 +15,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.client import MAX_IN_FLIGHT, Publisher
-from tricklecast.publisher.segment import Segment
+from tricklecast.publisher.client import MAX_IN_FLIGHT, Publisher, Segment
 from tricklecast.publisher.steps import Chunk, Step
 from tricklecast.publisher.worker import Steps
 from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, TrickleError

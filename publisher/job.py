@@ -175,6 +175,11 @@ class Job:
         try:
             with status.live(feed.totals, publisher.statistics):
                 await feed.run()
+        except anyio.get_cancelled_exc_class():
+            if not self.keep:  # an interruption is a normal end of the command
+                with anyio.CancelScope(shield=True):
+                    await publisher.close()
+            raise
         finally:
             if self.keep:
                 with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from tricklecast.publisher.feed import Totals
-from tricklecast.publisher.statistics import Statistics
+from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.trickle.terminal import count, size
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Status:
         self._source = state
 
     @contextmanager
-    def live(self, totals: Totals, statistics: Callable[[], Statistics]) -> Iterator[None]:
+    def live(self, totals: Totals, statistics: Callable[[], PublisherStatistics]) -> Iterator[None]:
         """Keep a line up to date while the block runs; on a terminal only."""
         if not self._console.is_terminal:
             yield
@@ -64,7 +64,7 @@ class Status:
         with Live(line, console=self._console, refresh_per_second=_REFRESH_HZ, transient=True):
             yield
 
-    def line(self, totals: Totals, statistics: Statistics, width: int | None = None) -> str:
+    def line(self, totals: Totals, statistics: PublisherStatistics, width: int | None = None) -> str:
         """The state in one line. Where it does not fit into ``width`` columns, what matters least is left out first."""
         now = time.monotonic()
         seq = "waiting" if totals.seq is None else f"segment {totals.seq}"
@@ -92,7 +92,7 @@ class Status:
             line = shorter
         return line
 
-    def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
+    def summary(self, totals: Totals, statistics: PublisherStatistics, how: str) -> str:
         """What was published, and how it ended."""
         elapsed_s = time.monotonic() - self._begun_at
         parts = [f"published {count(totals.segments, 'segment')} ({size(totals.bytes)}) in {elapsed_s:.1f} s"]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tricklecast.trickle.client.channel import Channel
     from tricklecast.trickle.errors import (
         BrokenByPeer,
+        ChannelBusy,
         ChannelEnded,
         ChannelNotFound,
         ClosedHere,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         SegmentDropped,
         SegmentMissing,
+        SegmentsUnconfirmed,
         SegmentTooLarge,
         Superseded,
         TrickleError,
@@ -45,6 +47,7 @@ _HOMES = {"Channel": ".trickle.client.channel", "Publisher": ".publisher", "Subs
 __all__ = [
     "BrokenByPeer",
     "Channel",
+    "ChannelBusy",
     "ChannelEnded",
     "ChannelNotFound",
     "ClosedHere",
@@ -61,6 +64,7 @@ __all__ = [
     "SegmentDropped",
     "SegmentMissing",
     "SegmentTooLarge",
+    "SegmentsUnconfirmed",
     "Subscriber",
     "Superseded",
     "TrickleError",
