@@ -23,7 +23,7 @@ from tricklecast.trickle.terminal import parse_duration
 Channels = list[str] | None
 
 PROBLEMS: Final = {
-    "malformed": "it is no token",
+    "malformed": "this is not a token",
     "signature": "it was not signed with the key",
     "key": "it was signed with a key of another type or name",
     "audience": "it is for another audience",
@@ -59,7 +59,7 @@ def create(
     ] = None,
     expires: Annotated[str, typer.Option(metavar="TIME", help="Time until it expires: 30s, 10m, 12h.")] = "1h",
     make_key: Annotated[
-        bool, typer.Option("--make-key", help="First write a new secret to the key file, which must not exist.")
+        bool, typer.Option("--make-key", help="First write a new secret to the key file. The file must not exist.")
     ] = False,
     subject: Annotated[
         str | None,
@@ -85,7 +85,7 @@ def create(
     """
     claim = {"publish": publish or [], "subscribe": subscribe or [], "manage": manage or []}
     if not any(claim.values()):
-        raise typer.BadParameter("a token must allow something: --publish, --subscribe or --manage")
+        raise typer.BadParameter("give at least one right: --publish, --subscribe or --manage")
     try:
         Rights.parse(claim)
     except InvalidClaim as error:
@@ -135,7 +135,7 @@ def _make_key(path: Path) -> None:
         with open(path, "x", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(secrets.token_urlsafe(48) + "\n")
     except OSError as error:
-        raise InvalidInput(f"cannot make {path}: {error.strerror or error}") from None
+        raise InvalidInput(f"cannot create {path}: {error.strerror or error}") from None
 
 
 def _is_pem(path: Path) -> bool:
@@ -162,7 +162,7 @@ def _sign(path: Path, claims: dict[str, Any], kid: str | None) -> str:
     try:
         private: Any = load_pem_private_key(read_file(path), password=None)
     except (ValueError, TypeError):
-        raise InvalidKey(f"{path} holds no private key in PEM form without a password") from None
+        raise InvalidKey(f"{path} does not contain a private key (PEM) without a password") from None
     return jwt.encode(claims, private, algorithm_of(private.public_key(), path), headers=headers)
 
 
