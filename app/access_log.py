@@ -161,7 +161,7 @@ class AccessLog:
             raise explained from error
         if not self._failing:
             self._failing = True
-            logger.warning("%s; it is tried again, and records wait meanwhile", explained)
+            logger.warning("%s; the server tries again once a second, and records wait", explained)
         await asyncio.sleep(RETRY_S)
         self._wake.set()
 
@@ -238,7 +238,7 @@ class AccessLog:
             self.written += whole
         if self._failing:
             self._failing = False
-            logger.warning("the access log %s is written again", self._path)
+            logger.warning("the access log %s can be written again", self._path)
 
     def _due(self) -> bool:
         old = time.monotonic() - self._opened_at >= self._max_age_s

@@ -88,7 +88,7 @@ class Activity:
         """
         crowded = max(len(connections), len(self._visits)) >= (MAX_CONNECTIONS // (2 if self._is_crowded else 1))
         if crowded and not self._is_crowded:
-            self._say(f"{MAX_CONNECTIONS} connections or more: publishers and readers are not shown now")
+            self._say(f"{MAX_CONNECTIONS} connections or more: publishers and readers are no longer shown")
             self._visits.clear()
         self._is_crowded = crowded
         if not crowded:

@@ -265,11 +265,11 @@ class Segments(Subscription[Part]):
             case Ended():
                 raise CannotSubscribe("the channel has ended")
             case Ahead():
-                raise CannotSubscribe(f"segment {found.seq} lies beyond the head, {found.head}")
+                raise CannotSubscribe(f"segment {found.seq} is beyond the head, {found.head}")
             case Serve(channel=channel) | Wait(channel=channel):
                 if epoch is not None and epoch != channel.epoch:
                     channel.release(found.segment)
-                    raise CannotSubscribe(f"epoch {epoch} of the channel is over; it is in epoch {channel.epoch}")
+                    raise CannotSubscribe(f"epoch {epoch} of the channel has ended; it is now in epoch {channel.epoch}")
         self.epoch = channel.epoch
         self._attach(channel, found.segment)
         self._allowed = max(self.capacity, channel.next_seq - self.seq)
@@ -506,13 +506,13 @@ class Bus:
 
     def _admit(self, client: str, capacity: int, *, join: bool) -> None:
         if capacity < 1:
-            raise InvalidInput("a subscription has a capacity of at least 1")
+            raise InvalidInput("the capacity of a subscription must be at least 1")
         if self._closed:
             raise CannotSubscribe("the server is stopping")
         if self._clients[client] >= self._max_subscriptions:
-            raise CannotSubscribe(f"client {client!r} has {self._max_subscriptions} subscriptions: it may have no more")
+            raise CannotSubscribe(f"client {client!r} has {self._max_subscriptions} subscriptions, which is the limit")
         if client not in self._clients and len(self._clients) >= self._max_clients:
-            raise CannotSubscribe(f"{self._max_clients} clients have subscriptions: there may be no more")
+            raise CannotSubscribe(f"{self._max_clients} clients have subscriptions, which is the limit")
         if not self.used.admits(join=join):
             raise CannotSubscribe(f"{self.used.used} of {self.used.limit} subscriptions are used")
 

@@ -173,12 +173,12 @@ class Changes:
         """
         last = self._lives.get(instance, -1) if instance not in (None, self.instance) else self.index
         if after > last:
-            problem = f"index {after} is not of this server's numbering: it was told by another life of the server"
+            problem = f"index {after} comes from another start of the server"
         elif after < self.floor:
-            problem = f"facts up to index {self.floor} are not kept any more"
+            problem = f"facts up to index {self.floor} are no longer kept"
         else:
             return
-        raise IndexGone(f"{problem}; begin with a snapshot", self.floor, self.index, self.instance)
+        raise IndexGone(f"{problem}; start with a snapshot", self.floor, self.index, self.instance)
 
     def part(self, after: int, most: int) -> list[Change]:
         """The facts that follow an index, at most so many. The caller has asked :meth:`check`."""

@@ -134,7 +134,7 @@ def listen(host: str, port: int, *, settings: tuple[str, str] = ("host", "port")
         # Python appends the address to the reason, in parentheses.
         reason = (error.strerror or str(error)).partition(" (")[0]
         option = f"--{name.replace('_', '-')} (TRICKLECAST_{name.upper()})"
-        raise CannotServe(f"cannot listen on {host}:{port}: {reason}{hint} {option} says where") from None
+        raise CannotServe(f"cannot listen on {host}:{port}: {reason}{hint} choose another with {option}") from None
 
 
 def tune(listener: socket.socket, *, peer_timeout_s: int) -> None:
@@ -215,19 +215,19 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     if certificate is None or key is None:
         return None
     if b"-----BEGIN CERTIFICATE-----" not in _read("tls_cert", certificate):
-        raise CannotServe(f"tls_cert: {certificate} holds no certificate in PEM form")
+        raise CannotServe(f"tls_cert: {certificate} does not contain a certificate (PEM)")
     secret = _read("tls_key", key)
     if b"PRIVATE KEY-----" not in secret:
-        raise CannotServe(f"tls_key: {key} holds no private key in PEM form")
+        raise CannotServe(f"tls_key: {key} does not contain a private key (PEM)")
     if b"ENCRYPTED" in secret:
         # OpenSSL would ask for the password at the terminal, and a server in the background would wait for ever.
-        raise CannotServe(f"tls_key: {key} is encrypted; give a key without a password that only the server can read")
+        raise CannotServe(f"tls_key: {key} is encrypted; give a key without a password, readable by the server only")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
-            raise CannotServe(f"tls_key: {key} is not the key of {certificate}") from None
+            raise CannotServe(f"tls_key: {key} does not belong to {certificate}") from None
         raise CannotServe(f"tls_cert, tls_key: cannot use {certificate} with {key}: {error}") from None
     return context
 

@@ -133,7 +133,7 @@ def parse(text: str, fields: Mapping[str, type]) -> Query:
     while tokens[at].kind != "end":
         if terms:
             if tokens[at].text.upper() != _AND or tokens[at].kind != "word":
-                raise InvalidQuery("AND or the end is expected", tokens[at].position)
+                raise InvalidQuery("expected AND or the end of the query", tokens[at].position)
             at += 1
         if len(terms) == MAX_TERMS:
             raise InvalidQuery(f"a query has at most {MAX_TERMS} terms", tokens[at].position)
@@ -167,28 +167,28 @@ def _term(tokens: list[_Token], at: int, fields: Mapping[str, type]) -> tuple[Te
     """Read one term; returns it, and where the next token is."""
     field = tokens[at]
     if field.kind != "word":
-        raise InvalidQuery("the name of a field is expected", field.position)
+        raise InvalidQuery("expected the name of a field", field.position)
     if field.text not in fields:
-        raise InvalidQuery(f"there is no field {field.text!r}; the fields are {', '.join(fields)}", field.position)
+        raise InvalidQuery(f"unknown field {field.text!r}; the fields are {', '.join(fields)}", field.position)
     sign = tokens[at + 1]
     if sign.kind == "word" and sign.text.upper() == _EXISTS:
         return Term(field.text, _EXISTS), at + 2
     if sign.kind != "sign":
-        raise InvalidQuery("EXISTS or one of = != < <= > >= is expected", sign.position)
+        raise InvalidQuery("expected EXISTS or one of = != < <= > >=", sign.position)
     value = tokens[at + 2]
     if value.kind not in ("text", "number"):
-        raise InvalidQuery("a number, or a text in single quotes, is expected", value.position)
+        raise InvalidQuery("expected a number, or a text in single quotes", value.position)
     is_text = fields[field.text] is str
     if is_text is not (value.kind == "text"):
         raise InvalidQuery(f"{field.text} is {'a text' if is_text else 'a number'}", value.position)
     if not is_text:
         return Term(field.text, sign.text, _number(value)), at + 3
     if sign.text not in ("=", "!="):
-        raise InvalidQuery(f"{field.text} is a text: it can be compared with = and != only", sign.position)
+        raise InvalidQuery(f"{field.text} is a text; compare it with = or !=", sign.position)
     inner = value.text[1:-1]
     stars = _ESCAPED.sub("_", inner)
     if "*" in stars[:-1]:
-        raise InvalidQuery("a * stands at the end of a text; write \\* for the character", value.position)
+        raise InvalidQuery("a * must be at the end of a text; write \\* for the character itself", value.position)
     prefix = stars.endswith("*")
     return Term(field.text, sign.text, _ESCAPED.sub(r"\1", inner[:-1] if prefix else inner), prefix), at + 3
 

@@ -203,7 +203,7 @@ async def _serve(
         if running is not None:
             await asyncio.wait([running], timeout=0 if server.force_exit else PROGRAM_S)
             if running.cancel():
-                _LOGGER.warning("the program beside the server is cancelled: it did not end with its subscriptions")
+                _LOGGER.warning("the program in the server's process was cancelled, because it did not end")
         for task in beside:
             task.cancel()
         if log is not None:

@@ -39,7 +39,7 @@ _OPTIONS = Options()
 _RETENTION = Retention()
 
 _MESSAGES: Final = {
-    "extra_forbidden": "there is no such setting",
+    "extra_forbidden": "unknown setting",
     "path_type": "must be the path of a file",
     "int_parsing": "must be a whole number",
     "float_parsing": "must be a number",
@@ -67,70 +67,81 @@ class Settings(AccessSettings):
         env_prefix="TRICKLECAST_", extra="forbid", frozen=True, env_ignore_empty=True, allow_inf_nan=False
     )
 
-    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for all of IPv4, :: for all.")
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on; 0.0.0.0 is every IPv4 address, :: is every address."
+    )
     port: int = Field(wire.DEFAULT_PORT, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
-    base_path: str = Field(wire.DEFAULT_BASE_PATH, description="Channels live below this path; / is allowed.")
+    base_path: str = Field(wire.DEFAULT_BASE_PATH, description="Path of all channels; / is allowed.")
     autocreate: bool = Field(True, description="A POST to a missing channel creates it.")
     changefeed: bool = Field(True, description="Announce new and ended channels on the channel _changes.")
     access_log: Path | None = Field(None, description="Write one JSON line per request to this file; - for stdout.")
     access_log_max_bytes: ByteSize = Field(ByteSize(256 << 20), gt=0, description="Rotate the log at this size.")
     access_log_max_age_s: float = Field(3600.0, gt=0, description="Rotate the log after this time.")
-    access_log_files: int = Field(48, ge=1, description="Keep so many rotated log files.")
+    access_log_files: int = Field(48, ge=1, description="Number of rotated log files to keep.")
     access_log_queue: int = Field(100_000, ge=1, description="Records that may wait to be written.")
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
     tls_key: Path | None = Field(None, description="Private key (PEM) of the certificate.")
     node: str | None = Field(None, max_length=64, description="This server's name in logs; its host name if unset.")
-    health_file: Path | None = Field(None, description="Write to this file where `tricklecast health` is to ask.")
-    workers: Literal[1] = Field(1, description="Processes; one process serves one core, more are not supported.")
+    health_file: Path | None = Field(
+        None, description="Write the server's address to this file, for `tricklecast health`."
+    )
+    workers: Literal[1] = Field(1, description="Number of processes; only 1 is supported. Run one server per core.")
 
     max_segment_bytes: ByteSize = Field(ByteSize(_LIMITS.segment_bytes), gt=0, description="Size of one segment.")
     data_dir: Path | None = Field(None, description="Keep channels and segments in this folder; in memory if unset.")
     ack: Ack = Field(
-        Ack.MEMORY, description="When publishers are answered: at once, when the kernel (journal) or the disk has it."
+        Ack.MEMORY,
+        description="Answer a publisher at once (memory), or when the kernel (journal) or the disk (fsync) has it.",
     )
     on_disk_full: OnDiskFull = Field(
-        OnDiskFull.MEMORY, description="If the folder cannot be written: go on in memory, or refuse publishers."
+        OnDiskFull.MEMORY, description="If the data folder cannot be written: go on in memory, or refuse publishers."
     )
     retain_channel_bytes: ByteSize = Field(
-        ByteSize(_RETENTION.channel_bytes), gt=0, description="Bytes kept in the folder per channel."
+        ByteSize(_RETENTION.channel_bytes), gt=0, description="Bytes kept in the data folder per channel."
     )
     retain_channel_segments: int = Field(
-        _RETENTION.channel_segments, ge=1, description="Segments kept in the folder per channel."
+        _RETENTION.channel_segments, ge=1, description="Segments kept in the data folder per channel."
     )
     retain_total_bytes: ByteSize = Field(
-        ByteSize(_RETENTION.total_bytes), gt=0, description="Bytes kept in the folder of all channels."
+        ByteSize(_RETENTION.total_bytes), gt=0, description="Bytes kept in the data folder for all channels."
     )
-    retain_age_s: float = Field(_RETENTION.age_s, gt=0, description="How long segments are kept in the folder.")
-    window_segments: int = Field(_LIMITS.window_segments, ge=1, description="Closed segments kept per channel.")
-    window_bytes: ByteSize = Field(ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of them kept per channel.")
-    window_age_s: float = Field(_LIMITS.window_age_s, gt=0, description="How long they are kept.")
-    max_total_bytes: ByteSize = Field(ByteSize(_LIMITS.total_bytes), gt=0, description="Memory of all segments.")
-    max_channels: int = Field(_LIMITS.channels, ge=1, description="Channels at a time.")
-    max_readers: int = Field(_LIMITS.readers, ge=1, description="Readers at a time, waiting ones included.")
-    max_readers_per_channel: int = Field(0, ge=0, description="Readers of one channel at a time; 0 for any number.")
+    retain_age_s: float = Field(_RETENTION.age_s, gt=0, description="How long segments are kept in the data folder.")
+    window_segments: int = Field(
+        _LIMITS.window_segments, ge=1, description="Closed segments kept in memory per channel."
+    )
+    window_bytes: ByteSize = Field(
+        ByteSize(_LIMITS.window_bytes), gt=0, description="Bytes of closed segments kept in memory per channel."
+    )
+    window_age_s: float = Field(_LIMITS.window_age_s, gt=0, description="How long closed segments are kept in memory.")
+    max_total_bytes: ByteSize = Field(ByteSize(_LIMITS.total_bytes), gt=0, description="Memory for all segments.")
+    max_channels: int = Field(_LIMITS.channels, ge=1, description="Maximum number of channels.")
+    max_readers: int = Field(_LIMITS.readers, ge=1, description="Maximum number of readers, waiting ones included.")
+    max_readers_per_channel: int = Field(
+        0, ge=0, description="Maximum number of readers of one channel; 0 for no limit."
+    )
     max_publishers: int = Field(
         _LIMITS.publishers or 0,
         ge=0,
-        description="Publishing requests at a time, preconnects included; 0 for any number.",
+        description="Maximum number of publishing requests, preconnects included; 0 for no limit.",
     )
     max_connections: int = Field(
-        _LIMITS.connections or 0, ge=0, description="Connections at a time; 0 for as many as can be opened."
+        _LIMITS.connections or 0, ge=0, description="Maximum number of connections; 0 for as many as can be opened."
     )
-    per_ip_limit: int = Field(0, ge=0, description="Requests of one client address at a time; 0 for any number.")
-    per_ip_connections: int = Field(
-        0, ge=0, description="Connections of one client address at a time; 0 for any number."
-    )
+    per_ip_limit: int = Field(0, ge=0, description="Simultaneous requests of one client address; 0 for no limit.")
+    per_ip_connections: int = Field(0, ge=0, description="Connections of one client address; 0 for no limit.")
     per_ip_requests_per_s: float = Field(
         0.0,
         ge=0,
-        description="Requests of one client address per second in the long run; 0 for any number.",
+        description="Average requests per second of one client address; 0 for no limit.",
     )
-    per_ip_burst: int = Field(_LIMITS.client_burst, ge=1, description="How many of them may come at once.")
+    per_ip_burst: int = Field(
+        _LIMITS.client_burst, ge=1, description="How many requests of one client address may come at once."
+    )
     per_ip_addresses: int = Field(
-        _LIMITS.clients, ge=1, description="Client addresses told apart; more share the limits of one."
+        _LIMITS.clients, ge=1, description="How many client addresses have limits of their own; further ones share one."
     )
     trusted_proxies: Annotated[tuple[Network, ...], NoDecode] = Field(
-        (), description="Networks of proxies whose X-Forwarded-For is believed, with commas between them."
+        (), description="Networks of proxies whose X-Forwarded-For is trusted, separated by commas."
     )
     cors_read_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (ANY,), description="Origins whose web pages may read, such as https://example.org; * for all."
@@ -139,7 +150,9 @@ class Settings(AccessSettings):
         (), description="Origins whose web pages may publish, end channels and use the control plane."
     )
     publisher_grace_s: float = Field(
-        _LIMITS.publisher_grace_s, ge=0, description="How long a segment waits for its lost publisher to resume it."
+        _LIMITS.publisher_grace_s,
+        ge=0,
+        description="How long a segment stays open for a publisher whose connection broke.",
     )
     skip_grace_s: float = Field(
         _LIMITS.skip_grace_s, ge=0, description="How long an overtaken preconnect may still begin."
@@ -147,30 +160,34 @@ class Settings(AccessSettings):
     overtaking_grace_s: float = Field(
         _LIMITS.overtaking_grace_s,
         ge=0,
-        description="How long an overtaken request may take to arrive; 0 for not at all.",
+        description="How long the server waits for an overtaken request; 0 for no wait.",
     )
     first_byte_timeout_s: float | None = Field(
-        None, gt=0, description="Close a preconnect that has not begun after this time; off if unset."
+        None, gt=0, description="Close a preconnect without a byte after this time; off if unset."
     )
     channel_drain_s: float = Field(
         _LIMITS.channel_drain_s, ge=0, description="How long an ended channel stays readable."
     )
     idle_timeout_s: float = Field(
-        _LIMITS.idle_timeout_s, gt=0, description="End a channel to which nothing is published for so long."
+        _LIMITS.idle_timeout_s, gt=0, description="End a channel after this time without a published byte."
     )
     reader_lag_bytes: ByteSize = Field(
-        ByteSize(_OPTIONS.reader_lag_bytes), gt=0, description="Cut off a reader that is so far behind."
+        ByteSize(_OPTIONS.reader_lag_bytes), gt=0, description="Cut off a reader that lacks this many bytes."
     )
     reader_lag_s: float = Field(
-        _OPTIONS.reader_lag_s, gt=0, description="Cut off a reader that lacks what is so old, or stands still so long."
+        _OPTIONS.reader_lag_s,
+        gt=0,
+        description="Cut off a reader that lacks a byte of this age, or reads less than 4 KiB in this time.",
     )
     publisher_wait_s: float = Field(
         _OPTIONS.publisher_wait_s,
         ge=0,
         le=10,
-        description="How long a publisher waits for readers at a stretch; 0 for not at all; below overtaking_grace_s.",
+        description="How long a publisher waits for slow readers; 0 for no wait; below overtaking_grace_s.",
     )
-    peer_timeout_s: int = Field(60, ge=6, description="Break a connection whose peer acknowledges nothing so long.")
+    peer_timeout_s: int = Field(
+        60, ge=6, description="Close a connection whose peer acknowledges no bytes for this time."
+    )
     interim_interval_s: float = Field(
         _OPTIONS.interim_interval_s, gt=0, description="Send 100 Continue to an idle preconnect this often."
     )
@@ -180,19 +197,21 @@ class Settings(AccessSettings):
     head_timeout_s: float = Field(
         _OPTIONS.head_timeout_s,
         gt=0,
-        description="Longest time for a request's head, or for a body that nobody reads, to arrive.",
+        description="Longest time for a request's head to arrive, or for a body that the server ignores.",
     )
     storm_guard: Literal["on", "off"] = Field(
-        "on", description="Answer a client later that repeats what gets it nowhere; on or off."
+        "on", description="Delay the answers to a client that repeats fruitless requests; on or off."
     )
     keep_alive_s: int = Field(75, ge=1, description="Close a connection without requests after this time.")
     # Together below the 10 s after which `docker stop` kills: to be killed costs more than to send away faster.
-    shutdown_drain_s: float = Field(5.0, ge=0, description="Send waiting clients away over this time on SIGTERM.")
-    shutdown_deadline_s: float = Field(8.0, ge=0, description="Break what is still running so long after SIGTERM.")
+    shutdown_drain_s: float = Field(
+        5.0, ge=0, description="After SIGTERM, spread the answers to waiting clients over this time."
+    )
+    shutdown_deadline_s: float = Field(8.0, ge=0, description="Cut what still runs this long after SIGTERM.")
     shutdown_restart_s: float = Field(
         2.0,
         ge=0,
-        description="How long after the end a successor answers: clients come back then; 0: others answer already.",
+        description="How long after its end the next server answers; 0 if another one answers already.",
     )
 
     @classmethod
@@ -212,7 +231,7 @@ class Settings(AccessSettings):
     def _no_port(cls, value: str) -> str:
         host, _, port = value.rpartition(":")
         if port.isdigit() and host and (":" not in host or host.endswith("]")):
-            raise ValueError(f"{value!r} names a port, too: the port goes to --port")
+            raise ValueError(f"{value!r} contains a port; give the port to --port")
         return value
 
     @field_validator("access_log", mode="before")
@@ -233,7 +252,7 @@ class Settings(AccessSettings):
     @classmethod
     def _normalize_base_path(cls, value: str) -> str:
         if not value.isascii():
-            raise ValueError("only ASCII is possible here; percent-encode the rest")
+            raise ValueError("must be ASCII; percent-encode other characters")
         try:
             path = normalize_base_path(value)
         except InvalidInput as error:
@@ -253,14 +272,14 @@ class Settings(AccessSettings):
         origins = tuple(origin.lower() for origin in _listed(value, "https://example.org, or *"))
         for origin in origins:
             if origin != ANY and not _ORIGIN.fullmatch(origin):
-                raise ValueError(f"{origin!r} is no origin; write scheme://host or scheme://host:port, or *")
+                raise ValueError(f"{origin!r} is not an origin; write scheme://host, scheme://host:port, or *")
         return origins
 
     @field_validator("workers", mode="before")
     @classmethod
     def _one_worker(cls, value: object) -> object:
         if str(value) != "1":
-            raise ValueError("only 1 is supported: a channel lives in one process; run one server per core instead")
+            raise ValueError("only 1 is supported, because a channel is in one process; run one server per core")
         return 1
 
     @model_validator(mode="after")
@@ -279,9 +298,7 @@ class Settings(AccessSettings):
     @model_validator(mode="after")
     def _two_ports(self) -> Settings:
         if self.port and self.port == self.control_port and self.control_host in (None, self.host):
-            raise ValueError(
-                f"port and control_port are the same: {self.port}; the control plane needs a port of its own"
-            )
+            raise ValueError(f"port and control_port are the same: {self.port}; the control plane needs another port")
         return self
 
     @model_validator(mode="after")
@@ -365,7 +382,7 @@ def _listed(value: object, example: str) -> list[str]:
     """The items of a text with commas, or of a list; empty ones are left out."""
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list | tuple):
-        raise ValueError(f"a list is wanted, such as {example}")
+        raise ValueError(f"must be a list, such as {example}")
     return [text for item in listed if (text := str(item).strip())]
 
 

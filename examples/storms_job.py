@@ -1,6 +1,6 @@
 """The storm report as a Spark job: spark-submit --master MASTER storms_job.py LOG... [OPTIONS of tricklecast storms]
 
-Where the job runs, how many executors it gets and which storage it can read is spark-submit's business.
+spark-submit decides where the job runs, how many executors it gets and which storage it can read.
 """
 
 import sys

@@ -1,8 +1,33 @@
 """Publish segments of a channel."""
 
-from tricklecast.publisher.client import Publisher, Segment
-from tricklecast.publisher.core import Closed, Receipt
-from tricklecast.publisher.events import PublisherEvent
-from tricklecast.publisher.segments import PublisherStatistics
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tricklecast.publisher.client import Publisher, Segment
+    from tricklecast.publisher.core import Closed, Receipt
+    from tricklecast.publisher.events import PublisherEvent
+    from tricklecast.publisher.segments import PublisherStatistics
+
+_HOMES = {
+    "Closed": "core",
+    "Publisher": "client",
+    "PublisherEvent": "events",
+    "PublisherStatistics": "segments",
+    "Receipt": "core",
+    "Segment": "client",
+}
 
 __all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "Segment"]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used (PEP 562): a command's ``--help`` needs none of them."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

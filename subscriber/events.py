@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
 
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
 LOGGER: Final = logging.getLogger("tricklecast.subscriber")
 # Without a handler of its own a library writes warnings to standard error in programs that do not configure logging.
@@ -304,7 +304,7 @@ class Monitor:
         """A request is made again."""
         self.counts["retries"] += 1
         self._last_error = error
-        if not hasattr(error, "status") or error.status is None:
+        if isinstance(error, ConnectionLost):
             self._is_connected = False
         self.emit(Retrying(error, delay_s, attempt))
 

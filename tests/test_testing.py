@@ -77,7 +77,7 @@ def test_it_can_be_stopped_killed_and_started_again() -> None:
 
 def test_a_server_that_does_not_start_says_why() -> None:
     """Its own words are in the error."""
-    with pytest.raises(ServerFailed, match=r"(?s)does not start.*colour"), testing.server(colour="red"):
+    with pytest.raises(ServerFailed, match=r"(?s)did not start.*colour"), testing.server(colour="red"):
         raise AssertionError("it started")
 
 
@@ -87,7 +87,7 @@ def test_a_server_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) 
         assert server._process is not None
         server._process.send_signal(signal.SIGSTOP)
         monkeypatch.setattr(testing, "STOP_S", 0.1)
-        with pytest.raises(ServerFailed, match="does not stop"):
+        with pytest.raises(ServerFailed, match="did not stop"):
             server.stop()
 
 

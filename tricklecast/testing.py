@@ -97,7 +97,7 @@ class TestServer:
             return self._end(STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise ServerFailed(f"the server does not stop{self._said()}") from None
+            raise ServerFailed(f"the server did not stop{self._said()}") from None
 
     def kill(self) -> None:
         """Send SIGKILL: all connections break, and all channels and segments are lost."""
@@ -162,7 +162,7 @@ class TestServer:
         line = self._process.stdout.readline().strip() if ready else ""
         if not line.startswith(ANNOUNCEMENT):
             self.kill()
-            raise ServerFailed(f"the server does not start{self._said()}")
+            raise ServerFailed(f"the server did not start{self._said()}")
         return line.removeprefix(ANNOUNCEMENT)
 
     def _end(self, within_s: float | None = None) -> int:
@@ -180,7 +180,7 @@ class TestServer:
 
     def _said(self) -> str:
         said = self._output.read_text(encoding="utf-8", errors="replace").strip()
-        return f":\n{said}" if said else " and says nothing"
+        return f":\n{said}" if said else " without an error message"
 
     def _logged(self) -> Iterator[AccessRecord]:
         for path in sorted(self._folder.glob("access*.jsonl")):

@@ -65,7 +65,7 @@ def read_public_key(path: Path) -> Keys:
     try:
         public = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm):
-        raise InvalidKey(f"{path} holds no public key in PEM form") from None
+        raise InvalidKey(f"{path} does not contain a public key (PEM)") from None
     algorithm = algorithm_of(public, path)
     jwk: Any = get_algorithm_by_name(algorithm).to_jwk(public, as_dict=True)
     return (PyJWK(jwk, algorithm),)
@@ -94,12 +94,12 @@ def parse_key_set(data: bytes, source: object) -> Keys:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         entries = None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InvalidKey(f"{source} holds no JSON Web Key Set")
+        raise InvalidKey(f"{source} is not a JSON Web Key Set")
     if len(entries) > MAX_KEYS:
         raise InvalidKey(f"{source} has more than {MAX_KEYS} keys")
     keys = tuple(key for entry in entries if (key := _usable(entry, source)) is not None)
     if not keys:
-        logger.warning("%s has no key for RS256, ES256 or EdDSA: no token is valid by it", source)
+        logger.warning("%s has no key for RS256, ES256 or EdDSA, so no token is valid", source)
     return keys
 
 
@@ -131,16 +131,16 @@ def algorithm_of(public: object, source: object) -> str:
         case RSAPublicKey() if public.key_size >= MIN_RSA_BITS:
             return "RS256"
         case RSAPublicKey():
-            raise InvalidKey(f"{source} holds an RSA key of {public.key_size} bits, and {MIN_RSA_BITS} is the least")
+            raise InvalidKey(f"{source} has an RSA key of {public.key_size} bits; at least {MIN_RSA_BITS} are needed")
         case EllipticCurvePublicKey() if isinstance(public.curve, SECP256R1):
             return "ES256"
         case Ed25519PublicKey():
             return "EdDSA"
-    raise InvalidKey(f"{source} holds a key that is none of RSA, P-256 and Ed25519")
+    raise InvalidKey(f"{source} has a key that is not RSA, P-256 or Ed25519")
 
 
 def _private(source: object) -> InvalidKey:
-    return InvalidKey(f"{source} holds a private key: to verify tokens, a server needs only the public one")
+    return InvalidKey(f"{source} has a private key; a server needs only the public one to verify tokens")
 
 
 class RemoteKeySet:
@@ -242,7 +242,7 @@ class RemoteKeySet:
         except Exception as error:
             problem = problem_of(error)
         self.failures += 1
-        logger.warning("no keys from %s: %s", self._url, problem)
+        logger.warning("cannot fetch keys from %s: %s", self._url, problem)
         return False
 
     async def _get(self, client: httpx.AsyncClient) -> bytes:

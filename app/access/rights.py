@@ -92,10 +92,10 @@ class Rights:
             InvalidClaim: the claim deviates from this anywhere: a typing error must neither give nor take rights.
         """
         if not isinstance(claim, dict):
-            raise InvalidClaim(f"the claim {CLAIM!r} is no object")
+            raise InvalidClaim(f"the claim {CLAIM!r} is not an object")
         unknown = sorted(str(name) for name in claim if name not in set(Right))
         if unknown:
-            raise InvalidClaim(f"there is no right {unknown[0][:40]!r}")
+            raise InvalidClaim(f"unknown right {unknown[0][:40]!r}")
         return cls(**{str(right): _patterns(right, claim.get(right, [])) for right in Right})
 
     def has(self, right: Right, channel: str) -> bool:
@@ -159,7 +159,7 @@ def matches(pattern: str, name: str) -> bool:
 
 def _patterns(right: Right, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidClaim(f"the right {right!s} is no list of names")
+        raise InvalidClaim(f"the right {right!s} is not a list of names")
     if len(value) > MAX_PATTERNS:
         raise InvalidClaim(f"the right {right!s} has more than {MAX_PATTERNS} names")
     if any(not 0 < len(each) <= MAX_NAME_BYTES for each in value):

@@ -35,7 +35,7 @@ def read_secret(path: Path, *, least: int = MIN_BYTES) -> SecretBytes:
     value = read_file(path).strip()
     if len(value) < least:
         make = f"(openssl rand -hex {least})"
-        raise InvalidKey(f"{path} holds {len(value)} bytes, and a secret has at least {least} {make}")
+        raise InvalidKey(f"{path} has {len(value)} bytes; a secret needs at least {least} {make}")
     return SecretBytes(value)
 
 

@@ -22,32 +22,43 @@ class AccessSettings(BaseSettings):
     jwks_refetch_s: float = Field(
         30.0,
         ge=1,
-        description="Fetch them again for a token of an unknown key, at most this often.",
+        description="Fetch the keys again for a token of an unknown key, at most this often.",
     )
-    jwks_max_age_s: float = Field(3600.0, ge=1, description="Fetch them again after this time in any case.")
+    jwks_max_age_s: float = Field(3600.0, ge=1, description="Fetch the keys again after this time.")
     jwt_audience: str | None = Field(None, description="A token's aud must contain this; off: it must have none.")
-    jwt_issuer: str | None = Field(None, description="A token's iss must be this; off: it may be anything.")
+    jwt_issuer: str | None = Field(None, description="A token's iss must be this; off: any iss is valid.")
     jwt_leeway_s: float = Field(
-        10.0, ge=0, le=300, description="Accept a token this long before its nbf and after its exp, as clocks differ."
+        10.0,
+        ge=0,
+        le=300,
+        description="Accept a token this long before its nbf and after its exp, because clocks differ.",
     )
-    token_in_query: bool = Field(False, description="Take a token from ?token= too, if there is no Authorization.")
+    token_in_query: bool = Field(
+        False, description="Also accept a token in ?token= if the request has no Authorization."
+    )
     token_cache: int = Field(10_000, ge=1, description="Remember this many verified tokens.")
     control_token_file: Path | None = Field(
-        None, description="Holders of the token in this file may do everything on the control plane."
+        None, description="Clients with the token in this file may do everything on the control plane."
     )
     control_host: str | None = Field(None, description="Address of the control plane; that of --host if unset.")
     control_port: int | None = Field(
-        None, ge=0, le=65535, description="Serve the control plane at this port, and no longer beside the channels."
+        None, ge=0, le=65535, description="Serve the control plane only at this port, and not beside the channels."
     )
-    metrics_open: bool = Field(False, description="Let everybody read /metrics even if the API wants a token.")
-    webhook_url: str | None = Field(None, description="Ask this URL before a create, publish, subscribe and delete.")
-    webhook_secret_file: Path | None = Field(None, description="Sign these questions with the secret in this file.")
+    metrics_open: bool = Field(False, description="Allow /metrics without a token, even if the API needs one.")
+    webhook_url: str | None = Field(
+        None, description="Ask this URL whether a client may create, publish, subscribe or delete."
+    )
+    webhook_secret_file: Path | None = Field(
+        None, description="Sign the requests to the webhook with the secret in this file."
+    )
     webhook_timeout_s: float = Field(
-        2.0, gt=0, le=60, description="How long an answer may take, the wait in the queue included."
+        2.0, gt=0, le=60, description="How long the webhook's answer may take, the wait in the queue included."
     )
-    webhook_fail_open: bool = Field(False, description="Without an answer, allow the request instead of refusing it.")
-    webhook_concurrency: int = Field(16, ge=1, le=1024, description="Ask this many questions at a time.")
-    webhook_cache_s: float = Field(5.0, ge=0, le=3600, description="Use an answer without Cache-Control this long.")
+    webhook_fail_open: bool = Field(False, description="If the webhook does not answer, allow the request.")
+    webhook_concurrency: int = Field(16, ge=1, le=1024, description="Simultaneous requests to the webhook.")
+    webhook_cache_s: float = Field(
+        5.0, ge=0, le=3600, description="Use an answer of the webhook without Cache-Control for this time."
+    )
 
     @field_validator("jwks_url", "webhook_url")
     @classmethod
@@ -60,23 +71,23 @@ class AccessSettings(BaseSettings):
         except ValueError:
             host = None
         if not host or parts.scheme not in ("http", "https"):
-            raise ValueError("a URL begins with http:// or https:// and names a host")
+            raise ValueError("must be a URL that begins with http:// or https:// and has a host")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("a URL here holds no user and password: settings are shown and logged")
+            raise ValueError("must not contain a user or password, because settings are shown and logged")
         return value
 
     @field_validator("jwks_url")
     @classmethod
     def _safe_key_server(cls, value: str | None) -> str | None:
         if value is not None and value.startswith("http:") and urlsplit(value).hostname not in LOOPBACK:
-            raise ValueError("keys need https, or a server on this machine: whoever alters them on the way gets in")
+            raise ValueError("must be https, or on this machine: over http an attacker could replace the keys")
         return value
 
     @field_validator("webhook_url")
     @classmethod
     def _no_query(cls, value: str | None) -> str | None:
         if value is not None and urlsplit(value).query:
-            raise ValueError("a query may hold a secret, and settings are shown and logged: use webhook_secret_file")
+            raise ValueError("must not have a query, which settings would show and log; use webhook_secret_file")
         return value
 
     @model_validator(mode="after")

@@ -194,7 +194,7 @@ class Webhook:
         """Log the first failure of a series; the access log has all of them."""
         if not self._warned:
             self._warned = True
-            logger.warning("%s does not decide: %s", self._url, problem)
+            logger.warning("no decision from %s: %s", self._url, problem)
 
 
 async def _skip_body(response: httpx.Response) -> None:

@@ -199,10 +199,10 @@ def channels_router(plane: DataPlane) -> APIRouter:
         visible: Visible,
         since: Annotated[
             str | None,
-            Query(description="Leave out what closed before: a time (2026-11-23T18:00:00Z), or so long ago (10m)."),
+            Query(description="Only segments closed since this time (2026-11-23T18:00:00Z), or this long ago (10m)."),
         ] = None,
-        first: Annotated[int, Query(alias="from", ge=0, le=LAST_SEQ, description="Leave out lower seqs.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX_SEGMENTS, description="So many at most.")] = MAX_SEGMENTS,
+        first: Annotated[int, Query(alias="from", ge=0, le=LAST_SEQ, description="Only this seq and higher ones.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_SEGMENTS, description="Maximum number of segments.")] = MAX_SEGMENTS,
     ) -> SegmentsModel:
         """Closed segments of the window and of the data directory, and those that are being written."""
         channel = registry.channels.get(_checked(name, visible))
@@ -289,7 +289,7 @@ def _refused(refusal: Refusal, request: Request, jitter: Callable[[int, int], in
     detail = {
         Why.RESERVED: "names that begin with _ belong to the server",
         Why.LIMIT: f"limit reached: {refusal.limit}",
-        Why.STORAGE: "storage has failed: nothing can be published now",
+        Why.STORAGE: "storage has failed, so publishing is not possible now",
         Why.SHUTDOWN: "the server is shutting down",
     }.get(refusal.why, "no such channel")
     headers = None

@@ -53,11 +53,11 @@ class ChangeModel(BaseModel):
     time: float = Field(description="When, in seconds since 1970.")
     kind: str = Field(description="A channel was `added` or `removed`; a segment `closed`.")
     channel: str
-    epoch: int = Field(description="Which life of the name.")
-    seq: int | None = Field(None, description="Of the segment; of a channel that was removed, its head.")
+    epoch: int = Field(description="The epoch of the name.")
+    seq: int | None = Field(None, description="The seq of the segment; of a removed channel, its head.")
     state: str | None = Field(None, description="How the segment closed.")
-    bytes: int | None = Field(None, description="How many the closed segment has.")
-    content_type: str | None = Field(None, description="Of a channel that was added, if it was known then.")
+    bytes: int | None = Field(None, description="Bytes of the closed segment.")
+    content_type: str | None = Field(None, description="Of an added channel, if it was known.")
     reason: str | None = Field(None, description="Why the channel was removed.")
 
 
@@ -66,18 +66,20 @@ class LiveChannelModel(BaseModel):
 
     channel: str
     epoch: int
-    time: float = Field(description="When it was added, in seconds since 1970.")
+    time: float = Field(description="When the channel was added, in seconds since 1970.")
     content_type: str
 
 
 class ChangesModel(BaseModel):
     """What has changed."""
 
-    instance: str = Field(description="This start of the server. Send it with `after`.")
-    index: int = Field(description="Go on with `after=` this.")
-    floor: int = Field(description="The lowest `after` that is possible now.")
+    instance: str = Field(description="Identifies this start of the server. Send it with `after`.")
+    index: int = Field(description="Send this as `after` in the next request.")
+    floor: int = Field(description="The lowest valid `after`.")
     changes: list[ChangeModel]
-    channels: list[LiveChannelModel] | None = Field(None, description="With `snapshot=1`: the live ones, at `index`.")
+    channels: list[LiveChannelModel] | None = Field(
+        None, description="With `snapshot=1`: the live channels at `index`."
+    )
 
 
 class GoneModel(BaseModel):
@@ -229,18 +231,20 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
     async def follow(
         request: Request,
         visible: Visible,
-        after: Annotated[int | None, Query(ge=0, description="Facts behind this index. Missing: from now on.")] = None,
-        instance: Annotated[str | None, Query(description="Who told `after`: is it the same numbering?")] = None,
+        after: Annotated[
+            int | None, Query(ge=0, description="Facts after this index. If missing: from now on.")
+        ] = None,
+        instance: Annotated[str | None, Query(description="The `instance` that `after` comes from.")] = None,
         wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="How long to wait for a fact.")] = WAIT_S,
-        limit: Annotated[int, Query(ge=1, le=LIMIT, description="Facts in the answer, at most.")] = LIMIT,
-        q: Annotated[str, Query(description="Which facts, for example `channel = 'a*' AND kind = 'closed'`.")] = "",
+        limit: Annotated[int, Query(ge=1, le=LIMIT, description="Maximum number of facts in the answer.")] = LIMIT,
+        q: Annotated[str, Query(description="A query, for example `channel = 'a*' AND kind = 'closed'`.")] = "",
         snapshot: Annotated[bool, Query(description="Begin with the live channels, instead of `after`.")] = False,
         accept: Annotated[str, Header(include_in_schema=False)] = "",
-        last_event_id: Annotated[str, Header(description="With events: stands above `after` and `snapshot`.")] = "",
+        last_event_id: Annotated[str, Header(description="With events: overrides `after` and `snapshot`.")] = "",
     ) -> Response:
         """Facts about channels and segments, in their order. As Server-Sent Events with `Accept: text/event-stream`."""
         if snapshot and after is not None:
-            return _problem("snapshot=1 begins anew: leave out after")
+            return _problem("snapshot=1 and after exclude each other")
         try:
             query = queries.parse(q, FIELDS)
         except queries.InvalidQuery as error:
@@ -249,7 +253,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
         if streams and last_event_id:
             at, _, named = last_event_id.partition("@")
             if not (at.isdecimal() and at.isascii() and len(at) <= 18):
-                return _problem("Last-Event-ID is not one of this server's")
+                return _problem("Last-Event-ID does not come from this server")
             after, instance = int(at), named or None
         follower = Follower(changes, plane, request, query, visible, changes.index if after is None else after)
         if after is not None:
@@ -266,7 +270,7 @@ def changes_router(plane: DataPlane, changes: Changes) -> APIRouter:
             return _later(follower, "limit reached: followers")
         live = None
         if snapshot and after is None and (live := follower.snapshot()) is None:
-            return _later(follower, "the data directory cannot be written: there is no snapshot now")
+            return _later(follower, "the data directory cannot be written, so there is no snapshot now")
         if streams:
             return _Stream(follower, live)
         changes.followers.take()

@@ -19,9 +19,9 @@ class WindowModel(BaseModel):
 
     segments: int = Field(description="How many.")
     bytes: int = Field(description="Their body bytes.")
-    memory: int = Field(description="Bytes of memory that they take.")
+    memory: int = Field(description="Bytes of memory for these segments.")
     earliest: int = Field(description="The oldest seq that can be read now.")
-    evicted: dict[Eviction, int] = Field(description="Segments that have left it in this epoch, by the reason.")
+    evicted: dict[Eviction, int] = Field(description="Segments that have left the window in this epoch, by reason.")
 
 
 class PublisherModel(BaseModel):
@@ -37,12 +37,14 @@ class ChannelModel(BaseModel):
     """One channel."""
 
     name: str
-    state: Literal["live", "draining"] = Field(description="draining: ended, and readable for a little longer.")
-    epoch: int = Field(description="Which life of the name this is.")
+    state: Literal["live", "draining"] = Field(
+        description="draining: the channel has ended and is still readable for a while."
+    )
+    epoch: int = Field(description="The epoch of the name.")
     content_type: str
     next_seq: int = Field(description="The head: one past the newest started segment.")
     window: WindowModel
-    readers: int = Field(description="Exchanges reading from it, waiting ones included.")
+    readers: int = Field(description="Readers of the channel, waiting ones included.")
     bytes_in: int = Field(description="Body bytes published in this epoch.")
     bytes_out: int = Field(description="Body bytes delivered by reads that have ended.")
     publisher: PublisherModel
@@ -55,7 +57,7 @@ class ChannelsModel(BaseModel):
 
     channels: list[ChannelModel]
     readers: int
-    bytes_held: int = Field(description="Bytes of memory that all segments take.")
+    bytes_held: int = Field(description="Bytes of memory for all segments.")
 
 
 class SegmentModel(BaseModel):
@@ -64,8 +66,8 @@ class SegmentModel(BaseModel):
     seq: int
     state: State
     size: int = Field(description="Body bytes so far.")
-    opened_at: datetime = Field(description="When its first byte came.")
-    closed_at: datetime | None = Field(description="When it closed; none while it is being written.")
+    opened_at: datetime = Field(description="When its first byte arrived.")
+    closed_at: datetime | None = Field(description="When it closed; null while it is being written.")
 
 
 class SegmentsModel(BaseModel):
@@ -75,7 +77,7 @@ class SegmentsModel(BaseModel):
     epoch: int
     next_seq: int = Field(description="The head: one past the newest started segment.")
     segments: list[SegmentModel]
-    more: bool = Field(description="Whether others follow: ask again with `from` one past the last of these.")
+    more: bool = Field(description="Whether there are more segments: ask again with `from` one past the last of these.")
 
 
 class NewChannelModel(BaseModel):

@@ -336,7 +336,7 @@ class Segment:
         """
         state = self._after(event)
         if state is OPEN:
-            raise LocalProtocolError(f"{event.name} does not close a segment")
+            raise LocalProtocolError(f"the event {event.name} does not close a segment")
         self.state = state
         self.closed = True
         self.closed_at = now

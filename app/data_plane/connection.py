@@ -663,7 +663,7 @@ class Connection(asyncio.BufferedProtocol):
         if parser.should_upgrade():
             # The parser takes all that follows for another protocol: see _upgraded().
             if method == b"CONNECT":
-                self.reject(Status.NOT_IMPLEMENTED, "This is no proxy")
+                self.reject(Status.NOT_IMPLEMENTED, "This server is not a proxy")
                 return
             self._upgrade = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
             self._upgrade += [b"%b: %b" % field for field in fields if field[0] not in _HOP_BY_HOP]
@@ -907,7 +907,7 @@ class Connection(asyncio.BufferedProtocol):
     def _reject_excess(self) -> None:
         self._deliver_rest()
         if self._head_packets == _NO_HEAD:
-            self.reject(Status.BAD_REQUEST, "Too much around the chunks")
+            self.reject(Status.BAD_REQUEST, "Too many bytes around the chunks")
         else:
             self.reject(Status.HEADERS_TOO_LARGE, "Request headers too large")
 

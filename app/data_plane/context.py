@@ -261,7 +261,7 @@ class DataPlane:
 
         The change may still be going on, and the core must not be called back from here.
         """
-        failed = getattr(party, "failed", None) or partial(self.fault, "while a change was told")
+        failed = getattr(party, "failed", None) or partial(self.fault, "while a change was announced")
         asyncio.get_running_loop().call_soon(failed, error)
 
     def _end_if_unsound(self, name: str) -> None:
@@ -272,11 +272,11 @@ class DataPlane:
         try:
             check_channel(channel)
         except Exception as error:
-            LOGGER.error("channel %r is ended: its state is not sound", name, exc_info=error)
+            LOGGER.error("channel %r was ended, because its state is not valid", name, exc_info=error)
             try:
                 self.registry.end(name, self.clock(), EndReason.FAULT, force=True)
             except Exception as error:
-                LOGGER.error("channel %r is dropped: it cannot be ended", name, exc_info=error)
+                LOGGER.error("channel %r was dropped, because it could not be ended", name, exc_info=error)
                 self.registry.drop(channel)
 
     # The sweeper's work.

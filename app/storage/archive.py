@@ -188,7 +188,7 @@ class Stored:
         self.archive.release(self, entry.file)
 
     def damaged(self, seq: int, entry: Entry, why: str) -> None:
-        """A segment is not what was written: from now on it is gone."""
+        """A segment does not match its checksum: from now on it is gone."""
         self.archive.damaged(self, seq, entry, why)
 
     def add(self, seq: int, entry: Entry) -> None:
@@ -375,7 +375,7 @@ class Archive:
     # What has changed.
 
     def damaged(self, stored: Stored, seq: int, entry: Entry, why: str) -> None:
-        """A segment is not what was written: from now on it is gone."""
+        """A segment does not match its checksum: from now on it is gone."""
         if stored.entries.get(seq) is not entry:
             return  # retention, or another reader, has removed it meanwhile
         logger.error("segment %d of %r (epoch %d) is damaged: %s", seq, stored.row.name, stored.row.epoch, why)
@@ -398,7 +398,7 @@ class Archive:
     def lose(self, tap: Tap) -> None:
         """Give up a segment that is not wholly written."""
         self.figures.lost += 1
-        logger.warning("segment %d of %r is not archived: its memory was needed", tap.segment.seq, tap.channel.row.name)
+        logger.warning("segment %d of %r is not stored: its memory was needed", tap.segment.seq, tap.channel.row.name)
         self._leave(tap)
         # What is there of it would be a part without an end.
         self._batch.removed.append((tap.channel.row.id, tap.segment.seq))
@@ -591,7 +591,7 @@ class Archive:
         self.figures.failures += 1
         self.failed = str(error) or type(error).__name__
         alone = self.on_full is OnDiskFull.MEMORY
-        then = "channels go on in memory" if alone else "nothing can be published"
+        then = "channels go on in memory" if alone else "publishers are refused"
         logger.error("the data directory %s cannot be written (%s): %s", self.database.folder, self.failed, then)
         for stored in self._all():
             for tap in list(stored.taps.values()):
@@ -642,7 +642,7 @@ class Archive:
         self.figures.lost += lost
         self._cut, self._missed = [], 0
         folder = self.database.folder
-        logger.warning("the data directory %s can be written again; %d segments are not in it", folder, lost)
+        logger.warning("the data directory %s can be written again; %d segments are missing in it", folder, lost)
         self.kick()
 
     def _catch_up(self, stored: Stored, channel: Channel, now_us: int) -> int:

@@ -298,7 +298,7 @@ class Database:
             self._sql.close()
         self._sql = self._connected()
         if self._corrupt and (found := self._sql.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise sqlite3.DatabaseError(f"journal.sqlite is damaged; a restart salvages it: {found}")
+            raise sqlite3.DatabaseError(f"journal.sqlite is damaged; restart the server to repair it: {found}")
         self._corrupt = False
         self.commit(batch)
         trial = self.folder / "segments" / "trial"
@@ -341,7 +341,7 @@ class Database:
             with open(path, "rb") as file:
                 if file.read(16) == b"SQLite format 3\0":
                     return
-            what = f"{_DATABASE} is no SQLite database"
+            what = f"{_DATABASE} is not an SQLite database"
         elif wal.exists() and wal.stat().st_size > 0:
             what = f"{_DATABASE} is {'empty' if path.exists() else 'missing'}, and its log is there"
         else:
@@ -387,7 +387,7 @@ class Database:
             prepare(sql)
             version = schema_of(sql, path)
             if not version and sql.execute("SELECT * FROM sqlite_master").fetchone() is not None:
-                self._repaired.append(f"{_DATABASE} had lost the version of its tables: put right")
+                self._repaired.append(f"{_DATABASE} had lost the version of its tables, which is restored")
                 sql.execute(f"PRAGMA user_version = {(version := SCHEMA)}")
             sql.execute("PRAGMA journal_mode = WAL")
             sql.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
@@ -475,7 +475,7 @@ class Database:
             with suppress(OSError):  # it still holds other files
                 path.parent.rmdir()
         except OSError as error:
-            logger.warning("cannot remove %s, which holds nothing any more: %s", path, error)
+            logger.warning("cannot remove %s, which is no longer needed: %s", path, error)
 
 
 def segment_path(folder: Path, channel: int, file: int) -> Path:
@@ -560,9 +560,7 @@ def _channels_by_name(sql: sqlite3.Connection, found: Contents) -> list[ChannelR
             case _:
                 row = row._replace(next_seq=max(row.next_seq, seq + 1))
         rows[row.id] = row
-    found.damaged += [
-        f"channel {row.name!r} (epoch {row.epoch}): put together from other tables" for row in rows.values()
-    ]
+    found.damaged += [f"channel {row.name!r} (epoch {row.epoch}): rebuilt from other tables" for row in rows.values()]
     return list(rows.values())
 
 
@@ -615,7 +613,7 @@ def _salvaged(
         if _checksum(values) == checksum:
             good.append(tuple(values))
         else:
-            found.damaged.append(f"table {table}: row {tuple(values[:2])} is not what was written")
+            found.damaged.append(f"table {table}: row {tuple(values[:2])} does not match its checksum")
     return sorted(good)
 
 

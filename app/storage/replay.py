@@ -81,7 +81,7 @@ class Keeper(Protocol):
         """The file is not read from any more; so many bytes were."""
 
     def damaged(self, seq: int, entry: Entry, why: str) -> None:
-        """The segment is not what was written."""
+        """The segment does not match its checksum."""
 
 
 def replayed(seq: int, entry: Entry, keeper: Keeper, registry: Registry) -> Segment:
@@ -151,7 +151,7 @@ class Replay:
                     crc = crc32(data, crc)
                     left -= len(data)
                     if not left and crc != entry.crc:
-                        raise Damaged("its bytes are not those that were written")
+                        raise Damaged("its checksum does not match")
                     self._held = len(data)
                     registry.budget.charge(self._held)
                     self._read += self._held

@@ -71,7 +71,7 @@ def restore(archive: Archive, instance: str, now: float) -> Report:
     for row in sorted(contents.segments, key=lambda row: (row.closed_us or now_us, row.seq)):
         stored = channels.get(row.channel)
         if stored is None:
-            report.damaged.append(f"segment {row.seq} belongs to a channel of which nothing is known: left out")
+            report.damaged.append(f"segment {row.seq} belongs to an unknown channel and is left out")
             batch.removed.append((row.channel, row.seq))
             continue
         heads[row.channel] = max(heads.get(row.channel, 0), row.seq + 1)
@@ -82,7 +82,7 @@ def restore(archive: Archive, instance: str, now: float) -> Report:
             why = "its file is missing" if key not in sizes else "its file is too short"
         elif row.size and (row.closed_us is None or row.closed_us >= doubtful_us):
             same = checksum(database.path(*key), row.start, row.size) == row.crc
-            why = "" if same else "its bytes are not those that were written"
+            why = "" if same else "its checksum does not match"
         if why:
             report.damaged.append(f"segment {row.seq} of {stored.row.name!r} (epoch {stored.row.epoch}): {why}")
             batch.removed.append((row.channel, row.seq))
@@ -201,4 +201,4 @@ def _set_aside(archive: Archive, unknown: Sequence[tuple[int, int]]) -> str:
             new.parent.mkdir(parents=True, exist_ok=True)
             path.rename(new)
             path.parent.rmdir()
-    return f"{len(unknown)} files of which journal.sqlite knows nothing: set aside in {name}"
+    return f"{len(unknown)} files that are not in journal.sqlite: set aside in {name}"

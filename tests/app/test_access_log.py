@@ -421,8 +421,8 @@ def test_a_full_disk_stops_nobody(
     assert (log.written, log.dropped) == (30, 0)
     assert [entry.message for entry in caplog.records] == [
         f"cannot write the access log {path} (--access-log): No space left on device; "
-        "it is tried again, and records wait meanwhile",
-        f"the access log {path} is written again",
+        "the server tries again once a second, and records wait",
+        f"the access log {path} can be written again",
     ]
 
 

@@ -131,20 +131,20 @@ def test_settings_are_frozen() -> None:
         ({"max_channels": "0"}, "--max-channels: must be greater than or equal to 1"),
         (
             {"workers": "2"},
-            "--workers: only 1 is supported: a channel lives in one process; run one server per core instead",
+            "--workers: only 1 is supported, because a channel is in one process; run one server per core",
         ),
         (
             {"base_path": "/a b"},
             "--base-path: not a usable URL: '/a b': a base path is a plain URL path such as /trickle",
         ),
-        ({"base_path": "/é"}, "--base-path: only ASCII is possible here; percent-encode the rest"),
+        ({"base_path": "/é"}, "--base-path: must be ASCII; percent-encode other characters"),
         ({"tls_cert": "x"}, "tls_cert and tls_key go together: tls_key is missing"),
         ({"tls_key": "x"}, "tls_cert and tls_key go together: tls_cert is missing"),
-        ({"host": "localhost:4902"}, "--host: 'localhost:4902' names a port, too: the port goes to --port"),
-        ({"host": "[::1]:4902"}, "--host: '[::1]:4902' names a port, too: the port goes to --port"),
+        ({"host": "localhost:4902"}, "--host: 'localhost:4902' contains a port; give the port to --port"),
+        ({"host": "[::1]:4902"}, "--host: '[::1]:4902' contains a port; give the port to --port"),
         (
             {"port": 7, "control_port": 7},
-            "port and control_port are the same: 7; the control plane needs a port of its own",
+            "port and control_port are the same: 7; the control plane needs another port",
         ),
         ({"access_log": ""}, "--access-log: must be the path of a file, or - for standard output"),
         ({"data_dir": ""}, "--data-dir: must be the path of a folder, such as . for the current one"),
@@ -154,7 +154,7 @@ def test_settings_are_frozen() -> None:
         ),
         ({"node": "n" * 65}, "--node: must have at most 64 characters"),
         ({"storm_guard": "maybe"}, "--storm-guard: must be 'on' or 'off'"),
-        ({"colour": "red"}, "--colour: there is no such setting"),
+        ({"colour": "red"}, "--colour: unknown setting"),
         ({"shutdown_drain_s": "inf"}, "--shutdown-drain-s: must be a finite number"),
         ({"per_ip_requests_per_s": "inf"}, "--per-ip-requests-per-s: must be a finite number"),
         ({"per_ip_limit": "-1"}, "--per-ip-limit: must be greater than or equal to 0"),
@@ -165,10 +165,10 @@ def test_settings_are_frozen() -> None:
         ),
         (
             {"cors_read_origins": "https://a.example/player"},
-            "--cors-read-origins: 'https://a.example/player' is no origin; write scheme://host or scheme://host:port, "
-            "or *",
+            "--cors-read-origins: 'https://a.example/player' is not an origin; "
+            "write scheme://host, scheme://host:port, or *",
         ),
-        ({"trusted_proxies": 7}, "--trusted-proxies: a list is wanted, such as 10.0.0.0/8, ::1"),
+        ({"trusted_proxies": 7}, "--trusted-proxies: must be a list, such as 10.0.0.0/8, ::1"),
     ],
 )
 def test_a_wrong_value_is_one_clear_line(values: dict[str, Any], line: str) -> None:
@@ -211,7 +211,7 @@ def test_several_wrong_values_are_still_one_line(config: Path, monkeypatch: pyte
     with pytest.raises(InvalidSettings) as error:
         load({}, config)
     text = str(error.value)
-    assert f"prot in {config}: there is no such setting (did you mean port?)" in text
+    assert f"prot in {config}: unknown setting (did you mean port?)" in text
     assert "TRICKLECAST_PORT: must be a whole number" in text
     assert "\n" not in text
 
@@ -244,7 +244,7 @@ def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
 def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
     """The file is flat."""
     config.write_text("[server]\nport = 1\n")
-    with pytest.raises(InvalidSettings, match=r"server in .*: there is no such setting \(.*top level.*, in no table\)"):
+    with pytest.raises(InvalidSettings, match=r"server in .*: unknown setting \(.*top level.*, in no table\)"):
         load({}, config)
 
 
@@ -252,9 +252,7 @@ def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
 def test_a_misspelt_key_of_the_file_gets_a_suggestion(config: Path, key: str) -> None:
     """Also one that is spelt as an option or a variable."""
     config.write_text(f"{key} = 1\n")
-    with pytest.raises(
-        InvalidSettings, match=rf"{key} in .*: there is no such setting \(did you mean max_channels\?\)"
-    ):
+    with pytest.raises(InvalidSettings, match=rf"{key} in .*: unknown setting \(did you mean max_channels\?\)"):
         load({}, config)
 
 

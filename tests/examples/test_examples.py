@@ -200,7 +200,7 @@ def test_storms_job(tmp_path: Path) -> None:
     (truth,) = STORMS["not_found_loop"](writer)
     log, report = tmp_path / "access.jsonl", tmp_path / "report.json"
     log.write_text("".join(f"{line}\n" for line in writer.lines()))
-    arguments = [str(ROOT / "examples" / "storms_job.py"), str(log), "--json", str(report), "--fail-on", "never"]
+    arguments = [str(ROOT / "examples" / "storms_job.py"), str(log), "--json-file", str(report), "--fail-on", "never"]
     with spark_cluster(tmp_path) as master:
         command = [str(HOME / "bin" / "spark-submit"), "--master", master, *arguments]
         environment = {**spark_environment(), "PYTHONPATH": str(ROOT)}

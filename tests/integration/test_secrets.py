@@ -54,7 +54,7 @@ def test_nothing_that_is_written_holds_a_secret(tmp_path: Path) -> None:
         "stderr": output.read_bytes(),
         "answers": b"".join(said),
     }
-    assert b"does not decide" in written["stderr"]
+    assert b"no decision from" in written["stderr"]
     assert b'"token:signature"' in written["log"]
     secrets = [SECRET.decode(), CONTROL, HOOK]
     for text in (good, forged, expired, odd):

@@ -48,8 +48,8 @@ def test_a_port_in_use() -> None:
         port = taken.getsockname()[1]
         lines = failing("--port", str(port)), refusal(port=0, control_port=port)
     said = f"cannot listen on 127.0.0.1:{port}: Address already in use; is another server running? "
-    assert lines[0] == f"{said}--port (TRICKLECAST_PORT) says where"
-    assert lines[1] == f"{said}--control-port (TRICKLECAST_CONTROL_PORT) says where"
+    assert lines[0] == f"{said}choose another with --port (TRICKLECAST_PORT)"
+    assert lines[1] == f"{said}choose another with --control-port (TRICKLECAST_CONTROL_PORT)"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
@@ -57,7 +57,7 @@ def test_an_address_that_is_not_ours(host: str) -> None:
     """An address of no interface here, or none at all: it is the host that is wrong."""
     line = refusal(host=host, port=0)
     assert line.startswith(f"cannot listen on {host}:0: ")
-    assert line.endswith("; --host (TRICKLECAST_HOST) says where")
+    assert line.endswith("; choose another with --host (TRICKLECAST_HOST)")
 
 
 def test_a_misspelt_variable_is_told_and_no_error() -> None:
@@ -74,12 +74,12 @@ def test_a_misspelt_variable_is_told_and_no_error() -> None:
 
 WRONG_FILES = {
     "jwt_secret_file": ("shorter than 32", "cannot read", "(openssl rand -hex 32)"),
-    "jwt_key_file": ("no key", "cannot read", "holds no public key in PEM form"),
-    "jwks_file": ("no keys", "cannot read", "holds no JSON Web Key Set"),
+    "jwt_key_file": ("no key", "cannot read", "does not contain a public key (PEM)"),
+    "jwks_file": ("no keys", "cannot read", "is not a JSON Web Key Set"),
     "control_token_file": ("short", "cannot read", "(openssl rand -hex 16)"),
     "webhook_secret_file": ("short", "cannot read", "(openssl rand -hex 32)"),
-    "tls_cert": ("nonsense", "cannot read", "holds no certificate in PEM form"),
-    "tls_key": ("nonsense", "cannot read", "holds no private key in PEM form"),
+    "tls_cert": ("nonsense", "cannot read", "does not contain a certificate (PEM)"),
+    "tls_key": ("nonsense", "cannot read", "does not contain a private key (PEM)"),
 }
 """What a file holds that is no good, and what is said of one that is missing, and of this one."""
 
@@ -117,7 +117,7 @@ def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     _, key = make_certificate(other)
-    assert wrong_file("tls_key", key, tmp_path) == f"tls_key: {key} is not the key of {tmp_path / 'cert.pem'}"
+    assert wrong_file("tls_key", key, tmp_path) == f"tls_key: {key} does not belong to {tmp_path / 'cert.pem'}"
 
 
 def test_an_encrypted_key_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
+from tests.support.local import local_server
+from tests.support.waiting import eventually
 from tests.trickle.client.test_connection import unused_port
 from tricklecast.subscriber import Runtime, Segment, Subscriber, TrickleTransport
 from tricklecast.subscriber.core import REJOIN_WAIT_S
@@ -917,3 +920,85 @@ class TestLifetime:
                 assert await collect(subscriber) == [(0, b"mock")]
 
         run(main)
+
+    @pytest.mark.parametrize("own_client", [True, False])
+    def test_auth_is_used_with_and_without_a_client(self, own_client: bool) -> None:
+        """With a client that has one of its own, the subscriber's is used."""
+
+        async def main() -> None:
+            async with fake(channel(s0=b"x")) as server, httpx.AsyncClient(auth=("other", "one")) as client:
+                options: dict[str, Any] = {} if own_client else {"client": client}
+                async with Subscriber(server.url, start=0, auth=("me", "secret"), **options) as subscriber:
+                    await collect(subscriber)
+                assert {exchange.headers["authorization"] for exchange in server.exchanges} == {
+                    "Basic " + base64.b64encode(b"me:secret").decode()
+                }
+
+        run(main)
+
+    def test_a_client_has_its_own_transport(self) -> None:
+        """A second one would be ignored in silence."""
+        with pytest.raises(InvalidInput, match="either client or transport"):
+            Subscriber("http://host/trickle/cam", client=httpx.AsyncClient(), transport=TrickleTransport())
+
+    def test_many_tiny_chunks_do_not_stop_the_program(self) -> None:
+        """Neither joined nor one by one: other tasks run every few hundred chunks, and no byte is missing."""
+        count = 20_000
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\nx\r\n" * count)
+            await exchange.end()
+
+        async def main(joined: bool) -> None:
+            calls = turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await anyio.lowlevel.checkpoint()
+
+            async with subscribed(handler, start=0) as (subscriber, _), anyio.create_task_group() as group:
+                segment = await anext(subscriber)
+                group.start_soon(other)
+                while await segment.read_some() if joined else await anext(segment, b""):
+                    calls += 1
+                group.cancel_scope.cancel()
+            assert segment.bytes_read == count
+            assert turns >= count / 512
+            assert calls <= count / 64 if joined else calls == count
+
+        for joined in (True, False):
+            run(lambda joined=joined: main(joined))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_it_is_left_in_another_task_than_it_was_entered(backend: str) -> None:
+    """As fixtures and start/stop objects do; in the middle of a segment, while the next one is waited for."""
+    seen: list[bytes] = []
+
+    async def main(url: str) -> None:
+        subscriber = Subscriber(url, start=0)
+
+        async def enter() -> None:
+            await subscriber.__aenter__()
+            seen.append(await (await anext(subscriber)).read_some())
+
+        async def leave() -> None:
+            await subscriber.__aexit__(None, None, None)
+            with pytest.raises(ClosedHere):
+                await anext(subscriber)
+
+        for step in (enter, leave):
+            async with anyio.create_task_group() as group:
+                group.start_soon(step)
+
+    with local_server() as server:
+        url = f"http://127.0.0.1:{server.port}/trickle/crossing"
+        httpx.post(f"{url}/0", content=b"zero").raise_for_status()
+        anyio.run(main, url, backend=backend)
+        eventually(lambda: httpx.get(f"{url.replace('/trickle/', '/api/v1/channels/')}").json()["readers"] == 0)
+    assert seen == [b"zero"]

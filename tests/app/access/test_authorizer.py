@@ -424,7 +424,7 @@ def test_the_control_token_has_at_least_16_characters(tmp_path: Path) -> None:
     """It needs no authorizer: it is for the control plane only."""
     file = tmp_path / "token"
     file.write_text("x" * 15)
-    with pytest.raises(InvalidInput, match="holds 15 bytes, and a secret has at least 16"):
+    with pytest.raises(InvalidInput, match="has 15 bytes; a secret needs at least 16"):
         access(control_token_file=file)
     file.write_text("x" * 16)
     made = access(control_token_file=file)

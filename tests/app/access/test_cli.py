@@ -43,7 +43,7 @@ def test_first_steps(tmp_path: Path) -> None:
     assert claims.subject == "me"
     assert claims.rights == Rights(("cam-*",), ("*", "x"), ())
     again = run("create", "--key", file, "--make-key", "--publish", "x")
-    assert str(again.exception) == f"cannot make {file}: File exists"
+    assert str(again.exception) == f"cannot create {file}: File exists"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -68,9 +68,9 @@ def test_keys_that_cannot_sign(tmp_path: Path) -> None:
     file = tmp_path / "key"
     locked = private_key("ES256").private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
     for data, text in (
-        (b"short", "holds 5 bytes, and a secret has at least 32 (openssl rand -hex 32)"),
-        (public_pem("ES256"), "holds no private key in PEM form without a password"),
-        (locked, "holds no private key in PEM form without a password"),
+        (b"short", "has 5 bytes; a secret needs at least 32 (openssl rand -hex 32)"),
+        (public_pem("ES256"), "does not contain a private key (PEM) without a password"),
+        (locked, "does not contain a private key (PEM) without a password"),
     ):
         file.write_bytes(data)
         assert str(run("create", "--key", file, "--publish", "x").exception) == f"{file} {text}"
@@ -103,11 +103,11 @@ def test_a_valid_token(secret: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (lambda: "nonsense", "it is no token"),
+        (lambda: "nonsense", "this is not a token"),
         (lambda: token(exp=1), "it has expired"),
         (lambda: token(exp=None), "exp is missing, or no time"),
         (lambda: token(exp="9" * 30), "exp is missing, or no time"),
-        (lambda: token(trickle="*"), "the claim 'trickle' is no object"),
+        (lambda: token(trickle="*"), "the claim 'trickle' is not an object"),
     ],
 )
 def test_an_invalid_token(text: Any, problem: str) -> None:

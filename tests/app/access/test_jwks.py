@@ -91,12 +91,12 @@ def test_a_secret_is_a_key_for_hs256(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (lambda: b"nonsense", "no public key"),
-        (lambda: b"", "no public key"),
+        (lambda: b"nonsense", "not contain a public key"),
+        (lambda: b"", "not contain a public key"),
         (private_pem, "a private key"),
         (lambda: pem(rsa.generate_private_key(65537, 1024).public_key()), "1024 bits"),
-        (lambda: pem(ec.generate_private_key(ec.SECP384R1()).public_key()), "none of RSA, P-256 and Ed25519"),
-        (lambda: pem(ed448.Ed448PrivateKey.generate().public_key()), "none of RSA, P-256 and Ed25519"),
+        (lambda: pem(ec.generate_private_key(ec.SECP384R1()).public_key()), "not RSA, P-256 or Ed25519"),
+        (lambda: pem(ed448.Ed448PrivateKey.generate().public_key()), "not RSA, P-256 or Ed25519"),
     ],
     ids=["nonsense", "nothing", "private", "short", "curve", "ed448"],
 )
@@ -121,20 +121,20 @@ def test_a_set_may_have_no_usable_key(entries: list[Any], caplog: pytest.LogCapt
     """The set is valid and revokes all keys; the log says so."""
     assert parse_key_set(key_set(*entries), "the set") == ()
     assert [record.message for record in caplog.records] == [
-        "the set has no key for RS256, ES256 or EdDSA: no token is valid by it"
+        "the set has no key for RS256, ES256 or EdDSA, so no token is valid"
     ]
 
 
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"nonsense", "no JSON Web Key Set"),
-        (b"", "no JSON Web Key Set"),
-        (b"[]", "no JSON Web Key Set"),
-        (b"{}", "no JSON Web Key Set"),
-        (b'{"keys": {}}', "no JSON Web Key Set"),
-        (b'{"keys": null}', "no JSON Web Key Set"),
-        (b'{"keys": [1]}', "no JSON Web Key Set"),
+        (b"nonsense", "not a JSON Web Key Set"),
+        (b"", "not a JSON Web Key Set"),
+        (b"[]", "not a JSON Web Key Set"),
+        (b"{}", "not a JSON Web Key Set"),
+        (b'{"keys": {}}', "not a JSON Web Key Set"),
+        (b'{"keys": null}', "not a JSON Web Key Set"),
+        (b'{"keys": [1]}', "not a JSON Web Key Set"),
         (key_set(*[{}] * (MAX_KEYS + 1)), "more than 32 keys"),
         (key_set({"kty": "RSA", "d": "x"}), "a private key"),
     ],
@@ -254,7 +254,7 @@ def test_keys_can_be_revoked_to_none(document: bytes, caplog: pytest.LogCaptureF
         (lambda: httpx.Response(500), "status 500"),
         (lambda: httpx.Response(302, headers={"Location": "https://elsewhere/"}), "status 302"),
         (lambda: httpx.Response(204), "status 204"),
-        (lambda: httpx.Response(200, content=b"nonsense"), "https://keys/ holds no JSON Web Key Set"),
+        (lambda: httpx.Response(200, content=b"nonsense"), "https://keys/ is not a JSON Web Key Set"),
         (lambda: httpx.Response(200, content=b"x" * (65 << 10)), "more than 64 KiB"),
         (lambda: httpx.ConnectError("no way"), "no way"),
         (lambda: TimeoutError(), "no answer within 5 s"),
@@ -271,7 +271,7 @@ def test_an_outage_changes_nothing(answer: Any, problem: str, caplog: pytest.Log
         assert (names(keys.keys), keys.failures) == (["k0"], 1)
 
     running(lambda: next(answers, None) or answer(), test)
-    assert [record.message for record in caplog.records] == [f"no keys from https://keys/: {problem}"]
+    assert [record.message for record in caplog.records] == [f"cannot fetch keys from https://keys/: {problem}"]
 
 
 def test_old_keys_are_fetched_again() -> None:

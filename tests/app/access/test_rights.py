@@ -55,11 +55,11 @@ def test_a_claim() -> None:
 @pytest.mark.parametrize(
     ("claim", "text"),
     [
-        (None, "no object"),
-        ([], "no object"),
-        ({"read": []}, "no right 'read'"),
-        ({"publish": "*"}, "no list of names"),
-        ({"publish": ["a", 1]}, "no list of names"),
+        (None, "not an object"),
+        ([], "not an object"),
+        ({"read": []}, "unknown right 'read'"),
+        ({"publish": "*"}, "not a list of names"),
+        ({"publish": ["a", 1]}, "not a list of names"),
         ({"manage": [""]}, "empty, or longer"),
         ({"manage": ["x" * 256]}, "empty, or longer"),
         ({"subscribe": ["x"] * (MAX_PATTERNS + 1)}, "more than"),

@@ -25,7 +25,7 @@ def test_a_secret_file(tmp_path: Path) -> None:
     secret = read_secret(file, least=3)
     assert secret.get_secret_value() == b"x23"
     assert "x23" not in f"{secret} {secret!r}"
-    with pytest.raises(InvalidKey, match="holds 3 bytes, and a secret has at least 4") as error:
+    with pytest.raises(InvalidKey, match="has 3 bytes; a secret needs at least 4") as error:
         read_secret(file, least=4)
     assert "x23" not in str(error.value)
 
@@ -36,7 +36,7 @@ def test_a_secret_has_at_least_32_bytes(tmp_path: Path) -> None:
     file.write_bytes(b" " + b"x" * 32 + b"\n")
     assert read_secret(file).get_secret_value() == b"x" * 32
     file.write_bytes(b"x" * 31)
-    with pytest.raises(InvalidKey, match="holds 31 bytes, and a secret has at least 32"):
+    with pytest.raises(InvalidKey, match="has 31 bytes; a secret needs at least 32"):
         read_secret(file)
 
 

@@ -12,20 +12,26 @@ from tricklecast.app.settings import InvalidSettings, load
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"webhook_url": "ftp://x/"}, "--webhook-url: a URL begins with http:// or https:// and names a host"),
-        ({"webhook_url": "http://"}, "--webhook-url: a URL begins with http:// or https:// and names a host"),
-        ({"jwks_url": "https://[x/"}, "--jwks-url: a URL begins with http:// or https:// and names a host"),
+        (
+            {"webhook_url": "ftp://x/"},
+            "--webhook-url: must be a URL that begins with http:// or https:// and has a host",
+        ),
+        (
+            {"webhook_url": "http://"},
+            "--webhook-url: must be a URL that begins with http:// or https:// and has a host",
+        ),
+        ({"jwks_url": "https://[x/"}, "--jwks-url: must be a URL that begins with http:// or https:// and has a host"),
         (
             {"webhook_url": "https://a:b@x/"},
-            "--webhook-url: a URL here holds no user and password: settings are shown and logged",
+            "--webhook-url: must not contain a user or password, because settings are shown and logged",
         ),
         (
             {"webhook_url": "https://x/?key=1"},
-            "--webhook-url: a query may hold a secret, and settings are shown and logged: use webhook_secret_file",
+            "--webhook-url: must not have a query, which settings would show and log; use webhook_secret_file",
         ),
         (
             {"jwks_url": "http://x/"},
-            "--jwks-url: keys need https, or a server on this machine: whoever alters them on the way gets in",
+            "--jwks-url: must be https, or on this machine: over http an attacker could replace the keys",
         ),
         ({"jwt_leeway_s": "301"}, "--jwt-leeway-s: must be less than or equal to 300"),
         ({"jwks_refetch_s": "0.9"}, "--jwks-refetch-s: must be greater than or equal to 1"),

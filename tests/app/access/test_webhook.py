@@ -174,7 +174,7 @@ def test_one_warning_for_a_series_of_failures(caplog: pytest.LogCaptureFixture) 
         raise httpx.ConnectError("no way")
 
     ask_all(handle, b"1", b"2", b"3", b"4", b"5", concurrency=1)
-    assert [record.message for record in caplog.records] == ["http://hook/ does not decide: no way"] * 2
+    assert [record.message for record in caplog.records] == ["no decision from http://hook/: no way"] * 2
 
 
 def test_an_unforeseen_exception(caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +187,9 @@ def test_an_unforeseen_exception(caplog: pytest.LogCaptureFixture) -> None:
 
     decisions, _ = ask_all(handle, b"1", b"2", concurrency=1)
     assert decisions == [FAILED, 200]
-    assert [record.message for record in caplog.records] == ["http://hook/ does not decide: UnicodeError: what is that"]
+    assert [record.message for record in caplog.records] == [
+        "no decision from http://hook/: UnicodeError: what is that"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -156,9 +156,9 @@ def test_a_snapshot_first(server: LocalServer, target: Target) -> None:
 @pytest.mark.parametrize(
     ("options", "detail"),
     [
-        ({"q": "channel = a"}, "a number, or a text in single quotes, is expected, at character 11 of the query"),
-        ({"q": "size > 1"}, "there is no field 'size'"),
-        ({"snapshot": 1, "after": 0}, "leave out after"),
+        ({"q": "channel = a"}, "expected a number, or a text in single quotes, at character 11 of the query"),
+        ({"q": "size > 1"}, "unknown field 'size'"),
+        ({"snapshot": 1, "after": 0}, "exclude each other"),
     ],
 )
 def test_what_makes_no_sense_is_400(target: Target, options: dict[str, object], detail: str) -> None:
@@ -189,7 +189,7 @@ def test_an_index_from_which_nobody_can_go_on_is_410(server: LocalServer, target
     for options in cases:
         answer = target.ask("GET", url(**options))
         problem = content(answer, 410)
-        assert problem["detail"].endswith("begin with a snapshot")
+        assert problem["detail"].endswith("start with a snapshot")
         assert (problem["floor"], problem["instance"]) == (floor, instance)
         assert answer.get("Lp-Trickle-Earliest") == str(floor)
     assert len(ask(target, after=floor)["changes"]) > 0
@@ -344,5 +344,5 @@ def test_a_client_that_does_not_read_costs_no_memory() -> None:
         assert indexes == published[: len(indexes)]
         assert event[2]["reason"] == "evicted"
         assert indexes[-1] <= event[2]["index"] < published[len(indexes)]
-        assert "not kept any more" in event[2]["detail"]
+        assert "no longer kept" in event[2]["detail"]
         server.record(path=PATH, reason="evicted")

@@ -171,7 +171,7 @@ def test_an_unsound_channel_is_ended_for_all_to_see(caplog: pytest.LogCaptureFix
         assert upload.answer().get("Lp-Trickle-Closed") == "terminated"
         assert waiting.response().get("Lp-Trickle-Closed") == "terminated"
         assert reader.rest() == b""
-        assert "is ended: its state is not sound" in caplog.text
+        assert "was ended, because its state is not valid" in caplog.text
         assert channel.post(0, b"anew").status == 200
         assert channel.get(0).body == b"anew"
         other.publish(0, b"x")
@@ -189,7 +189,7 @@ def test_an_unsound_channel_that_cannot_be_ended_is_dropped(
             patched.setattr(Registry, "end", lambda *_, **__: 1 // 0)
             spoil(server, channel.name)
         assert channel.get(0).status == 404
-        assert "is dropped: it cannot be ended" in caplog.text
+        assert "was dropped, because it could not be ended" in caplog.text
 
 
 def test_a_fault_of_a_listener_costs_no_exchange(caplog: pytest.LogCaptureFixture) -> None:

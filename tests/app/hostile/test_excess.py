@@ -78,7 +78,7 @@ def test_extensions_of_a_chunk_are_bounded(channel: Channel, excess: int, accept
         assert upload.answer().status == 200
     else:
         answer = upload.answer()
-        assert (answer.status, answer.body) == (400, b"Too much around the chunks")
+        assert (answer.status, answer.body) == (400, b"Too many bytes around the chunks")
         channel.upload(0, b" again").end().answer()
     assert channel.get(0).body[:4] == b"good"
 

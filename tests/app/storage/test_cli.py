@@ -54,7 +54,7 @@ def document(*arguments: object) -> Any:
 def test_check_finds_nothing(folder: Path) -> None:
     """A directory that is as it was written: exit code 0."""
     done = store("check", folder)
-    assert (done.exit_code, done.stdout) == (0, "3 channels, 8 segments, 5.0 kB: all as written\n")
+    assert (done.exit_code, done.stdout) == (0, "3 channels, 8 segments, 5.0 kB: no findings\n")
     assert document("check", folder) == {
         "channels": 3,
         "segments": 8,
@@ -77,16 +77,16 @@ def test_check_finds_what_is_damaged(folder: Path) -> None:
     done = store("check", folder)
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
-        "table segment: row (3, 0) is not what was written",
+        "table segment: row (3, 0) does not match its checksum",
         "segment 0 of 'film': its file is missing",
-        "segment 2 of 'film': its bytes are not those that were written",
-        "set aside by a server: segments.unknown-1",
+        "segment 2 of 'film': its checksum does not match",
+        "set aside by the server: segments.unknown-1",
         "3 channels, 7 segments, 5.0 kB: 3 findings",
     ]
     found = document("check", folder)
     assert found["findings"][1:] == [
         {"channel": "film", "epoch": 1, "seq": 0, "what": "its file is missing"},
-        {"channel": "film", "epoch": 2, "seq": 2, "what": "its bytes are not those that were written"},
+        {"channel": "film", "epoch": 2, "seq": 2, "what": "its checksum does not match"},
     ]
     assert found["set_aside"] == ["segments.unknown-1"]
 
@@ -139,7 +139,7 @@ def test_prune(folder: Path) -> None:
     assert dry == [
         "film (epoch 1): 1 segment, 10 B",
         "film (epoch 2): 3 segments, 3.0 kB",
-        "would be removed: 4 segments, 3.0 kB",
+        "would remove: 4 segments, 3.0 kB",
     ]
     assert document("check", folder)["segments"] == 8
     assert store("prune", folder, "--keep-bytes", "3000B").stdout.splitlines()[-1] == "removed: 4 segments, 3.0 kB"
@@ -210,7 +210,7 @@ def test_what_cannot_be_read(folder: Path, what: str) -> None:
     else:
         with closing(sqlite3.connect(path)) as sql:
             sql.execute("PRAGMA user_version = 2")
-    said = {"nothing": "is no data directory", "newer": "a later version", "nonsense": "cannot read"}
+    said = {"nothing": "is not a data directory", "newer": "a later version", "nonsense": "cannot read"}
     for command in (["check"], ["ls"], ["prune", "--older-than", "1d"]):
         done = store(command[0], folder, *command[1:])
         assert isinstance(done.exception, CannotUse)

@@ -105,7 +105,7 @@ def test_a_damaged_channel_is_put_together(folder: Path) -> None:
     found = contents(folder)
     (film,) = [row for row in found.channels if row.name == "film"]
     assert (film.epoch, film.next_seq, film.content_type, film.ended_us) == (1, SEGMENTS, "video/mp2t", None)
-    assert "put together" in " ".join(found.damaged)
+    assert "rebuilt from" in " ".join(found.damaged)
     with durable(folder) as (_, target, _):
         target.channel("film").publish(SEGMENTS, b"on").has(SEGMENTS, b"on").has(3, body(3))
 
@@ -131,7 +131,7 @@ def test_files_without_their_database_are_kept(folder: Path, how: str, caplog: p
         target.channel("film").publish(0, b"new").has(0, b"new")
     aside = folder / "segments.unknown-1"
     assert {path.relative_to(aside): path.read_bytes() for path in aside.rglob("*.seg")} == before
-    assert "files of which journal.sqlite knows nothing: set aside in segments.unknown-1" in caplog.text
+    assert "files that are not in journal.sqlite: set aside in segments.unknown-1" in caplog.text
     assert (folder / "journal.sqlite.damaged-1").exists() == (how == "nonsense")
 
 
@@ -170,7 +170,7 @@ def test_a_version_that_is_lost_is_put_right(folder: Path) -> None:
     found = contents(folder)
     assert (len(found.segments), found.damaged) == (
         2 * SEGMENTS + 1,
-        ["journal.sqlite had lost the version of its tables: put right"],
+        ["journal.sqlite had lost the version of its tables, which is restored"],
     )
 
 

@@ -78,7 +78,7 @@ def test_the_alarm(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest
         assert found["written_bytes_total"] == found["bytes"] == 3000
         assert target.ask("GET", "/readyz").body == b'{"status":"ready"}'
     assert "cannot be written ([Errno 28] No space left on device): channels go on in memory" in caplog.text
-    assert "can be written again; 3 segments are not in it" in caplog.text
+    assert "can be written again; 3 segments are missing in it" in caplog.text
 
 
 def test_a_failed_batch_leaves_no_waste(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

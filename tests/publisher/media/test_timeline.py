@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import zip_longest
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.publisher.media.timestamps import CLOCK_HZ, LEAD, MAX_HELD, MAX_JUMP, Timeline, fill_first_dts
+from tests.publisher.media.generated import FakeClock
+from tricklecast.publisher.media.timeline import (
+    CLOCK_HZ,
+    LEAD,
+    MAX_HELD,
+    MAX_JUMP,
+    POLL_S,
+    Pace,
+    SystemClock,
+    Timeline,
+    fill_first_dts,
+)
 
 MS = Fraction(1, 1000)
 TICK = Fraction(1, CLOCK_HZ)
@@ -26,6 +40,16 @@ class Packet:
     duration: int | None = 40
 
 
+def stamp(line: Timeline, packet: Packet, time_base: Fraction) -> tuple[int, int]:
+    """The times of a packet on the line."""
+    return line.stamp(packet.stream_index, packet, time_base)
+
+
+def filled(packets: Iterable[Packet]) -> Iterator[Packet]:
+    """The packets with decoding times."""
+    return (packet for _, packet in fill_first_dts((packet.stream_index, packet) for packet in packets))
+
+
 def test_first_decoding_times_are_counted_back() -> None:
     """Packets before the first known decoding time get theirs from it, in their own stream."""
     packets = [
@@ -35,14 +59,14 @@ def test_first_decoding_times_are_counted_back() -> None:
         Packet(40, 0),
         Packet(80, 40),
     ]
-    assert [packet.dts for packet in fill_first_dts(packets)] == [-80, 5, -40, 0, 40]
+    assert [packet.dts for packet in filled(packets)] == [-80, 5, -40, 0, 40]
 
 
 def test_packets_with_decoding_times_are_not_held() -> None:
     """What is complete goes on at once."""
     seen: list[Packet] = []
     source = iter([Packet(0, 0), Packet(1, 1)])
-    for packet in fill_first_dts(source):
+    for packet in filled(source):
         seen.append(packet)
         if len(seen) == 1:
             assert next(source).dts == 1
@@ -50,56 +74,56 @@ def test_packets_with_decoding_times_are_not_held() -> None:
 
 def test_a_later_gap_is_left_to_the_timeline() -> None:
     """Only the beginning of a stream is filled."""
-    assert [packet.dts for packet in fill_first_dts([Packet(0, 0), Packet(1, None)])] == [0, None]
+    assert [packet.dts for packet in filled([Packet(0, 0), Packet(1, None)])] == [0, None]
 
 
 def test_holding_is_bounded() -> None:
     """A stream that never has decoding times is passed on after all, and so is a short one at its end."""
     packets = [Packet(number, None, duration=None) for number in range(MAX_HELD + 10)]
-    assert [packet.pts for packet in fill_first_dts(packets)] == list(range(MAX_HELD + 10))
-    assert len(list(fill_first_dts(packets[:3]))) == 3
+    assert [packet.pts for packet in filled(packets)] == list(range(MAX_HELD + 10))
+    assert len(list(filled(packets[:3]))) == 3
     short = [Packet(0, None, duration=None), Packet(9, 7)]
-    assert [packet.dts for packet in fill_first_dts(short)] == [6, 7]
+    assert [packet.dts for packet in filled(short)] == [6, 7]
 
 
 def test_differences_are_kept_and_nothing_is_negative() -> None:
     """All streams are moved by the same amount."""
     line = Timeline()
-    assert line.stamp(Packet(0, -80), MS) == (LEAD + 80 * 90, LEAD)
-    assert line.stamp(Packet(-100, -100, stream_index=1), MS) == (LEAD - 20 * 90, LEAD - 20 * 90)
-    assert line.stamp(Packet(40, -40), MS) == (LEAD + 120 * 90, LEAD + 40 * 90)
+    assert stamp(line, Packet(0, -80), MS) == (LEAD + 80 * 90, LEAD)
+    assert stamp(line, Packet(-100, -100, stream_index=1), MS) == (LEAD - 20 * 90, LEAD - 20 * 90)
+    assert stamp(line, Packet(40, -40), MS) == (LEAD + 120 * 90, LEAD + 40 * 90)
     assert line.elapsed_s(LEAD + CLOCK_HZ) == 1.0
 
 
 def test_a_source_that_begins_late_is_not_moved_to_zero() -> None:
     """A live source keeps its own time."""
-    assert Timeline().stamp(Packet(3_600_000, 3_600_000), MS) == (LEAD + 3600 * CLOCK_HZ,) * 2
+    assert stamp(Timeline(), Packet(3_600_000, 3_600_000), MS) == (3600 * CLOCK_HZ,) * 2
 
 
 def test_missing_times_are_made_up() -> None:
     """Without a decoding time the presentation time serves; without both, a packet follows its predecessor."""
     line = Timeline()
-    assert line.stamp(Packet(None, None), MS) == (LEAD, LEAD)
-    assert line.stamp(Packet(None, None), MS) == (LEAD + 1, LEAD + 1)
-    assert line.stamp(Packet(None, None, stream_index=1), MS) == (LEAD + 1, LEAD + 1)
-    assert line.stamp(Packet(100, None), MS) == (LEAD + 9000, LEAD + 9000)
-    assert line.stamp(Packet(None, 200), MS) == (LEAD + 18000, LEAD + 18000)
+    assert stamp(line, Packet(None, None), MS) == (LEAD, LEAD)
+    assert stamp(line, Packet(None, None), MS) == (LEAD + 1, LEAD + 1)
+    assert stamp(line, Packet(None, None, stream_index=1), MS) == (LEAD + 1, LEAD + 1)
+    assert stamp(line, Packet(2000, None), MS) == (2 * CLOCK_HZ,) * 2
+    assert stamp(line, Packet(None, 2100), MS) == (2 * CLOCK_HZ + 9000,) * 2
 
 
 def stamped(line: Timeline, times: list[int], stream: int = 0, duration: int = FRAME) -> list[int]:
     """Decoding times on the time line of packets with these."""
-    return [line.stamp(Packet(time, time, stream, duration), TICK)[1] for time in times]
+    return [stamp(line, Packet(time, time, stream, duration), TICK)[1] for time in times]
 
 
 def test_a_clock_that_goes_back_to_zero_is_continued() -> None:
     """As after an encoder's restart: the next packet follows the last one, in all streams by the same amount."""
     line = Timeline()
-    assert stamped(line, [900_000, 903_600]) == [LEAD + 900_000, LEAD + 903_600]
-    assert stamped(line, [901_000, 903_000], stream=1, duration=2000) == [LEAD + 901_000, LEAD + 903_000]
-    assert stamped(line, [0, 3600]) == [LEAD + 907_200, LEAD + 910_800]
+    assert stamped(line, [900_000, 903_600]) == [900_000, 903_600]
+    assert stamped(line, [901_000, 903_000], stream=1, duration=2000) == [901_000, 903_000]
+    assert stamped(line, [0, 3600]) == [907_200, 910_800]
     # The other stream was a bit behind: it jumps by as much, and stays in step.
-    assert stamped(line, [905_000], stream=1, duration=2000) == [LEAD + 905_000]
-    assert stamped(line, [1000, 3000], stream=1, duration=2000) == [LEAD + 908_200, LEAD + 910_200]
+    assert stamped(line, [905_000], stream=1, duration=2000) == [905_000]
+    assert stamped(line, [1000, 3000], stream=1, duration=2000) == [908_200, 910_200]
 
 
 def test_a_stream_that_had_come_further_moves_all() -> None:
@@ -107,10 +131,10 @@ def test_a_stream_that_had_come_further_moves_all() -> None:
     line = Timeline()
     stamped(line, [900_000, 903_600])
     stamped(line, [900_000, 903_600], stream=1)
-    assert stamped(line, [0]) == [LEAD + 907_200]
+    assert stamped(line, [0]) == [907_200]
     stamped(line, list(range(907_200, 980_000, 3600)), stream=1)
-    assert stamped(line, [0], stream=1) == [LEAD + 982_800]
-    assert stamped(line, [3600]) == [LEAD + 986_400]
+    assert stamped(line, [0], stream=1) == [982_800]
+    assert stamped(line, [3600]) == [986_400]
 
 
 def test_a_wrapped_counter_leaves_no_trace() -> None:
@@ -126,9 +150,9 @@ def test_a_wrapped_counter_leaves_no_trace() -> None:
 def test_a_presentation_time_may_wrap_first() -> None:
     """With B-frames it is ahead of the decoding time."""
     line = Timeline()
-    shown, decoded = line.stamp(Packet(100, (1 << 33) - 7100, duration=FRAME), TICK)
+    shown, decoded = stamp(line, Packet(100, (1 << 33) - 7100, duration=FRAME), TICK)
     assert shown - decoded == 7200
-    assert line.stamp(Packet(1 << 50, (1 << 33) - 3500, duration=FRAME), TICK) == (decoded + 3600,) * 2
+    assert stamp(line, Packet(1 << 50, (1 << 33) - 3500, duration=FRAME), TICK) == (decoded + 3600,) * 2
 
 
 def test_a_wild_timestamp_harms_one_packet() -> None:
@@ -170,7 +194,7 @@ def test_another_source_goes_on_behind_what_there_is() -> None:
     assert stamped(line, [77_000_500], stream=1) == [begin + 500]
     line.rebase()
     # Shown in the order 0, 2, 1: what is shown first begins where the last frame ends.
-    assert line.stamp(Packet(0, -7200, duration=FRAME), TICK) == (begin + 7200, begin + 3601)
+    assert stamp(line, Packet(0, -7200, duration=FRAME), TICK) == (begin + 7200, begin + 3601)
     assert line.elapsed_s(begin) == (begin - LEAD) / CLOCK_HZ
 
 
@@ -196,7 +220,81 @@ def test_the_rules_of_mpegts_hold_for_any_source(times: list[tuple[int | None, i
     line = Timeline()
     last: dict[int, int] = {}
     for pts, dts, stream in times:
-        shown, decoded = line.stamp(Packet(pts, dts, stream), MS)
+        shown, decoded = stamp(line, Packet(pts, dts, stream), MS)
         assert 0 <= decoded <= shown
         assert decoded > last.get(stream, -1)
         last[stream] = decoded
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 8.0])
+def test_waits_until_a_media_time_is_there(speed: float) -> None:
+    """No longer and no shorter, counted from the start; times that have passed cost nothing."""
+    clock = FakeClock()
+    pace = Pace(speed, clock=clock)
+    for media_s in (0.0, 0.04, 2.0, 1.0):
+        assert pace.wait(media_s)
+    assert clock.now == pytest.approx(100 + 2 / speed)
+
+
+def test_what_is_late_does_not_move_what_follows() -> None:
+    """A source that was held up keeps its rate."""
+    clock = FakeClock()
+    pace = Pace(1.0, clock=clock)
+    clock.now += 5
+    assert pace.wait(3.0)
+    assert clock.slept == []
+    assert pace.wait(6.0)
+    assert clock.now == pytest.approx(106)
+
+
+def test_media_may_have_begun_before() -> None:
+    """What is due already is not waited for, and the rest comes at its time."""
+    clock = FakeClock()
+    pace = Pace(1.0, clock=clock, begun_at=clock.now - 2)
+    assert pace.wait(1.9)
+    assert clock.slept == []
+    assert pace.unix_us(0.0) == clock.unix_us() - 2_000_000
+    assert pace.wait(3.0)
+    assert clock.now == pytest.approx(101)
+
+
+def test_without_speed_nothing_waits() -> None:
+    """The wall clock then runs with the media, from the start."""
+    clock = FakeClock()
+    pace = Pace(None, clock=clock)
+    begun = clock.unix_us()
+    assert pace.wait(1000.0)
+    assert clock.slept == []
+    clock.now += 7
+    assert pace.unix_us(1.5) == begun + 1_500_000
+
+
+def test_a_stopped_source_waits_no_longer() -> None:
+    """It notices while it waits."""
+    clock = FakeClock()
+    pace = Pace(1.0, lambda: clock.now > 103.5, clock)
+    assert pace.wait(3.0)
+    assert not pace.wait(60.0)
+    assert clock.now <= 103.5 + 2 * POLL_S
+    assert max(clock.slept) <= POLL_S
+
+
+def test_the_wall_clock_of_a_media_time() -> None:
+    """When it was due, however late it is asked for; and it follows a clock that is set anew."""
+    clock = FakeClock()
+    pace = Pace(8.0, clock=clock)
+    begun = clock.unix_us()
+    pace.wait(4.0)
+    clock.now += 0.003
+    assert pace.unix_us(4.0) == pytest.approx(begun + 500_000, abs=1)
+    clock.offset_us += 3_600_000_000
+    assert pace.unix_us(4.0) == pytest.approx(begun + 3_600_500_000, abs=1)
+
+
+def test_the_machines_clock_runs() -> None:
+    """Its wall clock is the system's, and sleeping takes time."""
+    clock = SystemClock()
+    before = clock.monotonic()
+    clock.sleep(0.001)
+    assert clock.monotonic() - before >= 0.001
+    assert abs(clock.unix_us() / 1e6 - time.time()) < 60

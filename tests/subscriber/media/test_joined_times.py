@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.subscriber.remux.timeline import CLOCK_HZ, MAX_PAUSE, MIN_STEP, WRAP, Timeline, Times
+from tricklecast.subscriber.media.joiner import CLOCK_HZ, MAX_PAUSE, MIN_STEP, WRAP, Timeline, Times
 
 FRAME = CLOCK_HZ // 25
 SOUND = CLOCK_HZ * 1024 // 48_000

@@ -13,8 +13,7 @@ import pytest
 
 from tests.publisher.media.clips import Decoded, decode, make_clip
 from tests.support.segments import cut
-from tricklecast.subscriber.remux.joiner import Joiner, is_remuxed
-from tricklecast.subscriber.remux.source import NotMedia
+from tricklecast.subscriber.media.joiner import Joiner, NotMedia, is_joined
 from tricklecast.subscriber.sinks import SinkFailed
 
 SECONDS = 4
@@ -271,9 +270,9 @@ def test_a_full_disk_is_said_so(tmp_path: Path, clip: Path) -> None:
         join(tmp_path / "out.mp4", cut(clip))
 
 
-def test_names_say_what_is_remuxed() -> None:
+def test_names_say_what_is_joined() -> None:
     """All other files get the bytes as they come."""
-    assert [name for name in ("a.ts", "a.mp4", "b.MKV", "a", "a.m4a", "mp4") if is_remuxed(Path(name))] == [
+    assert [name for name in ("a.ts", "a.mp4", "b.MKV", "a", "a.m4a", "mp4") if is_joined(Path(name))] == [
         "a.mp4",
         "b.MKV",
         "a.m4a",
