@@ -256,9 +256,9 @@ def _why_failed(error: Exception) -> str:
     if "OutOfMemoryError" in text:
         return f"Spark ran out of memory ({DRIVER_MEMORY} by default): pass --conf spark.driver.memory=4g"
     if isinstance(error, Py4JNetworkError | ConnectionError):
-        return "Spark's Java process has ended (killed for want of memory?); -v shows its last words"
+        return "Spark's Java process has ended (killed for lack of memory?); -v shows its last output"
     if "No space left on device" in text:
-        return "the disk is full that Spark keeps its data on: pass --conf spark.local.dir=FOLDER on a larger one"
+        return "the disk for Spark's data is full: pass --conf spark.local.dir=FOLDER on a larger disk"
     return f"Spark failed: {one_line(text)} (-v shows all of it)"
 
 

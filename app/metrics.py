@@ -423,7 +423,7 @@ class ChangesMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         changes = self._bus.changes
-        yield _gauge("changes_index", "The newest fact that followers are told.", changes.index)
+        yield _gauge("changes_index", "The newest fact that followers can read.", changes.index)
         yield _gauge("changes_floor", "Facts up to this one are not kept any more.", changes.floor)
         ends = {kind.__name__: self._bus.ends[kind.__name__] for kind in ENDS}
         yield _counters("subscription_ends", "Subscriptions in the process that have ended.", "reason", ends)

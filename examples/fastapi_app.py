@@ -1,7 +1,6 @@
 """A web app that publishes messages to a channel and shows those of everybody: uvicorn fastapi_app:app"""
 
 import asyncio
-import json
 import logging
 import os
 from collections import deque
@@ -38,7 +37,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/messages")
 async def say(message: dict[str, Any], request: Request) -> int:
-    return (await request.state.publisher.publish(json.dumps(message).encode())).seq
+    return (await request.state.publisher.publish_json(message)).seq
 
 
 @app.get("/messages")

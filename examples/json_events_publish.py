@@ -1,4 +1,4 @@
-"""Publishes an event per line of standard input: each is a segment of its own, which nobody has to put together."""
+"""Publishes one event per line of standard input. Each event is one segment."""
 
 import json
 import sys

@@ -50,8 +50,8 @@ def test_segments_are_published_and_read(url: str) -> None:
 def test_messages(url: str) -> None:
     """JSON, as whole segments or as lines."""
     with Publisher(url) as publisher:
-        publisher.publish(b'{"n": 1}')
-        publisher.publish(b'{"n": 2}')
+        publisher.publish_json({"n": 1})
+        publisher.publish_json({"n": 2})
     with Subscriber(url, start=0) as subscriber:
         assert [message.value for message in subscriber.messages()] == [{"n": 1}, {"n": 2}]
     with Publisher(url) as publisher:

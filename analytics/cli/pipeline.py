@@ -187,7 +187,7 @@ def _chosen(found: Sequence[Incident], wanted: str) -> Incident:
     if matching:
         raise BadInput(f"{len(matching)} incidents have an id that begins with {wanted}: {matching[0].id} …")
     if not order:
-        raise BadInput(f"there is no incident {wanted}: these logs have none")
+        raise BadInput(f"there is no incident {wanted}: these logs have no incidents")
     raise BadInput(f"there is no incident {wanted} in these logs; they have {len(order):,}, {order[0].id} first")
 
 
@@ -240,7 +240,7 @@ def _embedded_incremental(asked: Asked, files: LogFiles, stage: Stage, root: str
         LocalParts(root), asked.reading, lambda con: _relation(con, asked), now_us, now_us + AHEAD_US
     )
     with closing(reader), embedded.connect() as connection:
-        with stage(f"reading what is new of {counted(len(files.names), 'file')}", files.size) as advance:
+        with stage(f"reading new parts of {counted(len(files.names), 'file')}", files.size) as advance:
             gathered = gather(reader, files, asked.reading, asked.generic, advance)
             reader.roll_up(connection, gathered)
         found = _found(connection, asked, stage)
@@ -358,7 +358,7 @@ def _spark(asked: Asked, files: LogFiles, stage: Stage) -> Iterator[_Judged]:
             notes: tuple[str, ...] = ()
             read = None
             if asked.incremental is not None and not _is_empty(files):
-                with stage(f"reading what is new of {_what(files)}"):
+                with stage(f"reading new parts of {_what(files)}"):
                     rollup, source, lines, notes = _spark_incremental(spark, asked, files, asked.incremental)
             else:
                 with stage(f"reading {_what(files)}"):
@@ -463,11 +463,11 @@ def _source(
     """
     if damaged and not counts.lines:
         raise BadInput(f"nothing could be read of {_shown_name(damaged[0])!r}, which is damaged")
-    caveats = [f"{one!r} is damaged: it was read as far as it goes." for one in recognised.names if one in damaged]
-    caveats += [f"{one!r} is no log of a known format: left out." for one in recognised.strange]
-    caveats += [f"{one!r} is no whole Parquet file: left out." for one in recognised.unreadable]
+    caveats = [f"{one!r} is damaged and was read up to the damage." for one in recognised.names if one in damaged]
+    caveats += [f"{one!r} has an unknown format and was left out." for one in recognised.strange]
+    caveats += [f"{one!r} is an incomplete Parquet file and was left out." for one in recognised.unreadable]
     if files.copies:
-        caveats.append(f"Left out, since other files have the same lines: {', '.join(files.copies[:5])}.")
+        caveats.append(f"Left out, because other files have the same lines: {', '.join(files.copies[:5])}.")
     if any(form.coarse for form in recognised.formats):
         caveats.append("This log's times are whole seconds: pauses between requests cannot be judged.")
     return Source(

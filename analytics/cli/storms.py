@@ -221,7 +221,7 @@ def _check(logs: list[str] | None, explain: str | None, outputs: dict[str, str],
         raise ValueError(f"--explain takes an incident's id or number from a report, not {explain!r}")
     others = [option for option in outputs if option != "--json-file"]
     if explain is not None and others:
-        raise ValueError(f"--explain shows one incident; it does not go with {others[0]}")
+        raise ValueError(f"--explain shows one incident; it cannot be combined with {others[0]}")
     check_outputs(outputs)
 
 
@@ -254,7 +254,7 @@ def _asked(
     settings = spark_conf(conf)
     files = find_logs(logs, how.window)
     if incremental is not None and STDOUT in (*logs, *baseline):
-        raise ValueError("--incremental is for files; it does not go with standard input")
+        raise ValueError("--incremental is for files; it cannot be combined with standard input")
     others = find_logs(baseline) if baseline else None
     chosen, why = choose_engine(engine, files, others, master or settings.get("spark.master"), incremental)
     if why and not quiet:
@@ -282,9 +282,9 @@ def choose_engine(
         remote.append(incremental)
     if engine is EngineName.EMBEDDED:
         if master is not None:
-            raise ValueError("--master is for Spark; it does not go with --engine embedded")
+            raise ValueError("--master is for Spark; it cannot be combined with --engine embedded")
         if remote:
-            raise ValueError(f"only Spark reads {remote[0]!r}; it does not go with --engine embedded")
+            raise ValueError(f"only Spark reads {remote[0]!r}; it cannot be combined with --engine embedded")
     if engine is not EngineName.AUTO:
         return engine, ""
     if remote or master is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -402,7 +402,7 @@ def _explained(made: Made) -> Iterator[str]:
             )
             yield f"  {' '.join(told)}"
         if len(rows) > MAX_ROWS:
-            yield f"  … {len(rows) - MAX_ROWS:,} more (--json has them)"
+            yield f"  … {len(rows) - MAX_ROWS:,} more (--json-file has them)"
 
 
 def _explained_json(made: Made) -> str:

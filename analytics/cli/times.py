@@ -34,7 +34,7 @@ def parse_time(text: str, now_us: int) -> int:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(f"no time: {text!r}; write {FORMS}") from None
+        raise ValueError(f"not a time: {text!r}; write {FORMS}") from None
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     # A difference of times, not timestamp(): a float has no room for the microseconds of this century.
     since_epoch = aware - datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,7 +49,7 @@ def parse_duration(text: str) -> int:
     """
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in _UNITS_S:
-        raise ValueError(f"no length of time: {text.strip()!r}; write 90s, 15m, 2h, 30d or 4w")
+        raise ValueError(f"not a duration: {text.strip()!r}; write 90s, 15m, 2h, 30d or 4w")
     return round(float(found[1]) * _UNITS_S[found[2]] * 1_000_000)
 
 

@@ -200,9 +200,9 @@ def _check(found: FieldMap) -> None:
     if unknown := sorted(set(found.fields) - TARGETS):
         raise ValueError(f"the record has no field {unknown[0]!r}")
     if "ts_us" not in found.fields:
-        raise ValueError("nothing gives ts_us, the time")
+        raise ValueError("ts_us, the time, has no source")
     if REQUEST_LINE not in found.fields and not {"method", "path"} <= set(found.fields):
-        raise ValueError(f"nothing gives method and path, nor {REQUEST_LINE}")
+        raise ValueError(f"there is no source for method and path, or for {REQUEST_LINE}")
     for field in sorted(IN_TIME & set(found.fields)):
         for source in found.fields[field]:
             if source.unit is None or (field != "ts_us" and source.unit.micros is None):
@@ -298,7 +298,7 @@ def key_sources(fields: FieldMap, key: ClientKey) -> dict[str, Source]:
         if fields.layout is Layout.WORDS and name not in fields.columns:
             raise BadFormat(f"client key: {fields.name} has no field {name!r}")
         if re.search(r"[\"\\`\x00-\x1f]", name) or "" in path:
-            raise BadFormat(f"client key: {name!r} is no field")
+            raise BadFormat(f"client key: {name!r} is not a field")
         found[name] = Source(path)
     return found
 

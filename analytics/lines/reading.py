@@ -361,5 +361,5 @@ def check_understood(
     for number, name in enumerate(recognised.names):
         if bad.get(number) and not good.get(number) and (name not in found or not good):
             raise NothingUnderstood(
-                f"not one of {bad[number]:,} lines of {name!r} could be read as {recognised.formats[number].name}"
+                f"none of {bad[number]:,} lines of {name!r} could be read as {recognised.formats[number].name}"
             )

@@ -89,7 +89,7 @@ def check_format(asked: str) -> None:
     if asked == AUTO or asked in NAMED:
         return
     if not asked.endswith(".toml"):
-        raise BadFormat(f"no format {asked!r}: expected auto, {', '.join(NAMED)} or a field map (a .toml file)")
+        raise BadFormat(f"unknown format {asked!r}: expected auto, {', '.join(NAMED)} or a field map (a .toml file)")
     load_map(asked)
 
 

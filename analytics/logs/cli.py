@@ -135,11 +135,11 @@ def _say(done: Compacted, out: str) -> None:
     if done.known:
         print(f"{counted(done.known, 'file')} had nothing new")
     if done.bad:
-        print(f"left out, being no access records: {counted(done.bad, 'line')}, such as")
+        print(f"left out, because they are not access records: {counted(done.bad, 'line')}, such as")
         for sample in done.samples:
             more = "…" if len(sample.text) > SHOWN else ""
             print(f"  {sample.file}: {sample.text[:SHOWN]!a}{more} ({sample.why})")
     for name in done.left:
-        print(f"left out, damaged or not yet whole: {name!r}")
+        print(f"left out, damaged or incomplete: {name!r}")
     for name in done.strange:
-        print(f"left out, of no known format: {name!r}")
+        print(f"left out, unknown format: {name!r}")

@@ -117,7 +117,7 @@ def compact(files: LogFiles, out: Path, reading: Reading, tell: Callable[[str], 
     with _opened(out) as store:
         recognised = recognise_files(files, reading)
         done = Compacted(strange=recognised.strange, left=recognised.unreadable)
-        tell(f"looking for what is new in {len(recognised.names):,} files")
+        tell(f"looking for new lines in {len(recognised.names):,} files")
         run = _Run(files, out, reading, store, done)
         batch: list[_Piece] = []
         hours = os.path.realpath(out)

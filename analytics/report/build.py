@@ -136,16 +136,16 @@ def _quality(connection: DuckDBPyConnection, source: Source, params: Params) -> 
     events = counts.get("event", 0)
     caveats = [*source.caveats, *figure.gaps(connection)]
     if future:
-        caveats.append(f"{counted(future, 'line')} from the future: a clock is wrong. No rule looks at them.")
+        caveats.append(f"{counted(future, 'line')} from the future, because a clock is wrong. The report ignores them.")
     if source.unrouted:
         # As the rules have it: beside requests to channels, what is refused elsewhere is scanners' mostly.
         alone = params.generic or not any(counts.get(answer) for answer in TO_CHANNELS)
         judged = "judged by method, path and status" if alone else "only 429 and 5xx count there, unless --generic"
-        caveats.append(f"{counted(source.unrouted, 'request')} to paths that are no channel's: {judged}.")
+        caveats.append(f"{counted(source.unrouted, 'request')} to paths that are not channels: {judged}.")
     if source.duplicates:
-        caveats.append(f"{counted(source.duplicates, 'line')} of requests that other lines tell already: left out.")
+        caveats.append(f"{counted(source.duplicates, 'line')} left out, because other lines have the same requests.")
     if lines and not events:
-        caveats.append("This log has no lifecycle events: what set an incident off cannot be told.")
+        caveats.append("This log has no lifecycle events, so the triggers of incidents are unknown.")
     return Quality(
         lines=lines,
         unreadable=source.unreadable or counts.get("unparsable", 0),

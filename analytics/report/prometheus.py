@@ -46,7 +46,7 @@ def _figures(report: Report) -> dict[str, tuple[str, float | None]]:
     since, until = (None if us is None else us / 1e6 for us in (figures.since_us, figures.until_us))
     return {
         "requests": ("Requests in the log.", figures.requests),
-        "failed_requests": ("Requests that were answered with a no.", figures.failures),
+        "failed_requests": ("Requests that were answered with an error.", figures.failures),
         "wasted_requests": ("Requests that only repeated another one.", figures.wasted_requests),
         "wasted_bytes": ("Body bytes of wasted requests.", figures.wasted_bytes),
         "wasted_handler_seconds": ("Seconds of handling wasted requests.", figures.wasted_handler_s),
@@ -56,7 +56,7 @@ def _figures(report: Report) -> dict[str, tuple[str, float | None]]:
             worst.amplification if worst else None,
         ),
         "log_lines": ("Lines of the log.", quality.lines),
-        "log_lines_unreadable": ("Lines that are no record.", quality.unreadable),
+        "log_lines_unreadable": ("Lines that are not records.", quality.unreadable),
         "log_lines_future": ("Lines with a clock that is ahead.", quality.future),
         "log_start_timestamp_seconds": ("First arrival in the log.", since),
         "log_end_timestamp_seconds": ("Last arrival in the log.", until),

@@ -83,7 +83,7 @@ def _report(report: Report, width: int) -> Iterator[tuple[Text, int]]:
         yield Text(), 0
         yield from _incident(entry)
     if rest := report.incidents[MAX_INCIDENTS:]:
-        yield from _section(f"{len(rest):,} more, in short (--explain ID shows one; --html and --json have all)")
+        yield from _section(f"{len(rest):,} more, in short (--explain ID shows one; --html and --json-file have all)")
         for entry in rest[:MAX_SHORT]:
             head = Text(f"{entry.number} {entry.severity}", style=_STYLES[entry.severity])
             yield head.append(f" {entry.words.happened} [{entry.id}]", style="not bold"), 2

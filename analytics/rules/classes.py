@@ -74,7 +74,7 @@ WORDS: Final[dict[StormClass, Words]] = {
         Side.CLIENT,
     ),
     StormClass.NOT_FOUND_LOOP: Words(
-        "the client takes 404 for a passing fault and retries without a pause",
+        "the client takes 404 for a temporary fault and retries without a pause",
         "stop at a 404 after the stream has begun; before, wait with a pause of a second or more and a limit",
         Side.CLIENT,
     ),
@@ -99,7 +99,7 @@ WORDS: Final[dict[StormClass, Words]] = {
     ),
     StormClass.REPOST_LOOP: Words(
         "the publisher sends the same segment again and again: it does not see, or does not accept, the answer",
-        "send an Idempotency-Key and take a 409 for done; read early answers while the body is being sent",
+        "send an Idempotency-Key and treat a 409 as done; read early answers while the body is being sent",
         Side.PUBLISHER,
     ),
     StormClass.OVERLOAD_CLIENT: Words(
@@ -109,7 +109,7 @@ WORDS: Final[dict[StormClass, Words]] = {
     ),
     StormClass.OVERLOAD_AMPLIFICATION: Words(
         "many clients retry faster than they are told to; their retries keep the server overloaded",
-        "back off with full jitter and a retry budget in every client; refuse early and cheaply until it has passed",
+        "back off with full jitter and a retry budget in every client; refuse early and cheaply until it ends",
         Side.CLIENT,
     ),
     StormClass.THUNDERING_HERD: Words(
@@ -131,8 +131,8 @@ WORDS: Final[dict[StormClass, Words]] = {
     StormClass.ABANDONED_LOOP: Words(
         "the client's read timeout is shorter than the wait for the next segment: it gives up before it is answered,"
         " and asks again at once",
-        "raise the client's read timeout well above the duration of a segment, and back off between attempts; look why"
-        " the publisher has stalled",
+        "raise the client's read timeout well above the duration of a segment, and back off between attempts; find out"
+        " why the publisher has stalled",
         Side.CLIENT,
         ("dur_us",),
     ),
@@ -173,9 +173,11 @@ def words(
     elif storm in (StormClass.NOT_FOUND_LOOP, StormClass.NOT_FOUND_DRIP) and trigger == "channel_end":
         cause = "the client ignores that the channel has ended (404, Lp-Trickle-Closed)"
     elif storm is StormClass.NOT_FOUND_LOOP and trigger is None:
-        cause = "the client asks for a channel that does not exist, and takes 404 for a passing fault"
+        cause = "the client asks for a channel that does not exist, and takes 404 for a temporary fault"
     elif storm is StormClass.THUNDERING_HERD and trigger == "channel_end":
-        cause = "many clients act on one cue, the channel's end, and ask on together: they take it for a passing fault"
+        cause = (
+            "many clients act on one cue, the channel's end, and ask on together: they take it for a temporary fault"
+        )
         advice = "stop at Lp-Trickle-Closed and at 404 after the stream has begun, or back off with jitter and a budget"
     if ignores_retry_after:
         cause += "; Retry-After is ignored"

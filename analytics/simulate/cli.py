@@ -119,7 +119,7 @@ def simulate(
         made = simulate_logs(folder, seed, kind, size, form, force=force, progress=progress)
     typer.echo(f"{made.lines:,} lines, {len(made.storms):,} storms, {len(made.traps):,} look-alikes in {folder}")
     if made.left_out:
-        typer.echo(f"{len(made.left_out):,} scenes found no room: more lines, more time or more servers would give it")
+        typer.echo(f"{len(made.left_out):,} scenes were left out: use more lines, more time or more servers")
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def _judge(report: Path, place: Path) -> None:
     except OSError as error:
         raise BadInput(f"cannot read {str(report)!r}: {error.strerror or error}") from error
     except ValueError as error:
-        raise BadInput(f"{str(report)!r} is no JSON: {error}") from error
+        raise BadInput(f"{str(report)!r} is not JSON: {error}") from error
     for text in (*found.table(LIMITS[truth.kind]), *found.details()):
         typer.echo(text)
     if not found.meets(LIMITS[truth.kind]):

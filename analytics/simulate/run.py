@@ -144,12 +144,12 @@ def _complete_folder(out: Path, *, force: bool) -> Iterator[Path]:
         CannotWrite: there is something already, and ``force`` is not set; or nothing can be written there.
     """
     if out.exists() and not out.is_dir():
-        raise CannotWrite(f"{str(out)!r} is no folder")
+        raise CannotWrite(f"{str(out)!r} is not a folder")
     if out.exists() and any(out.iterdir()):
         if not force:
             raise CannotWrite(f"{str(out)!r} is not empty; --force replaces an earlier simulation")
         if not (out / FILE).is_file():
-            raise CannotWrite(f"{str(out)!r} has other things in it than a simulation: not even --force replaces that")
+            raise CannotWrite(f"{str(out)!r} has files that are not of a simulation; --force does not replace them")
     place = out.absolute()
     unfinished: Path | None = None
     try:

@@ -91,4 +91,4 @@ class Truth(msgspec.Struct, frozen=True, rename={"kind": "set"}, tag_field="vers
         except OSError as error:
             raise BadInput(f"cannot read {str(path)!r}: {error.strerror or error}") from error
         except msgspec.DecodeError as error:
-            raise BadInput(f"{str(path)!r} is no truth.json of this release: {error}") from error
+            raise BadInput(f"{str(path)!r} is not a truth.json of this release: {error}") from error

@@ -219,7 +219,7 @@ class Watch:
         seen[0] += lines
         seen[1] += bad
         if seen[0] == seen[1] >= ENOUGH_LINES:
-            words = f"not one of {seen[0]:,} lines of {path!r} could be read as {form}"
+            words = f"none of {seen[0]:,} lines of {path!r} could be read as {form}"
             if named:
                 raise NothingUnderstood(words)
             self.source.problems[path] = words
@@ -234,7 +234,7 @@ class Watch:
         """
         self.window.close()
         if 0 < self.lines == self.bad:
-            raise NothingUnderstood(f"not one of {self.lines:,} lines could be read")
+            raise NothingUnderstood(f"none of {self.lines:,} lines could be read")
 
 
 def run(request: WatchRequest, out: IO[str] | None = None, err: IO[str] | None = None) -> None:
@@ -310,15 +310,18 @@ class Status:
         """What is wrong at this moment; each thing once."""
         watch = self._watch
         now = {f"cannot read {plain(path, 200)}: {plain(why, 200)}" for path, why in watch.source.problems.items()}
-        now |= {f"{one.label} does not take alerts: {plain(one.failing, 200)}" for one in senders if one.failing}
+        now |= {f"{one.label} does not accept alerts: {plain(one.failing, 200)}" for one in senders if one.failing}
         # What is behind may be an old log that is being read.
         ahead = {node for node, off_s in watch.window.skew_s.items() if off_s > 0}
         self._ahead |= {f"the clock of {plain(node)} is ahead by ten minutes or more" for node in ahead}
         for words in sorted((now | self._ahead) - self._told)[:20]:
             self._line(words)
         self._told = now | self._ahead
-        self._count(watch.source.lost, "bytes of the logs were gone before they could be read")
-        self._count(watch.window.dropped, "lines were left out because there were too many: of those few at a time")
+        self._count(watch.source.lost, "bytes of the logs were deleted before they were read")
+        self._count(
+            watch.window.dropped,
+            "lines were left out, because there were too many rows; those of the fewest lines went first",
+        )
         self._count(watch.bad, "lines could not be read")
 
     def _count(self, number: int, what: str) -> None:

@@ -183,7 +183,7 @@ class Source:
                     self._search_at = float("-inf")
                 if named:
                     known = any(log.path == path for alike in self._followed.values() for log in alike)
-                    absent = "it is gone; a new one is waited for" if known else "there is no such file yet"
+                    absent = "the file is gone; waiting for a new one" if known else "there is no such file yet"
                     self.problems[path] = absent
                 continue
             except OSError as error:
@@ -285,7 +285,7 @@ class Source:
                     raise
                 log.strange = True
         if log.strange:
-            self.problems[log.path] = "it is of no format that is known"
+            self.problems[log.path] = "its format is unknown"
         if log.form is None or not (lines or too_long):
             return None, taken
         return Piece(log.path, named, log.form, lines, too_long), taken

@@ -68,7 +68,7 @@ class Directory:
         self.folder = folder
         path = folder / "journal.sqlite"
         if not path.is_file():
-            raise CannotUse(f"{str(folder)!r} is no data directory: it has no journal.sqlite")
+            raise CannotUse(f"{str(folder)!r} is not a data directory: it has no journal.sqlite")
         try:
             self._sql = _connected(path)
             self._sql.execute("BEGIN")
@@ -191,10 +191,10 @@ def check(folder: _Folder, as_json: _Json = False) -> None:
             where = f"segment {finding['seq']} of {finding['channel']!r}: " if "seq" in finding else ""
             typer.echo(f"{where}{finding['what']}")
         for name in aside:
-            typer.echo(f"set aside by a server: {name}")
+            typer.echo(f"set aside by the server: {name}")
         channels_said = count(len(directory.channels), "channel")
         said = f"{channels_said}, {count(len(directory.segments), 'segment')}, {size(total)}"
-        typer.echo(f"{said}: {count(len(findings), 'finding') if findings else 'all as written'}")
+        typer.echo(f"{said}: {count(len(findings), 'finding') if findings else 'no findings'}")
     if findings:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -270,7 +270,7 @@ def export(
                     with open(target, "xb") as file:
                         _copy(directory.path(row), row, file)
                 if why is None and row.state != "complete":
-                    why = f"it is {row.state}: its publisher did not end it"
+                    why = f"it is {row.state}, because its publisher did not end it"
                 if why is not None:
                     flawed += 1
                     typer.echo(f"segment {row.seq}: {why}", err=True)
@@ -311,7 +311,7 @@ def prune(
     before_us = None if age_s is None else (time.time() - age_s) * 1e6
     directory = Directory(folder)
     if directory.damaged:
-        raise CannotUse(f"{str(folder)!r} is damaged; start a server on it, which salvages it: {directory.damaged[0]}")
+        raise CannotUse(f"{str(folder)!r} is damaged; start a server with it to repair it: {directory.damaged[0]}")
     if channel is not None:
         directory.life(channel, None)
     if dry_run:
@@ -325,7 +325,7 @@ def prune(
         life, total = directory.channels[id], sum(row.size for row in chosen if row.channel == id)
         typer.echo(f"{life.name} (epoch {life.epoch}): {count(segments, 'segment')}, {size(total)}")
     said = f"{count(len(chosen), 'segment')}, {size(sum(row.size for row in chosen))}"
-    typer.echo(f"would be removed: {said}" if dry_run else f"removed: {said}")
+    typer.echo(f"would remove: {said}" if dry_run else f"removed: {said}")
 
 
 # What they do.

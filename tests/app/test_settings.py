@@ -165,8 +165,8 @@ def test_settings_are_frozen() -> None:
         ),
         (
             {"cors_read_origins": "https://a.example/player"},
-            "--cors-read-origins: 'https://a.example/player' is no origin; write scheme://host or scheme://host:port, "
-            "or *",
+            "--cors-read-origins: 'https://a.example/player' is not an origin; "
+            "write scheme://host, scheme://host:port, or *",
         ),
         ({"trusted_proxies": 7}, "--trusted-proxies: must be a list, such as 10.0.0.0/8, ::1"),
     ],

@@ -232,7 +232,7 @@ def test_other_paths_beside_channels(tmp_path: Path) -> None:
     page = [known | {"ts_us": 1_760_000_000_000_000 + turn, "path": "/login", "status": 401} for turn in range(9)]
     read = known | {"ts_us": 1_760_000_000_000_000, "op": "read", "channel": "film", "status": 200, "bytes_out": 1}
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*page, read]))
-    said = "9 requests to paths that are no channel's: only 429 and 5xx count there, unless --generic."
+    said = "9 requests to paths that are not channels: only 429 and 5xx count there, unless --generic."
     for options, expected in (((), True), (("--generic",), False), (("--set", "generic=1"), False)):
         usual = ("-q", "--json-file", "-", "--fail-on", "never")
         report = json.loads(invoke(tmp_path / "a.jsonl", *usual, *options).stdout)

@@ -39,7 +39,7 @@ def test_times(text: str, us: int) -> None:
 )
 def test_no_times(text: str) -> None:
     """What is none is told, with what it was."""
-    with pytest.raises(ValueError, match=r"no time|no length of time|before 1970"):
+    with pytest.raises(ValueError, match=r"not a time|not a duration|before 1970"):
         parse_time(text, NOW)
 
 
@@ -55,5 +55,5 @@ def test_durations(text: str, us: int) -> None:
 @pytest.mark.parametrize("text", ["", "30", "d", "-1d", "1y", "1e3s", "1" * 5000 + "s"])
 def test_no_durations(text: str) -> None:
     """As above."""
-    with pytest.raises(ValueError, match="no length of time"):
+    with pytest.raises(ValueError, match="not a duration"):
         parse_duration(text)

@@ -133,7 +133,7 @@ def test_a_line_that_is_being_written_is_not_counted(tmp_path: Path) -> None:
 
 def test_nothing_understood_is_an_error(tmp_path: Path) -> None:
     """A file of which not one line could be read is never a quiet zero; an empty one is."""
-    for log, told in ((b"words\n", "cannot tell the format"), (b'{"ts_us": 1, }\n' * 3, "not one of 3 lines")):
+    for log, told in ((b"words\n", "cannot tell the format"), (b'{"ts_us": 1, }\n' * 3, "none of 3 lines")):
         with pytest.raises(BadInput, match=told):
             read_files(write(tmp_path / "a.log", log))
     with pytest.raises(NothingUnderstood):

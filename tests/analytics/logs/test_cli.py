@@ -117,7 +117,7 @@ def test_compact(tmp_path: Path) -> None:
     said = shown("compact", path, "--output", out)
     assert said[0].startswith("20 lines, 0.0 MB, into 1 hour of ")
     assert said[1:] == [
-        "left out, being no access records: 2 lines, such as",
+        "left out, because they are not access records: 2 lines, such as",
         f"  {path}: 'nonsense' (unreadable)",
         f"  {path}: '{'x' * 100}'… (unreadable)",
     ]

@@ -141,7 +141,7 @@ def test_a_deleted_file_is_told_from_one_that_has_not_begun(log: Path) -> None:
     log.unlink()
     followed.read()
     assert {Path(path).name: why for path, why in followed.source.problems.items()} == {
-        "access.jsonl": "it is gone; a new one is waited for",
+        "access.jsonl": "the file is gone; waiting for a new one",
         "later.jsonl": "there is no such file yet",
     }
     append(log, loop(2, 10))

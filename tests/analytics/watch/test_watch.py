@@ -197,7 +197,7 @@ def test_nginx_lines_are_watched_as_our_own(tmp_path: Path, store: Store) -> Non
 
 def test_a_log_of_which_nothing_is_understood_is_an_error(watched: Watched) -> None:
     """Lines that look like ours, but are not, are no quiet zero."""
-    with pytest.raises(NothingUnderstood, match="not one of 30 lines"):
+    with pytest.raises(NothingUnderstood, match="none of 30 lines"):
         watched.step(*['{"kind": "exchange", "ts_us": "never"}'] * 30)
 
 

@@ -189,7 +189,7 @@ def test_an_index_from_which_nobody_can_go_on_is_410(server: LocalServer, target
     for options in cases:
         answer = target.ask("GET", url(**options))
         problem = content(answer, 410)
-        assert problem["detail"].endswith("begin with a snapshot")
+        assert problem["detail"].endswith("start with a snapshot")
         assert (problem["floor"], problem["instance"]) == (floor, instance)
         assert answer.get("Lp-Trickle-Earliest") == str(floor)
     assert len(ask(target, after=floor)["changes"]) > 0
