@@ -18,12 +18,14 @@ from tricklecast.trickle.terminal import (
     TokenFile,
     bearer_for,
     checked,
+    option,
     parse_bitrate,
     parse_duration,
     tls_context,
 )
 
 if TYPE_CHECKING:
+    from tricklecast.publisher.media.encode import Encoding
     from tricklecast.publisher.steps import Source
 
 STDIN: Final = "-"
@@ -35,7 +37,7 @@ _ENCODING: Final = "Encoding (with --transcode)"
 
 _OF_MEDIA: Final = (
     *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reopen", "loop"),
-    *("video_bitrate", "gop", "preset", "height", "audio_codec", "audio_bitrate"),
+    *("video_bitrate", "gop", "audio_codec"),
 )
 """Parameters that --raw refuses."""
 
@@ -51,130 +53,83 @@ async def publish(
             "(testsrc:size=640x360,rate=25,duration=10s).",
         ),
     ],
-    raw: Annotated[bool, typer.Option("--raw", help="Publish plain bytes instead of media.")] = False,
+    raw: Annotated[bool, option(None, "Publish plain bytes instead of media.", "--raw")] = False,
     transcode: Annotated[
-        bool, typer.Option("--transcode", help="Encode to H.264 and AAC or Opus. By default, packets are copied.")
+        bool, option(None, "Encode to H.264 and AAC or Opus. By default, packets are copied.", "--transcode")
     ] = False,
     container: Annotated[
-        Literal["mpegts", "fmp4"],
-        typer.Option(help="MPEG-TS, or fragmented MP4 with an init segment in each segment."),
+        Literal["mpegts", "fmp4"], option(None, "MPEG-TS, or fragmented MP4 with an init segment in each segment.")
     ] = "mpegts",
     leave_open: Annotated[
-        bool, typer.Option("--leave-open", help="Do not end the channel at the end of the input.")
+        bool, option(None, "Do not end the channel at the end of the input.", "--leave-open")
     ] = False,
     takeover: Annotated[
-        bool, typer.Option("--takeover", help="Publish even if somebody else publishes to the channel now.")
+        bool, option(None, "Publish even if somebody else publishes to the channel now.", "--takeover")
     ] = False,
     start: Annotated[
         str,
-        typer.Option(
-            metavar="WHERE",
-            help="First segment: resume (the next number of the channel), reset (the same, and close segments that an "
+        option(
+            "WHERE",
+            "First segment: resume (the next number of the channel), reset (the same, and close segments that an "
             "earlier publisher left open), or a number.",
-            rich_help_panel=_SEGMENTS,
+            group=_SEGMENTS,
         ),
     ] = "resume",
     min_segment: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="With video: end a segment at the first keyframe after this time.",
-            rich_help_panel=_SEGMENTS,
-        ),
+        str, option("TIME", "With video: end a segment at the first keyframe after this time.", group=_SEGMENTS)
     ] = "1s",
     segment: Annotated[
-        str,
-        typer.Option(
-            "--segment", metavar="TIME", help="Without video: end a segment after this time.", rich_help_panel=_SEGMENTS
-        ),
+        str, option("TIME", "Without video: end a segment after this time.", "--segment", group=_SEGMENTS)
     ] = "2s",
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="RULE",
-            help="With --raw: end a segment by size:1MiB, line or time:1s.",
-            show_default=DEFAULT_BY,
-            rich_help_panel=_SEGMENTS,
-        ),
+        option("RULE", "With --raw: end a segment by size:1MiB, line or time:1s.", group=_SEGMENTS, default=DEFAULT_BY),
     ] = None,
     content_type: Annotated[
         str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="Media type of the segments.",
-            show_default=f"{wire.MPEG_TS} or {wire.MP4}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
-            rich_help_panel=_SEGMENTS,
+        option(
+            "TYPE",
+            "Media type of the segments.",
+            group=_SEGMENTS,
+            default=f"{wire.MPEG_TS} or {wire.MP4}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
         ),
     ] = None,
     realtime: Annotated[
         bool,
-        typer.Option(
-            help="Publish at the speed at which the media plays, and drop segments when the network is too slow. "
+        option(
+            None,
+            "Publish at the speed at which the media plays, and drop segments when the network is too slow. "
             "Otherwise: as fast as possible, and drop nothing.",
-            rich_help_panel=_INPUT,
+            group=_INPUT,
         ),
     ] = True,
     input_option: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            "An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated.",
             "--input-option",
-            metavar="KEY=VALUE",
-            help="An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated.",
-            rich_help_panel=_INPUT,
+            group=_INPUT,
         ),
     ] = None,
-    loop: Annotated[
-        str,
-        typer.Option(metavar="N|forever", help="Play a file this many times, as one stream.", rich_help_panel=_INPUT),
-    ] = "1",
+    loop: Annotated[str, option("N|forever", "Play a file this many times, as one stream.", group=_INPUT)] = "1",
     reopen: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            None,
+            "Open the input again when it ends or breaks, and go on with the next segment.",
             "--reopen/--no-reopen",
-            help="Open the input again when it ends or breaks, and go on with the next segment.",
-            show_default="for live inputs on a network",
-            rich_help_panel=_INPUT,
+            group=_INPUT,
+            default="for live inputs on a network",
         ),
     ] = None,
-    reopen_for: Annotated[
-        str, typer.Option(metavar="TIME", help="Give up after trying for this time.", rich_help_panel=_INPUT)
-    ] = "60s",
+    reopen_for: Annotated[str, option("TIME", "Give up after trying for this time.", group=_INPUT)] = "60s",
     video_bitrate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE", help="For example 2.5M.", show_default="constant quality", rich_help_panel=_ENCODING
-        ),
+        str | None, option("RATE", "For example 2.5M.", group=_ENCODING, default="constant quality")
     ] = None,
-    gop: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Time between keyframes.", show_default="2s", rich_help_panel=_ENCODING),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of x264, from ultrafast to veryslow.",
-            show_default="veryfast",
-            rich_help_panel=_ENCODING,
-        ),
-    ] = None,
-    height: Annotated[
-        int | None,
-        typer.Option(
-            metavar="LINES",
-            help="Scale a larger picture down to this height.",
-            show_default="unchanged",
-            min=16,
-            rich_help_panel=_ENCODING,
-        ),
-    ] = None,
+    gop: Annotated[str | None, option("TIME", "Time between keyframes.", group=_ENCODING, default="2s")] = None,
     audio_codec: Annotated[
-        Literal["aac", "opus"] | None,
-        typer.Option(help="Audio codec.", show_default="aac", rich_help_panel=_ENCODING),
-    ] = None,
-    audio_bitrate: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Of each audio stream: 96k.", show_default="128k", rich_help_panel=_ENCODING),
+        Literal["aac", "opus"] | None, option(None, "Audio codec.", group=_ENCODING, default="aac")
     ] = None,
     ca_file: CaFile = None,
     token: Token = None,
@@ -213,6 +168,7 @@ async def publish(
         url,
         made,
         leave_open=leave_open,
+        takeover=takeover,
         start=checked("--start", parse_start, start),
         content_type=content_type or usual_type,
         verify=checked("--ca-file", tls_context, ca_file) or True,
@@ -238,8 +194,7 @@ def _raw(values: Mapping[str, Any]) -> tuple[Source, str]:
 def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
     """The source that the options describe, and the media type of its segments."""
     from tricklecast.publisher.media.inputs import Input, Kind
-    from tricklecast.publisher.media.relay import ContainerKind, MediaOptions, MediaSource
-    from tricklecast.publisher.media.remux import Cutting
+    from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 
     if values["by"] is not None:
         raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
@@ -249,43 +204,37 @@ def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
             raise typer.BadParameter(f"--input-option is KEY=VALUE, not {key + equals + value!r}")
     what = Input.parse(values["source"], {key: value for key, _, value in pairs}, realtime=values["realtime"])
     options = MediaOptions(
-        container=ContainerKind(values["container"]),
-        cutting=Cutting(
-            checked("--min-segment", parse_duration, values["min_segment"]),
-            checked("--segment", parse_duration, values["segment"]),
-        ),
+        container=values["container"],
+        min_segment_s=checked("--min-segment", parse_duration, values["min_segment"]),
+        segment_s=checked("--segment", parse_duration, values["segment"]),
         realtime=values["realtime"],
-        transcode=_encoding(values),
+        encoding=_encoding(values),
         reconnect=values["reopen"],
         reconnect_for_s=checked("--reopen-for", parse_duration, values["reopen_for"]),
         plays=checked("--loop", _plays, values["loop"]),
     )
     if options.plays != 1 and what.kind is not Kind.FILE:
         raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
-    return MediaSource(what, options), options.container.make().content_type
+    return MediaInput(what, options), options.content_type
 
 
-def _encoding(values: Mapping[str, Any]) -> Any:
+def _encoding(values: Mapping[str, Any]) -> Encoding | None:
     """How to encode; ``None`` without --transcode."""
-    from tricklecast.publisher.media.coding import PRESETS, AudioCodec
-    from tricklecast.publisher.media.transcode import TranscodeOptions
+    from tricklecast.publisher.media.encode import Encoding
 
-    parsers: dict[str, Callable[[Any], Any]] = {
-        "video_bitrate": parse_bitrate,
-        "gop": parse_duration,
-        "preset": str,
-        "height": int,
-        "audio_codec": AudioCodec.parse,
-        "audio_bitrate": parse_bitrate,
+    parsers: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        "video_bitrate": ("video_bitrate", parse_bitrate),
+        "gop": ("gop_s", parse_duration),
+        "audio_codec": ("audio_codec", str),
     }
-    given = {f"--{name.replace('_', '-')}": name for name in parsers if values[name] is not None}
-    if not values["transcode"]:
-        for option in given:
-            raise typer.BadParameter(f"{option} needs --transcode")
-        return None
-    if values["preset"] not in (None, *PRESETS):
-        raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
-    return TranscodeOptions(**{name: checked(option, parsers[name], values[name]) for option, name in given.items()})
+    given = {}
+    for name, (field, parse) in parsers.items():
+        if values[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            if not values["transcode"]:
+                raise typer.BadParameter(f"{option} needs --transcode")
+            given[field] = checked(option, parse, values[name])
+    return Encoding(**given) if values["transcode"] else None
 
 
 def _plays(loop: str) -> int | None:

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import anyio
 import httpx
 
-from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
-from tricklecast.subscriber.verdicts import first_line
+from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_url, server_url
+from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import redacted
@@ -101,10 +101,10 @@ async def _segments(url: str, query: str, tls: ssl.SSLContext | None, auth: Bear
 async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
     shown = redacted(root)
     try:
-        async with httpx.AsyncClient(transport=TrailerTransport(tls), timeout=TIMEOUT_S, auth=auth) as client:
+        async with httpx.AsyncClient(transport=TrickleTransport(tls or True), timeout=TIMEOUT_S, auth=auth) as client:
             with anyio.fail_after(TIMEOUT_S):
                 return await client.get(root + route)
-    except GarbageAnswer as error:
+    except InvalidAnswer as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
         raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error

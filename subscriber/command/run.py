@@ -7,39 +7,34 @@ import os
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import anyio
 
 from tricklecast import subscriber as public
-from tricklecast.subscriber.archive.keep import Keep
-from tricklecast.subscriber.archive.writer import FolderWriter
+from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.listing import newest_began, start_since
-from tricklecast.subscriber.remux.joiner import is_remuxed
-from tricklecast.subscriber.remux.output import RemuxOutput
+from tricklecast.subscriber.core import OnLag
+from tricklecast.subscriber.events import Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
+from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import Sink, SinkClosed, descriptor_sink, open_sink
-from tricklecast.subscriber.statistics import Statistics
-from tricklecast.subscriber.transport import TrailerTransport
-from tricklecast.subscriber.verdicts import OnLag
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 from tricklecast.trickle.terminal import Bearer, RateMeter, Screen, count, rate, size, transferred
 
 VERSION: Final = 1
 """Of the JSON events (docs/reference/subscribe-events.md)."""
-
-WATCH_S: Final = 0.25
-"""How often the statistics are looked at for retries, in seconds."""
 
 WAITING_S: Final = 2.0
 """After so many seconds without a first segment, a line says what is waited for."""
@@ -118,19 +113,20 @@ class _Run:
         self._rng = rng
         self._progress = Progress(ChannelURL.parse(request.url).channel)
         self._notes: deque[str] = deque()
+        self._retries: deque[str] = deque()
+        self._retry_told = ""
+        self._noticed = anyio.Event()
         self._output = open_output(request, self._notes.append)
         self._subscriber: Subscriber | None = None
         self._segment: Segment | None = None
-        self._retries_told = 0
-        self._retry_told = ""
 
     async def run(self) -> Totals:
         try:
             with self._report.live(self._progress.line):
                 reason = await self._watched()
         except TrickleError as error:
-            position = self._output.position or error.resume or self._resume()
-            error.resume = None if _is_final(error) else position
+            if not _is_final(error):
+                error.resume = self._output.position or error.resume or self._resume()
             await self._last_error(error)
             raise
         except anyio.get_cancelled_exc_class():
@@ -140,11 +136,19 @@ class _Run:
         return self._progress.totals()
 
     async def _watched(self) -> str:
-        """Receive while another task looks for retries; why it ended."""
+        """Receive while other tasks tell of retries, and of a first segment that does not come; why it ended."""
         failure: TrickleError | None = None
         reason = "reader"
         async with anyio.create_task_group() as group:
-            group.start_soon(self._watch, group.cancel_scope)
+
+            async def ended_by_reader(told: Awaitable[None]) -> None:
+                with suppress(SinkClosed):
+                    await told
+                    return
+                group.cancel_scope.cancel()
+
+            group.start_soon(ended_by_reader, self._watch_retries())
+            group.start_soon(ended_by_reader, self._watch_start())
             try:
                 reason = await self._timed()
             except SinkClosed:
@@ -177,8 +181,9 @@ class _Run:
                 self._request.url,
                 start=start,
                 on_lag=self._request.on_lag,
+                on_event=self._on_event,
                 wait_for_channel_s=self._request.wait_s,
-                transport=TrailerTransport(self._request.tls),
+                transport=TrickleTransport(self._request.tls or True),
                 auth=self._request.auth,
             )
             self._progress.subscribed(subscriber.statistics)
@@ -249,36 +254,32 @@ class _Run:
         text = f"warning: {count(missed, 'segment')} missed before {where}"
         await self._report.tell("gap", text, missed=missed, before=before)
 
-    async def _watch(self, scope: anyio.CancelScope) -> None:
-        """Tell of retries, and what is waited for if no segment comes."""
-        waiting_from = anyio.current_time() + WAITING_S
-        try:
-            while True:
-                await anyio.sleep(WATCH_S)
-                await self._tell_retries()
-                if (
-                    self._progress.seq is None
-                    and self._progress.totals().requests
-                    and waiting_from < (anyio.current_time())
-                ):
-                    waiting_from = float("inf")
-                    await self._tell_waiting()
-        except SinkClosed:
-            scope.cancel()
+    def _on_event(self, event: SubscriberEvent) -> None:
+        if isinstance(event, Retrying | SkippedAhead):
+            self._retries.append(str(event.error))
+            self._noticed.set()
 
-    async def _tell_waiting(self) -> None:
-        request = self._request
-        self._progress.newest_at = await newest_began(request.url, request.tls, request.auth)
+    async def _watch_retries(self) -> None:
+        while True:
+            self._noticed = anyio.Event()
+            await self._tell_retries()
+            await self._noticed.wait()
+
+    async def _watch_start(self) -> None:
+        """Say what is waited for, if the first segment takes long to come."""
+        await anyio.sleep(WAITING_S)
+        if self._progress.seq is None and self._progress.totals().requests:
+            request = self._request
+            self._progress.newest_at = await newest_began(request.url, request.tls, request.auth)
         if self._progress.seq is None:
             text = self._progress.waiting()
             hint = "; --start current reads it from its beginning" if self._progress.newest_at is not None else ""
             await self._report.tell("note", f"{text}{hint}", message=text)
 
     async def _tell_retries(self) -> None:
-        retries = self._progress.totals().retries - self._retries_told
-        if retries:
-            self._retries_told += retries
-            error = str(self._progress.statistics().last_error)
+        if self._retries:
+            retries, error = len(self._retries), self._retries[-1]
+            self._retries.clear()
             times = "" if retries == 1 else f" {retries} times"
             # The same error again and again is one line for people.
             lines = [] if error == self._retry_told else [f"warning: retried{times}: {error}"]
@@ -420,7 +421,7 @@ class Totals:
     Attributes:
         seconds: how long it took.
         segments, bytes, gaps, missed, truncated, broken, resumed, retries, requests: as in
-            :class:`tricklecast.subscriber.statistics.Statistics`, over all subscriptions of the run.
+            :class:`tricklecast.subscriber.SubscriberStatistics`, over all subscriptions of the run.
     """
 
     seconds: float = 0.0
@@ -453,7 +454,7 @@ class Progress:
         self.seq: int | None = None
         self.state = ""
         self.newest_at: float | None = None
-        self.statistics: Callable[[], Statistics] = Statistics
+        self.statistics: Callable[[], SubscriberStatistics] = SubscriberStatistics
         self._clock = clock
         self._began_at = clock()
         self._before = Totals()
@@ -461,7 +462,7 @@ class Progress:
         self._lag = 0
         self._waiting = True
 
-    def subscribed(self, statistics: Callable[[], Statistics]) -> None:
+    def subscribed(self, statistics: Callable[[], SubscriberStatistics]) -> None:
         """Another subscription begins; what the last one counted stays counted."""
         self._before = self.totals()
         self.statistics = statistics
@@ -514,23 +515,19 @@ def summary(totals: Totals) -> str:
 # Outputs.
 
 
-class Output(Protocol):
-    """Takes segments, one after another. An async context manager.
+class Output:
+    """Takes segments, one after another, and discards them; an async context manager.
 
     Attributes:
-        position: where it goes on, whatever the user says; ``None``: nowhere in particular.
+        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
         file: the file of the last segment; ``None`` if it has none of its own.
     """
 
-    @property
-    def position(self) -> Position | None: ...
-
-    @property
-    def file(self) -> str | None: ...
+    position: Position | None = None
+    file: str | None = None
 
     async def begin(self, segment: Segment) -> None:
         """A segment begins; one that was not ended is given up."""
-        ...
 
     async def write(self, data: bytes) -> None:
         """Write a chunk of it.
@@ -539,38 +536,12 @@ class Output(Protocol):
             SinkFailed: it cannot be written.
             SinkClosed: the reader of a pipe has gone.
         """
-        ...
 
     async def end(self) -> None:
-        """The segment is over.
-
-        Raises:
-            SinkFailed: it cannot be written.
-        """
-        ...
+        """The segment is over; errors as in :meth:`write`."""
 
     async def ended(self, gap: int) -> None:
         """The channel is over; ``gap`` segments were missed before its end."""
-        ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(self, *exc_info: object) -> None: ...
-
-
-class NoOutput:
-    """Discards everything: for those who want to watch a channel only."""
-
-    position: Position | None = None
-    file: str | None = None
-
-    async def begin(self, segment: Segment) -> None: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def end(self) -> None: ...
-
-    async def ended(self, gap: int) -> None: ...
 
     async def __aenter__(self) -> Self:
         return self
@@ -578,7 +549,7 @@ class NoOutput:
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
-class BytesOutput(NoOutput):
+class BytesOutput(Output):
     """Bytes as they come, joined.
 
     Args:
@@ -611,7 +582,7 @@ class BytesOutput(NoOutput):
         await self._sink.__aexit__(*exc_info)
 
 
-class FolderOutput:
+class FolderOutput(Output):
     """A file per segment, and an index.
 
     Args:
@@ -621,12 +592,9 @@ class FolderOutput:
     def __init__(self, writer: FolderWriter) -> None:
         self._writer = writer
         self._segment: Segment | None = None
-        self.file: str | None = None
-        self.write = writer.write
-        self.ended = writer.ended
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> Position | None:  # type: ignore[override]
         """Behind the newest segment in the folder."""
         return self._writer.folder.position
 
@@ -634,10 +602,16 @@ class FolderOutput:
         self._segment = segment
         await self._writer.begin()
 
+    async def write(self, data: bytes) -> None:
+        await self._writer.write(data)
+
     async def end(self) -> None:
         """The segment gets its name, and a line in the index."""
         assert self._segment is not None
         self.file = (await self._writer.finish(self._segment)).file
+
+    async def ended(self, gap: int) -> None:
+        await self._writer.ended(gap)
 
     async def __aenter__(self) -> Self:
         await self._writer.__aenter__()
@@ -647,7 +621,7 @@ class FolderOutput:
         await self._writer.__aexit__(*exc_info)
 
 
-def open_output(request: Request, note: Callable[[str], None]) -> Output:
+def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile:
     """The output that the user named.
 
     A path that ends with a slash, or is a folder, gets a file per segment; one that ends like a media container, a file
@@ -663,11 +637,11 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output:
     """
     target = request.output
     if target is None:
-        return NoOutput()
+        return Output()
     if is_folder(target):
         return FolderOutput(FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep))
-    if target != "-" and not request.raw and is_remuxed(Path(target)):
-        return RemuxOutput(Path(target), note)
+    if target != "-" and not request.raw and is_joined(Path(target)):
+        return JoinedFile(Path(target), note)
     return BytesOutput(open_sink(target), target, note)
 
 

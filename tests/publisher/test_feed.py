@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher, reply
-from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher.feed import JOIN_BYTES, STEPS_AHEAD, Feed, Steps, Totals, stepping
 from tricklecast.publisher.steps import Chunk, Cut, IsStopped, Step
@@ -28,6 +28,7 @@ async def feed(
     source.end()
     async with fake_server(trickle) as server, publisher(server, start=0, when_full="drop" if drops else "wait") as pub:
         await until(lambda: pub.statistics().retries == retries)
+        await trickle.seen("POST 0")
         totals = await Feed(pub, source, drops=drops, warn=warnings.append).run()
         if over is not None:
             over.set()

@@ -68,7 +68,7 @@ def test_judges_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "simulate DIR"),
+        ([], "give the folder for the logs"),
         (["x", "--truth", "y"], "--score"),
         (["x", "--lines", "5"], "100 to"),
         (["x", "--lines", "many"], "--lines"),

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tricklecast.subscriber.command.listing import fetch_channels, print_channels
-from tricklecast.subscriber.transport import GarbageAnswer
+from tricklecast.trickle.client.transport import InvalidAnswer
 from tricklecast.trickle.errors import ConnectionLost, InvalidURL, Refused, RemoteProtocolError
 
 CAMERA = {
@@ -37,7 +37,7 @@ def fetch(answer: httpx.Response | Exception, url: str = "http://host:2939/trick
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "tricklecast.subscriber.command.listing.TrailerTransport", lambda tls: httpx.MockTransport(handler)
+            "tricklecast.subscriber.command.listing.TrickleTransport", lambda tls: httpx.MockTransport(handler)
         )
         return asyncio.run(fetch_channels(url))
 
@@ -62,7 +62,7 @@ def test_any_url_on_the_server_will_do(url: str) -> None:
         (httpx.Response(503, text="draining"), Refused),
         (httpx.ConnectError("Connection refused"), ConnectionLost),
         (httpx.ReadTimeout(""), ConnectionLost),
-        (GarbageAnswer("SSH-2.0"), RemoteProtocolError),
+        (InvalidAnswer("SSH-2.0"), RemoteProtocolError),
         (TimeoutError(), ConnectionLost),
     ],
 )

@@ -17,15 +17,15 @@ from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.local import local_server
 from tests.support.waiting import until
 from tricklecast import subscriber
-from tricklecast.subscriber.archive.index import Entry
-from tricklecast.subscriber.archive.record import read_index
+from tricklecast.subscriber.archive import Entry, read_index
 from tricklecast.subscriber.command import run as command
 from tricklecast.subscriber.command.run import Progress, Report, Request, Totals, name_of, summary
 from tricklecast.subscriber.command.run import run as run_command
-from tricklecast.subscriber.remux.container import NothingToWrite
+from tricklecast.subscriber.core import OnLag
+from tricklecast.subscriber.events import SubscriberStatistics
+from tricklecast.subscriber.fetch import Unanswered
+from tricklecast.subscriber.media.joiner import NothingToWrite
 from tricklecast.subscriber.sinks import SinkClosed
-from tricklecast.subscriber.statistics import Statistics
-from tricklecast.subscriber.verdicts import Gone, OnLag
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
 from tricklecast.trickle.terminal import Screen
@@ -432,7 +432,7 @@ class TestProgress:
         now = 100.0
         progress = Progress("cam", lambda: now)
         assert progress.line(80).startswith("waiting for the next segment of cam · lag 0 · 0 kbit/s · 0 B · 0 s")
-        received = Statistics(bytes=4_000_000, gaps=1, missed=5, truncated=1, retries=1)
+        received = SubscriberStatistics(bytes=4_000_000, gaps=1, missed=5, truncated=1, retries=1)
         progress.subscribed(lambda: received)
         progress.begun(7, 2)
         now += 4
@@ -459,7 +459,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
     named = {kind: name_of(kind.__new__(kind)) for kind in kinds(TrickleError)}
     assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
     assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
-        Gone: "ConnectionLost",
+        Unanswered: "ConnectionLost",
         # Neither of these comes out of a run.
         SinkClosed: "TrickleError",
         NothingToWrite: "TrickleError",
