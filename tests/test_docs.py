@@ -108,13 +108,14 @@ def _of(*languages: str) -> pytest.MarkDecorator:
 
 
 @_of("python")
-def test_python_blocks_run(block: Block) -> None:
+def test_python_blocks_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that is no program of `examples/` is compiled; its imports and definitions are executed.
 
     What else stands at its top level (calls, loops) is for the reader's program: names in it may be the reader's.
     """
     if block.text in PROGRAMS:
         return
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))  # a test of a program imports it
     tree = compile(block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     kept: list[ast.stmt] = [
         node
