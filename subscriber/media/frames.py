@@ -290,6 +290,7 @@ class _Decoding:
         self._templates: dict[str, Stream] = {}
         self._set_up: dict[str, tuple[object, ...]] = {}
         self._ends: dict[str, Fraction] = {}
+        self._bases: dict[str, Fraction] = {}
         self._anchor: tuple[Fraction, int] | None = None
         self._seq = self._gap = 0
         self._restarted = False
@@ -357,7 +358,9 @@ class _Decoding:
 
     def _packet(self, packet: Packet[Stream], stream: Stream) -> Iterator[Frame]:
         kind, context = stream.type, stream.codec_context
-        set_up = (context.codec.canonical_name, context.extradata)
+        # In MPEG-TS, parameters come within the stream, and decoders expect them to change there.
+        is_in_band = stream.container.format.name == "mpegts"
+        set_up = (context.codec.canonical_name, None if is_in_band else context.extradata)
         if self._set_up.get(kind) != set_up:
             if kind in self._decoders:
                 yield from self._decoded(kind, self._decoders[kind], None)
@@ -376,13 +379,16 @@ class _Decoding:
     def _decoded(self, kind: str, decoder: CodecContext, packet: Packet[Stream] | None) -> Iterator[Frame]:
         from av.error import FFmpegError
 
+        if packet is not None:
+            self._bases[kind] = packet.time_base
         try:
             decoded: list[Any] = cast(Any, decoder).decode(packet)
         except FFmpegError:
             self._counts["damaged"] += 1
             return
         for frame in decoded:
-            if frame.time_base is None or (frame.pts is None and kind not in self._ends):
+            frame.time_base = frame.time_base or self._bases[kind]  # frames that were held back have none
+            if frame.pts is None and kind not in self._ends:
                 continue
             if frame.pts is None:  # the second frame of a packet
                 frame.pts = round(self._ends[kind] / frame.time_base)
