@@ -1,17 +1,21 @@
-"""Segments laid side by side: how they join, how long they are, and when they were due. Pure."""
+"""What a check received, and the segments laid side by side: how they join, how long they are, when they were due.
+
+Pure: ``probe`` fills :class:`Run`, and the rules ask :class:`Study`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from tricklecast.subscriber.check.media import Container, Kind, Track
-from tricklecast.subscriber.check.observations import Run, Seen
+from tricklecast.subscriber.check.media import Media, Track
+from tricklecast.trickle.media.containers import Container
 
 JUMP_S: Final = 0.5
 """From here on a step in the time line is a break, over which nothing can be measured."""
@@ -38,6 +42,105 @@ _ENOUGH: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """One segment. Times are seconds on one monotonic clock.
+
+    Attributes:
+        number: its place in the check, from 0 on.
+        seq, epoch, gap, restarted, content_type: as ``subscriber.Segment`` has them.
+        skipped: the server says that nobody wrote it; it has no byte.
+        truncated, broken: why it is not whole; ``None`` if it is.
+        left: the check ended before the segment did.
+        size: bytes that were read.
+        requested_s: when it was asked for.
+        answered_s: when its first byte was there.
+        taken_s: when reading it began, which is later if the segment before was still being read.
+        first_s, last_s: when its first and its last bytes were read.
+        wall_us: the wall clock here at ``answered_s``, in microseconds since 1970.
+        media: what it holds.
+    """
+
+    number: int
+    seq: int
+    epoch: int | None = None
+    gap: int = 0
+    restarted: bool = False
+    content_type: str = ""
+    skipped: bool = False
+    truncated: str | None = None
+    broken: str | None = None
+    left: bool = False
+    size: int = 0
+    requested_s: float = 0.0
+    answered_s: float = 0.0
+    taken_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    wall_us: int = 0
+    media: Media = field(default_factory=Media)
+
+    @property
+    def whole(self) -> bool:
+        """All of it was read and looked into, and it was not cut short by anyone."""
+        return self.truncated is None and self.broken is None and not self.left and not self.media.is_part
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The server's head at some time.
+
+    Attributes:
+        at_s: when the answer came.
+        took_s: how long it took.
+        head: one past the newest started segment.
+        reading: the seq that was being read or waited for.
+    """
+
+    at_s: float
+    took_s: float
+    head: int
+    reading: int
+
+
+class Ended(StrEnum):
+    """Why a check ended."""
+
+    TIME = "time"
+    CHANNEL = "channel ended"
+    INTERRUPTED = "interrupted"
+    FULL = "enough segments"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a check received.
+
+    Attributes:
+        segments: in order.
+        heads: what the server said of its head.
+        seconds: how long it took.
+        ended: why it ended.
+        error: what went wrong, if that is why.
+        missed_at_end: segments that were missed between the last one and the channel's end.
+        resumed: how often a segment was resumed after its connection was cut.
+    """
+
+    segments: tuple[Received, ...]
+    heads: tuple[Head, ...] = ()
+    seconds: float = 0.0
+    ended: Ended = Ended.TIME
+    error: str = ""
+    missed_at_end: int = 0
+    resumed: int = 0
+
+    @property
+    def round_trip_s(self) -> float:
+        """The quickest answer of the server."""
+        return min((head.took_s for head in self.heads), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Seam:
     """Two segments of which the second follows the first, both whole as far as the seam needs it.
 
@@ -46,9 +149,9 @@ class Seam:
         between: the segments between them, which hold nothing.
     """
 
-    before: Seen
-    after: Seen
-    between: tuple[Seen, ...] = ()
+    before: Received
+    after: Received
+    between: tuple[Received, ...] = ()
 
     def tracks(self) -> Iterator[tuple[Track, Track]]:
         """The tracks that both have, with samples in both."""
@@ -78,26 +181,26 @@ class Point:
     """A segment on the time line.
 
     Attributes:
-        seen: the segment.
+        segment: the segment.
         media_s: media time of its beginning, since the first point's.
     """
 
-    seen: Seen
+    segment: Received
     media_s: float
 
 
 class Study:
-    """All that rules need to know of a run.
+    """What the rules ask about a run.
 
     Args:
-        run: what was seen.
+        run: what the check received.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.seen = run.seen
-        self.filled = [seen for seen in run.seen if seen.size]
-        self.media = [seen for seen in self.filled if seen.media.container in _MEDIA]
+        self.segments = run.segments
+        self.filled = [segment for segment in run.segments if segment.size]
+        self.media = [segment for segment in self.filled if segment.media.container in _MEDIA]
 
     @property
     def is_media(self) -> bool:
@@ -106,28 +209,28 @@ class Study:
 
     def has(self, container: Container) -> bool:
         """Whether there are such segments."""
-        return any(seen.media.container is container for seen in self.filled)
+        return any(segment.media.container is container for segment in self.filled)
 
-    def was_awaited(self, seen: Seen) -> bool:
+    def was_awaited(self, segment: Received) -> bool:
         """The segment was asked for before it began, so that the time of its answer is that of its beginning."""
-        least_s = MIN_WAIT_S if seen.number else FIRST_WAIT_S
-        return seen.answered_s - seen.requested_s >= max(least_s, 2 * self.run.round_trip_s)
+        least_s = MIN_WAIT_S if segment.number else FIRST_WAIT_S
+        return segment.answered_s - segment.requested_s >= max(least_s, 2 * self.run.round_trip_s)
 
     @cached_property
     def seams(self) -> list[Seam]:
         """Where segments join; those in between that hold nothing are no obstacle."""
         found: list[Seam] = []
-        before: Seen | None = None
-        between: list[Seen] = []
-        for seen in self.seen:
-            if seen.gap or seen.restarted:
+        before: Received | None = None
+        between: list[Received] = []
+        for segment in self.segments:
+            if segment.gap or segment.restarted:
                 before = None
-            if not seen.size and seen.whole:
-                between.append(seen)
+            if not segment.size and segment.whole:
+                between.append(segment)
                 continue
-            if before is not None and before.whole and before.media.container is seen.media.container:
-                found.append(Seam(before, seen, tuple(between)))
-            before, between = (seen if seen.media.container in _MEDIA else None), []
+            if before is not None and before.whole and before.media.container is segment.media.container:
+                found.append(Seam(before, segment, tuple(between)))
+            before, between = (segment if segment.media.container in _MEDIA else None), []
         return found
 
     @cached_property
@@ -142,8 +245,8 @@ class Study:
         Their publisher gave them up, or left their numbers out at a server that calls them empty.
         """
         holes = [jump.seam.between for jump in self._all_jumps if jump.seconds > 0]
-        unmarked = [hole for hole in holes if not any(seen.skipped for seen in hole)]
-        return sorted({seen.seq for hole in unmarked for seen in hole})
+        unmarked = [hole for hole in holes if not any(segment.skipped for segment in hole)]
+        return sorted({segment.seq for hole in unmarked for segment in hole})
 
     @cached_property
     def _all_jumps(self) -> list[Jump]:
@@ -154,15 +257,15 @@ class Study:
         """The longest stretch of segments whose times go on."""
         broken = {jump.seam.after.number for jump in self._all_jumps if abs(jump.seconds) >= JUMP_S}
         runs: list[list[Point]] = []
-        for seen in self.media:
-            lead = seen.media.lead
+        for segment in self.media:
+            lead = segment.media.lead
             if lead is None or lead.first_dts is None:
                 continue
-            step = self._step(runs[-1][-1].seen, seen) if runs else None
-            if step is None or step <= 0 or seen.restarted or seen.number in broken:
-                runs.append([Point(seen, 0.0)])
+            step = self._step(runs[-1][-1].segment, segment) if runs else None
+            if step is None or step <= 0 or segment.restarted or segment.number in broken:
+                runs.append([Point(segment, 0.0)])
             else:
-                runs[-1].append(Point(seen, runs[-1][-1].media_s + step))
+                runs[-1].append(Point(segment, runs[-1][-1].media_s + step))
         return max(runs, key=len, default=[])
 
     @cached_property
@@ -170,31 +273,31 @@ class Study:
         """How long segments are, in seconds of media, by their number in the check."""
         joined = {(seam.before.number, seam.after.number) for seam in self.seams}
         found = {
-            before.seen.number: after.media_s - before.media_s
+            before.segment.number: after.media_s - before.media_s
             for before, after in pairwise(self.line)
-            if (before.seen.number, after.seen.number) in joined
+            if (before.segment.number, after.segment.number) in joined
         }
-        for seen in self.media:
-            lead = seen.media.lead
-            if seen.whole and lead is not None and lead.steps and seen.number not in found:
-                found[seen.number] = (_span(lead) + middle(lead.steps)) / lead.hz
+        for segment in self.media:
+            lead = segment.media.lead
+            if segment.whole and lead is not None and lead.steps and segment.number not in found:
+                found[segment.number] = (_span(lead) + middle(lead.steps)) / lead.hz
         return found
 
     @cached_property
     def speed(self) -> float | None:
         """Seconds of media per second here; ``None`` where too little was waited for to tell.
 
-        The longest pause is left out: a single one is no slowness, but is told of by the cadence.
+        The longest pause is left out: a single pause is not slowness, and the rule on jitter reports it.
         """
         points = self.awaited
-        wall_s = points[-1].seen.answered_s - points[0].seen.answered_s if points else 0.0
+        wall_s = points[-1].segment.answered_s - points[0].segment.answered_s if points else 0.0
         if len(points) < _ENOUGH or wall_s < MIN_PACE_S:
             return None
         media_s = points[-1].media_s - points[0].media_s
         if media_s >= wall_s:
             return media_s / max(0.001, wall_s)
         pauses = (
-            later.seen.answered_s - earlier.seen.answered_s - (later.media_s - earlier.media_s)
+            later.segment.answered_s - earlier.segment.answered_s - (later.media_s - earlier.media_s)
             for earlier, later in pairwise(points)
         )
         return min(1.0, media_s / max(0.001, wall_s - max(pauses)))
@@ -202,9 +305,9 @@ class Study:
     @cached_property
     def awaited(self) -> list[Point]:
         """The points of the line whose beginning was waited for."""
-        return [point for point in self.line if self.was_awaited(point.seen)]
+        return [point for point in self.line if self.was_awaited(point.segment)]
 
-    def _step(self, before: Seen, after: Seen) -> float | None:
+    def _step(self, before: Received, after: Received) -> float | None:
         earlier, later = before.media.lead, after.media.lead
         assert earlier is not None
         assert later is not None
@@ -216,7 +319,7 @@ class Study:
 
     def _jumps_at(self, seam: Seam) -> Iterator[Jump]:
         for before, after in seam.tracks():
-            if after.kind is not Kind.DATA and (ticks := self._jump(before, after)):
+            if after.is_timed and (ticks := self._jump(before, after)):
                 yield Jump(after.name, seam, ticks / after.hz)
 
     def _jump(self, before: Track, after: Track) -> float:
@@ -227,6 +330,8 @@ class Study:
         if before.due is not None:
             ticks = after.since(after.first_dts, before.due)
             allowed = max(_LOST_FRAME * before.frame, 1.5 * max(before.slack, after.slack), rounding)
+            if after.cut_in:  # the frames that the cut divides come out of neither segment
+                allowed = JUMP_S * after.hz
             return 0 if abs(ticks) <= allowed else ticks
         step = after.since(after.first_dts, before.last_dts)
         usual, longest = self._usual[after.name]
@@ -239,8 +344,8 @@ class Study:
         """For each track, how far its samples are apart, and how far at most; 0 where that cannot be told."""
         inside: dict[str, Counter[int]] = {}
         across: dict[str, list[int]] = {}
-        for seen in self.media:
-            for track in seen.media.tracks:
+        for segment in self.media:
+            for track in segment.media.tracks:
                 inside.setdefault(track.name, Counter()).update(track.steps)
         for seam in self.seams:
             for before, after in seam.tracks():
