@@ -81,6 +81,8 @@ _WITH_PARAMETERS: Final = frozenset({"h264", "hevc", "vvc", "mpeg1video", "mpeg2
 """Codecs of which libavformat can tell whether a packet carries the decoder's parameters (extract_extradata)."""
 
 _H264_IDR: Final = 5
+_H264_SPS: Final = 7
+_H264_PPS: Final = 8
 
 
 class Kind(StrEnum):
@@ -433,7 +435,7 @@ def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int
 
     found: dict[int, Track] = {}
     first: _FirstPicture | None = None
-    error = ""
+    error = "no tracks"
     try:
         with av.open(io.BytesIO(data), "r", _FORMATS[container], options=_OPTIONS) as source:
             streams = {stream.index: stream for stream in list(source.streams)[:MAX_TRACKS]}
@@ -482,6 +484,8 @@ def _has_parameters(packet: AnyPacket, codec: str) -> bool | None:
     extradata = packet.stream.codec_context.extradata
     if packet.stream.container.format.name != "mpegts":
         return bool(extradata)
+    if codec == "h264":
+        return {_H264_SPS, _H264_PPS} <= _h264_units(packet)
     parts = BitStreamFilterContext("extract_extradata", packet.stream).filter(Packet(bytes(packet)))
     return any(part.has_sidedata("new_extradata") for part in parts)
 
@@ -506,7 +510,8 @@ class _FirstPicture:
         if self._packets == 0:
             self._begins = packet.pts
             # The decoder holds pictures back until the last strip of them is fresh.
-            refreshes = packet.is_keyframe and self.stream.codec_context.name == "h264" and not _has_idr(packet)
+            is_h264 = self.stream.codec_context.name == "h264"
+            refreshes = is_h264 and packet.is_keyframe and _H264_IDR not in _h264_units(packet)
             self.picture = replace(self.picture, refreshes=refreshes)
         self._packets += 1
         try:
@@ -530,14 +535,14 @@ class _FirstPicture:
         return Picture(True, "", late_s, key, _clock(frame))
 
 
-def _has_idr(packet: AnyPacket) -> bool:
-    """Whether a packet of H.264 holds an IDR picture."""
+def _h264_units(packet: AnyPacket) -> set[int]:
+    """The types of the units in a packet of H.264 (ITU-T H.264, table 7-1)."""
     from av import Packet
     from av.bitstream import BitStreamFilterContext
 
     start_codes = BitStreamFilterContext("h264_mp4toannexb", packet.stream)
     data = b"".join(bytes(part) for part in start_codes.filter(Packet(bytes(packet))))
-    return any(unit[0] & 0x1F == _H264_IDR for unit in data.split(b"\0\0\1")[1:] if unit)
+    return {unit[0] & 0x1F for unit in data.split(b"\0\0\1")[1:] if unit}
 
 
 def _clock(frame: VideoFrame) -> int | None:
