@@ -69,6 +69,7 @@ WRAP: Final = 1 << 33
 """Times in MPEG-TS have 33 bits: after 26.5 hours they begin again at 0."""
 
 ENCRYPTED: Final = "encrypted"
+NO_INIT: Final = "there was no init segment"
 NEEDS_PYAV: Final = 'needs PyAV: pip install "tricklecast[media]"'
 
 _FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
@@ -251,6 +252,11 @@ class Media:
     is_part: bool = False
 
     @property
+    def ends_whole(self) -> bool:
+        """Its bytes were read up to the end, which is that of a packet or box."""
+        return not self.is_part and not self.faults.keys() & {Fault.PARTIAL_PACKET, Fault.BAD_BOX}
+
+    @property
     def lead(self) -> Track | None:
         """The track that gives the segment its time: its first video track, else its first audio track."""
         timed = [track for track in self.tracks if track.first_dts is not None and track.is_timed]
@@ -300,8 +306,9 @@ class _Scan:
     """
 
     faults: Counter[Fault]
-    tables: bool
+    tables: bool = False
     prefix: bytes = b""
+    is_mp4: bool = False
     early: set[int] = field(default_factory=set)
     cut: set[int] = field(default_factory=set)
 
@@ -357,9 +364,9 @@ class MediaReader:
     def _scan_packets(self, data: bytes, *, follows: bool, whole: bool) -> _Scan:
         if not follows:
             self._continuity.reset()
-        scan, tables, own = _Scan(Counter(), False), ProgramTables(), bytearray()
+        scan, tables, own = _Scan(Counter()), ProgramTables(), bytearray()
         met: set[int] = set()
-        end = 0
+        payloads = end = 0
         for packet in ts_packets(data):
             scan.faults[Fault.SYNC_LOST] += packet.start != end
             end = packet.start + PACKET_BYTES
@@ -374,6 +381,7 @@ class MediaReader:
                 scan.faults[Fault.LOST_INSIDE if pid in met else Fault.LOST_AT_SEAM] += 1
             if step is Step.REPEATED or not packet.has_payload:
                 continue
+            payloads += 1
             if packet.is_scrambled:
                 scan.faults[Fault.SCRAMBLED] += 1
             elif tables.carries(pid):
@@ -388,6 +396,8 @@ class MediaReader:
             met.add(pid)
         if whole and end < len(data):
             scan.faults[Fault.PARTIAL_PACKET if data[end] == SYNC else Fault.SYNC_LOST] += 1
+        if 2 * scan.faults[Fault.SCRAMBLED] < payloads:  # a bit is wrong in some of them
+            scan.faults[Fault.DAMAGED_PACKET] += scan.faults.pop(Fault.SCRAMBLED, 0)
         scan.faults[Fault.BAD_TABLE] += tables.damaged
         scan.faults = +scan.faults
         scan.tables = tables.is_complete
@@ -417,7 +427,7 @@ class MediaReader:
         prefix = b"" if init else self._init
         if not faults[Fault.TOO_MANY_SAMPLES]:
             self._init = init or self._init
-        return _Scan(+faults, bool(tracks(init)), prefix)
+        return _Scan(+faults, bool(tracks(init)), prefix, is_mp4=True)
 
 
 def _unread(scan: _Scan) -> str:
@@ -426,6 +436,8 @@ def _unread(scan: _Scan) -> str:
         return "an MP4 index of too many samples"
     if Fault.SCRAMBLED in scan.faults:
         return ENCRYPTED
+    if scan.is_mp4 and not (scan.tables or scan.prefix):
+        return NO_INIT
     return "" if has_pyav() else NEEDS_PYAV
 
 

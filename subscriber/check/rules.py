@@ -365,6 +365,9 @@ INSIDE_JUMP_S: Final = 3.0
 INSIDE_JUMP_STEPS: Final = 10
 """A pause inside a segment is a jump if it is as long as both of these; cameras and screens may pause for a while."""
 
+PAUSE_S: Final = 0.1
+"""Sources that keep milliseconds, and cameras, are off by less."""
+
 _NOT_DAMAGE: Final = (Fault.SCRAMBLED, Fault.LOST_INSIDE, Fault.LOST_AT_SEAM)
 
 
@@ -495,7 +498,15 @@ def _times_inside(study: Study, limits: Limits) -> Measured:
     timed = {segment.seq: [track for track in segment.media.tracks if track.is_timed] for segment in study.media}
     back = {seq for seq, tracks in timed.items() if any(track.backwards for track in tracks)}
     jumps = {seq for seq, tracks in timed.items() if any(_has_jump(track) for track in tracks)}
-    values: dict[str, Value] = {"backwards": len(back), "jumps": len(jumps)}
+    pauses = {
+        seq: max(late) for seq, tracks in timed.items() if (late := [x for track in tracks if (x := _pause_s(track))])
+    }
+    values: dict[str, Value] = {"backwards": len(back), "jumps": len(jumps), "pauses": len(pauses)}
+    if not back and not jumps and pauses:
+        figure = (
+            f"sound is off by up to {_time(max(pauses.values()))} in {len(pauses)} of {count(len(timed), 'segment')}"
+        )
+        return Measured(figure, "pause", values, list(pauses))
     if not back and not jumps:
         return Measured("increase", values=values)
     what = ([f"run back in {len(back)}"] if back else []) + ([f"jump in {len(jumps)}"] if jumps else [])
@@ -507,6 +518,11 @@ def _has_jump(track: Track) -> bool:
     if not track.steps:
         return False
     return max(track.steps) > max(INSIDE_JUMP_S * track.hz, INSIDE_JUMP_STEPS * middle(track.steps))
+
+
+def _pause_s(track: Track) -> float:
+    """By how much frames of sound are off where the frames before them end, if that can be heard."""
+    return track.slack / track.hz if track.slack > max(PAUSE_S * track.hz, 2 * track.frame) else 0.0
 
 
 def _times_across(study: Study, limits: Limits) -> Measured:

@@ -81,8 +81,8 @@ class Received:
 
     @property
     def whole(self) -> bool:
-        """All of it was read and looked into, and it was not cut short by anyone."""
-        return self.truncated is None and self.broken is None and not self.left and not self.media.is_part
+        """All of it was read, and it was not cut short by anyone."""
+        return self.truncated is None and self.broken is None and not self.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,8 @@ class Study:
             if not segment.size and segment.whole:
                 between.append(segment)
                 continue
-            if before is not None and before.whole and before.media.container is segment.media.container:
+            joins = before is not None and before.whole and before.media.ends_whole
+            if before is not None and joins and before.media.container is segment.media.container:
                 found.append(Seam(before, segment, tuple(between)))
             before, between = (segment if segment.media.container in _MEDIA else None), []
         return found
@@ -279,7 +280,13 @@ class Study:
         }
         for segment in self.media:
             lead = segment.media.lead
-            if segment.whole and lead is not None and lead.steps and segment.number not in found:
+            if (
+                segment.whole
+                and segment.media.ends_whole
+                and lead is not None
+                and lead.steps
+                and segment.number not in found
+            ):
                 found[segment.number] = (_span(lead) + middle(lead.steps)) / lead.hz
         return found
 

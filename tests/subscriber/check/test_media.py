@@ -24,6 +24,7 @@ from tricklecast.subscriber.check.media import (
     MAX_SAMPLES,
     MAX_STEPS,
     NEEDS_PYAV,
+    NO_INIT,
     Fault,
     Kind,
     SegmentBytes,
@@ -165,8 +166,7 @@ def test_fragments_without_an_init_segment(pieces: list[bytes]) -> None:
     assert second.picture is not None
     assert (second.picture.decoded, second.picture.error) == (False, "it has no init segment")
     (alone,) = read([bare])
-    assert (alone.tracks, alone.faults) == ((), {})
-    assert alone.unread
+    assert (alone.tracks, alone.faults, alone.unread) == ((), {}, NO_INIT)
 
 
 def test_counters_go_on_over_segments_unless_something_is_missing(good: list[bytes]) -> None:
@@ -206,6 +206,9 @@ def test_encrypted_segments_are_not_looked_into(good: list[bytes]) -> None:
     (media,) = read([b"".join(locked)])
     assert media.unread == ENCRYPTED
     assert media.faults == {Fault.SCRAMBLED: len(locked) - 3}
+    one = bytearray(good[0])
+    one[9 * PACKET_BYTES + 3] |= 0x80
+    assert read([bytes(one)])[0].faults == {Fault.DAMAGED_PACKET: 1}
     judgement = judged(received([b"".join(locked)]))
     assert judgement.finding("stands_alone").figure == "encrypted"
     assert troubles(judgement) == {}
@@ -380,7 +383,7 @@ def test_memory_is_bounded(good: list[bytes], monkeypatch: pytest.MonkeyPatch) -
         if kept:
             (media,) = read([chunk * 50])
             assert (container, media.is_part) == (Container.MPEGTS, True)
-            assert not judged(received([chunk * 50, good[0]])).run.segments[0].whole
+            assert not media.ends_whole
 
 
 PIECES = st.sampled_from(
