@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.subscriber.start import Start
+from tricklecast.subscriber.core import Start
 from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.terminal import (
     CaFile,

@@ -21,7 +21,7 @@ from tricklecast.trickle.terminal import (
 )
 
 if TYPE_CHECKING:
-    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive import Keep
 
 LOSS_EXIT_CODE = 3
 
@@ -106,9 +106,8 @@ async def subscribe(
     """
     from tricklecast.subscriber.command.job import FailOn, Request, reports_on, run
     from tricklecast.subscriber.command.outputs import is_folder
+    from tricklecast.subscriber.core import OnLag, Start
     from tricklecast.subscriber.sinks import standard_stream
-    from tricklecast.subscriber.start import Start
-    from tricklecast.subscriber.verdicts import OnLag
 
     checked("--start", Start.parse, start)
     if since is not None and start != "next":
@@ -154,9 +153,9 @@ async def channels(
 ) -> None:
     """List the channels of a server."""
     from tricklecast.subscriber.command.listing import fetch_channels, print_channels
-    from tricklecast.subscriber.transport import TrailerTransport
+    from tricklecast.trickle.client.transport import TrickleTransport
 
-    transport = TrailerTransport(checked("--ca-file", tls_context, ca_file))
+    transport = TrickleTransport(checked("--ca-file", tls_context, ca_file) or True)
     print_channels(await fetch_channels(url, transport, bearer_for(token, token_file)), as_json=as_json)
 
 
@@ -173,7 +172,7 @@ def _target(output: str | None, *, as_json: bool) -> str | None:
 
 
 def _keep(text: str | None) -> Keep:
-    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive import Keep
 
     if text is None:
         return Keep()

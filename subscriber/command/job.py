@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 
-from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.events import (
     Ended,
@@ -31,11 +31,11 @@ from tricklecast.subscriber.command.listing import start_since
 from tricklecast.subscriber.command.outputs import open_output
 from tricklecast.subscriber.command.progress import Progress
 from tricklecast.subscriber.command.reporting import People, Programs, Reporter
+from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkClosed, descriptor_sink
-from tricklecast.subscriber.transport import TrailerTransport
-from tricklecast.subscriber.verdicts import OnLag
 from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
 from tricklecast.trickle.terminal import Bearer
 from tricklecast.trickle.wire import Status, redacted
@@ -172,7 +172,7 @@ class _Run:
         request = self._request
         if request.since_s is None:
             return request.start
-        return await start_since(request.url, request.since_s, TrailerTransport(request.tls), request.auth)
+        return await start_since(request.url, request.since_s, TrickleTransport(request.tls or True), request.auth)
 
     async def _receive(self, start: str | Position) -> None:
         """Subscribe, and again after errors if that is wished for, until the channel ends."""
@@ -183,7 +183,7 @@ class _Run:
                 start=start,
                 on_lag=self._request.on_lag,
                 wait_for_channel_s=self._request.wait_s,
-                transport=TrailerTransport(self._request.tls),
+                transport=TrickleTransport(self._request.tls or True),
                 auth=self._request.auth,
             )
             self._progress.subscribed(subscriber)

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
-from tricklecast.subscriber.verdicts import first_line
+from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_url, server_url
+from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
 from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, error_for
 from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import redacted
@@ -84,11 +84,11 @@ async def _ask(
     shown = redacted(root)
     try:
         # The own transport, since its errors say why in words.
-        transport = transport or TrailerTransport()
+        transport = transport or TrickleTransport()
         async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S, auth=auth) as client:
             with anyio.fail_after(TIMEOUT_S):
                 return await client.get(root + route)
-    except GarbageAnswer as error:
+    except InvalidAnswer as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
         raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-from tricklecast.subscriber.archive.keep import Keep
-from tricklecast.subscriber.archive.writer import FolderWriter
+from tricklecast.subscriber.archive import FolderWriter, Keep
 from tricklecast.subscriber.remux.joiner import is_remuxed
 from tricklecast.subscriber.remux.output import RemuxOutput
 from tricklecast.subscriber.segment import Segment

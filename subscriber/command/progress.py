@@ -10,7 +10,7 @@ from typing import Final
 
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.command.events import Totals
-from tricklecast.subscriber.statistics import Statistics
+from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.trickle.terminal import count, rate, size
 
 RATE_WINDOW_S: Final = 5.0
@@ -44,9 +44,9 @@ class Progress:
         self.seq, self.lag, self.state = seq, lag, ""
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> SubscriberStatistics:
         """Of the present subscription."""
-        return Statistics() if self._subscriber is None else self._subscriber.statistics()
+        return SubscriberStatistics() if self._subscriber is None else self._subscriber.statistics()
 
     def totals(self) -> Totals:
         """All so far."""

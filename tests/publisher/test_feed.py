@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher, reply
-from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
 from tricklecast.publisher.feed import JOIN_BYTES, Feed, Totals
 from tricklecast.publisher.steps import Chunk, Cut, Step

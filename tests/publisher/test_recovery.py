@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from tests.publisher.fakes import NoWait
-from tests.publisher.peers import run
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
+from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, until
 from tricklecast.publisher import Publisher, testing
 from tricklecast.trickle import errors, wire

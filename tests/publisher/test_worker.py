@@ -9,7 +9,7 @@ from contextlib import suppress
 import anyio
 import pytest
 
-from tests.publisher.peers import run
+from tests.support.peers import run
 from tests.support.waiting import WITHIN_S
 from tricklecast.publisher.steps import Chunk, Step
 from tricklecast.publisher.worker import AHEAD, IsStopped, Steps, stepping

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
-from tests.subscriber.test_transport import unused_port
-from tricklecast.subscriber import Runtime, Subscriber, TrailerTransport
-from tricklecast.subscriber.patience import REJOIN_WAIT_S
+from tests.trickle.client.test_connection import unused_port
+from tricklecast.subscriber import Runtime, Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber.core import REJOIN_WAIT_S
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import (
@@ -321,17 +321,19 @@ class TestStarting:
         run(main)
 
     def test_a_missing_channel_raises(self) -> None:
-        """One request, one error; after it, the iteration is over."""
+        """One request, one error, which every further call raises again: a failure does not turn into an end."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.text(404, "Stream not found\n")
 
         async def main() -> None:
             async with subscribed(handler) as (subscriber, server):
-                with pytest.raises(ChannelNotFound, match="Stream not found"):
+                with pytest.raises(ChannelNotFound, match="Stream not found") as first:
                     await anext(subscriber)
-                with pytest.raises(StopAsyncIteration):
-                    await anext(subscriber)
+                for _ in range(2):
+                    with pytest.raises(ChannelNotFound) as again:
+                        await anext(subscriber)
+                    assert again.value is first.value
                 assert server.tails == ["next"]
 
         run(main)
@@ -618,16 +620,15 @@ class TestCutSegments:
         run(main)
 
     def test_iterating_can_raise_too(self) -> None:
-        """With ``on_broken="raise"``, once."""
+        """With ``on_broken="raise"``, at every further call, too."""
 
         async def main() -> None:
             async with subscribed(cut, start=0, on_broken="raise", runtime=Slept().runtime) as (subscriber, _):
                 first = await anext(subscriber)
                 assert await anext(first) == b"half"
-                with pytest.raises(ConnectionLost):
-                    await anext(first)
-                with pytest.raises(StopAsyncIteration):
-                    await anext(first)
+                for _ in range(2):
+                    with pytest.raises(ConnectionLost):
+                        await anext(first)
                 assert await collect(subscriber) == [(1, b"whole")]
 
         run(main)
@@ -650,18 +651,48 @@ class TestCutSegments:
 
         run(main)
 
-    def test_a_segment_that_stalls_breaks_if_that_is_wanted(self) -> None:
-        """Silence beyond ``stall_timeout_s`` counts as a cut."""
+    def test_a_server_that_has_stopped_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It takes connections and says nothing: after ``stall_timeout_s`` and one more request it is an error."""
+        monkeypatch.setattr("tricklecast.subscriber.fetch.ANSWER_S", 0.05)
 
         async def handler(exchange: Exchange) -> None:
-            await exchange.begin(int(exchange.tail))
-            await exchange.chunk(b"half")
+            if exchange.tail == "0" and exchange.headers["trickle-attempt"] == "1":
+                await exchange.begin(0)
+                await exchange.chunk(b"half")
             await exchange.closed_by_client()
 
         async def main() -> None:
-            async with subscribed(handler, start=0, stall_timeout_s=0.02) as (subscriber, _):
-                with pytest.raises(ConnectionLost, match=r"no byte for 0\.02 s"):
-                    await (await anext(subscriber)).read()
+            async with subscribed(handler, start=0, stall_timeout_s=0.02) as (subscriber, server):
+                segment = await anext(subscriber)
+                with pytest.raises(ConnectionLost, match=r"no byte for 0\.02 s, and the server does not answer"):
+                    await segment.read()
+                with pytest.raises(ConnectionLost) as caught:
+                    await anext(subscriber)
+                assert caught.value.resume == segment.position
+                assert sorted(server.tails) == ["0", "0", "1"]
+
+        run(main)
+
+    def test_a_quiet_segment_is_no_fault(self) -> None:
+        """However long it is silent: the server is asked whether it is there, for no token, and reading goes on."""
+        quiet = 20
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            await exchange.chunk(b"half")
+            if int(exchange.headers["trickle-attempt"]) <= quiet:
+                await exchange.closed_by_client()
+            else:
+                await exchange.chunk(b"whole")
+                await exchange.end()
+
+        async def main() -> None:
+            async with subscribed(handler, start=0, stall_timeout_s=0.01) as (subscriber, _):
+                assert await collect(subscriber) == [(0, b"halfwhole")]
+                now = subscriber.statistics()
+                assert (now.refreshes, now.retries, now.broken) == (quiet, 0, 0)
 
         run(main)
 
@@ -735,18 +766,66 @@ class TestLifetime:
 
         run(main)
 
-    def test_a_cancelled_read_gives_the_segment_up(self) -> None:
-        """It can never be taken for whole afterwards."""
+    @pytest.mark.parametrize("own", [True, False], ids=["own-transport", "other-transport"])
+    @pytest.mark.parametrize("native", [True, False], ids=["task", "scope"])
+    @pytest.mark.parametrize("how", ["anext", "read_some", "read"])
+    def test_a_cancelled_read_loses_nothing(self, how: str, native: bool, own: bool) -> None:
+        """Whatever cancels it, and wherever it stands: the next read goes on with the next byte."""
+        data = [bytes([65 + number]) * 10 for number in range(4)]
+        released = 0
+        changed = asyncio.Condition()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            for number, chunk in enumerate(data):
+                async with changed:
+                    await changed.wait_for(lambda number=number: released > number)  # type: ignore[misc]
+                await exchange.chunk(chunk)
+            async with changed:
+                await changed.wait_for(lambda: released > len(data))
+            await exchange.end()
+
+        async def read(segment: Segment) -> bytes:
+            match how:
+                case "anext":
+                    return await anext(segment, b"")
+                case "read_some":
+                    return await segment.read_some()
+            return await segment.read()
+
+        async def read_for(segment: Segment, limit_s: float) -> bytes | None:
+            try:
+                if native:
+                    return await asyncio.wait_for(read(segment), limit_s)
+                with anyio.fail_after(limit_s):
+                    return await read(segment)
+            except TimeoutError:
+                return None
 
         async def main() -> None:
-            async with subscribed(stalls, start=0) as (subscriber, _):
-                segment = await anext(subscriber)
-                assert await anext(segment) == b"x"
-                with anyio.move_on_after(0.02):
-                    await anext(segment)
-                with pytest.raises(ClosedHere):
-                    await anext(segment)
-                assert not segment.complete
+            nonlocal released
+            transport = None if own else httpx.AsyncHTTPTransport()
+            options: dict[str, Any] = {"start": 0, "transport": transport, "runtime": Slept().runtime}
+            async with subscribed(handler, **options) as (subscriber, _):
+                segment, got = await anext(subscriber), b""
+                for number in range(len(data)):
+                    assert await read_for(segment, 0.01) is None
+                    async with changed:
+                        released += 1
+                        changed.notify_all()
+                    limit_s = 0.02
+                    while segment.bytes_read < 10 * (number + 1):
+                        got += await read_for(segment, limit_s) or b""
+                        limit_s *= 2
+                async with changed:
+                    released += 1
+                    changed.notify_all()
+                got += await read(segment)
+                assert got == b"".join(data)
+                assert segment.bytes_read == len(got)
+                assert subscriber.statistics().retries == 0
 
         run(main)
 
@@ -814,7 +893,7 @@ class TestLifetime:
 
         async def main() -> None:
             async with fake(channel(s0=b"x")) as server:
-                for transport in (httpx.AsyncHTTPTransport(), TrailerTransport()):
+                for transport in (httpx.AsyncHTTPTransport(), TrickleTransport()):
                     async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer t"}) as http:
                         async with Subscriber(server.url, start=0, client=http) as subscriber:
                             assert await collect(subscriber) == [(0, b"x")]

@@ -15,16 +15,15 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from anyio.abc import SocketAttribute
 
 import tricklecast.subscriber.testing
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
 from tricklecast.subscriber import Position, Runtime, Segment, Subscriber
-from tricklecast.subscriber import transport as transport_module
-from tricklecast.subscriber.connection import Connection
-from tricklecast.subscriber.connection import connect as really_connect
+from tricklecast.trickle.client import transport as transport_module
+from tricklecast.trickle.client.sockets import SocketStream
+from tricklecast.trickle.client.sockets import connect_tcp as really_connect
 from tricklecast.trickle.errors import ConnectionLost, SegmentMissing
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 
@@ -350,7 +349,7 @@ async def cutting(url: str, after: list[int]) -> AsyncIterator[str]:
 class TestCuts:
     @pytest.mark.parametrize("seed", range(5))
     def test_a_bad_network_costs_no_byte(self, url: str, seed: int) -> None:
-        """Connections that break anywhere: every segment arrives, whole and once."""
+        """SocketStreams that break anywhere: every segment arrives, whole and once."""
         rng = Random(seed)
         data = [rng.randbytes(size) for size in (200_000, 1, 50_000, 300_000)]
 
@@ -455,15 +454,15 @@ class Received:
 
 class TestCancelling:
     @pytest.fixture
-    def connections(self, monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    def connections(self, monkeypatch: pytest.MonkeyPatch) -> list[SocketStream]:
         """Every connection that is opened."""
-        opened: list[Connection] = []
+        opened: list[SocketStream] = []
 
-        async def connect(*args: Any) -> Connection:
+        async def connect(*args: Any) -> SocketStream:
             opened.append(await really_connect(*args))
             return opened[-1]
 
-        monkeypatch.setattr(transport_module, "connect", connect)
+        monkeypatch.setattr(transport_module, "connect_tcp", connect)
         return opened
 
     @pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
@@ -471,7 +470,7 @@ class TestCancelling:
         ("block", "seek"), [(True, False), (True, True), (False, True)], ids=["block", "block-seek", "loop-seek"]
     )
     def test_it_is_clean_at_every_await(
-        self, url: str, connections: list[Connection], native: bool, block: bool, seek: bool
+        self, url: str, connections: list[SocketStream], native: bool, block: bool, seek: bool
     ) -> None:
         """Wherever a reader is cancelled, no task and no connection stays, and another one goes on without loss."""
         data = [(0, os.urandom(100_000)), (1, b""), (2, os.urandom(70_000)), (3, b"x")]
@@ -518,6 +517,5 @@ class TestCancelling:
         run(main)
 
 
-def _is_closed(connection: Connection) -> bool:
-    raw = connection._stream.extra(SocketAttribute.raw_socket, None)
-    return raw is None or raw.fileno() == -1
+def _is_closed(connection: SocketStream) -> bool:
+    return connection._socket.fileno() == -1

@@ -11,16 +11,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
+from tests.trickle.client.test_connection import unused_port
 from tricklecast.app.cli import main, runnable
-from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe
 from tricklecast.subscriber.command.events import Totals
 from tricklecast.subscriber.command.job import Request
-from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.subscriber.core import OnLag
 from tricklecast.trickle.errors import InvalidInput
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tricklecast import subscriber
-from tricklecast.subscriber.archive.index import Entry
+from tricklecast.subscriber.archive import Entry
 from tricklecast.subscriber.command.events import (
     Ended,
     Event,
@@ -25,9 +25,9 @@ from tricklecast.subscriber.command.events import (
     as_line,
     name_of,
 )
+from tricklecast.subscriber.fetch import Unanswered
 from tricklecast.subscriber.remux.container import NothingToWrite
 from tricklecast.subscriber.sinks import SinkClosed
-from tricklecast.subscriber.verdicts import Gone
 from tricklecast.trickle import errors
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
@@ -64,7 +64,7 @@ def test_errors_have_names_that_can_be_imported() -> None:
     named = {kind: name_of(kind.__new__(kind)) for kind in kinds(errors.TrickleError)}
     assert {hasattr(errors, name) or name in subscriber.__all__ for name in named.values()} == {True}
     assert {kind: name for kind, name in named.items() if name != kind.__name__} == {
-        Gone: "ConnectionLost",
+        Unanswered: "ConnectionLost",
         # Neither of these comes out of a run.
         SinkClosed: "TrickleError",
         NothingToWrite: "TrickleError",

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.subscriber.fake import Exchange, Handler, fake, run
 from tests.support.waiting import until
-from tricklecast.subscriber.archive.record import read_index
+from tricklecast.subscriber.archive import read_index
 from tricklecast.subscriber.command.events import (
     Ended,
     Event,

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tricklecast.subscriber.command.listing import fetch_channels, print_channels
-from tricklecast.subscriber.transport import GarbageAnswer
+from tricklecast.trickle.client.transport import InvalidAnswer
 from tricklecast.trickle.errors import ConnectionLost, InvalidURL, Refused, RemoteProtocolError
 
 CAMERA = {
@@ -60,7 +60,7 @@ def test_any_url_on_the_server_will_do(url: str) -> None:
         (httpx.Response(503, text="draining"), Refused),
         (httpx.ConnectError("Connection refused"), ConnectionLost),
         (httpx.ReadTimeout(""), ConnectionLost),
-        (GarbageAnswer("SSH-2.0"), RemoteProtocolError),
+        (InvalidAnswer("SSH-2.0"), RemoteProtocolError),
         (TimeoutError(), ConnectionLost),
     ],
 )

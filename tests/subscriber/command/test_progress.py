@@ -21,9 +21,9 @@ def test_a_rate_is_that_of_the_last_seconds() -> None:
 
     class Numbers:
         def statistics(self) -> object:
-            from tricklecast.subscriber.statistics import Statistics
+            from tricklecast.subscriber.events import SubscriberStatistics
 
-            return Statistics(bytes=received)
+            return SubscriberStatistics(bytes=received)
 
     progress.subscribed(Numbers())  # type: ignore[arg-type]
     for _ in range(10):

@@ -13,16 +13,17 @@ import anyio.lowlevel
 import httpx
 import pytest
 
-from tests.publisher.peers import Peer, fake_server, run
-from tricklecast.publisher.sockets import SocketStream
-from tricklecast.publisher.transport import DuplexTransport
+from tests.support.peers import Peer, fake_server, run
+from tricklecast.trickle.client.connection import Connection
+from tricklecast.trickle.client.sockets import SocketStream
+from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleTransport
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 def client(**timeouts: float) -> httpx.AsyncClient:
     """An httpx client on the transport under test."""
-    return httpx.AsyncClient(transport=DuplexTransport(), timeout=httpx.Timeout(**{"timeout": 10.0, **timeouts}))
+    return httpx.AsyncClient(transport=TrickleTransport(), timeout=httpx.Timeout(**{"timeout": 10.0, **timeouts}))
 
 
 async def endless(chunk: bytes = b"x" * 1000) -> AsyncIterator[bytes]:
@@ -115,6 +116,102 @@ def test_an_answer_in_the_middle_of_the_body_stops_it(reset: bool) -> None:
         async with fake_server(script) as server, client() as http:
             response = await http.post(server.base, content=endless())
         assert (response.status_code, response.text) == (413, "too large")
+
+    run(main())
+
+
+class Written(LiveBody):
+    """A body that a test writes through ``writer``."""
+
+    def __init__(self) -> None:
+        self.writer: BodyWriter | None = None
+        self.begun = anyio.Event()
+        self.over = anyio.Event()
+
+    async def write_to(self, writer: BodyWriter) -> None:
+        self.writer = writer
+        self.begun.set()
+        await self.over.wait()
+
+
+def live(http: httpx.AsyncClient, url: str, body: LiveBody) -> httpx.Request:
+    """A request with a live body."""
+    request = http.build_request("POST", url, headers={"Transfer-Encoding": "chunked"})
+    request.stream = body
+    return request
+
+
+def test_a_live_body_is_written_by_any_task() -> None:
+    """Its chunks leave at once, from the task that has them; one that does not fit is waited for."""
+
+    async def main() -> None:
+        step = asyncio.Event()
+        big = b"x" * (16 << 20)
+
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.chunk() == b"one"
+            step.set()
+            assert await peer.body() == [b"two", big]
+            await peer.answer(200)
+
+        async with fake_server(script) as server, client() as http:
+            body, answers = Written(), []
+
+            async def send() -> None:
+                answers.append(await http.send(live(http, server.base, body)))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(send)
+                await body.begun.wait()
+                assert body.writer is not None
+                assert body.writer.write(b"one")
+                await step.wait()
+                assert body.writer.write(b"two")
+                assert not body.writer.write(big)
+                assert await body.writer.flush()
+                body.over.set()
+            assert [answer.status_code for answer in answers] == [200]
+
+    run(main())
+
+
+def test_chunks_written_while_the_connection_is_replaced_follow() -> None:
+    """A pooled connection died under the head: nothing is written before the head has left on the new one."""
+
+    async def main() -> None:
+        replacing, replaced = asyncio.Event(), asyncio.Event()
+
+        async def stale(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.writer.close()
+
+        async def fresh(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.body() == [b"one", b"two"]
+            await peer.answer(200)
+
+        class Late(TrickleTransport):
+            async def acquire(self, url: httpx.URL, connect_s: float | None, *, fresh: bool) -> Connection:
+                if fresh:
+                    replacing.set()
+                    await replaced.wait()
+                return await super().acquire(url, connect_s, fresh=fresh)
+
+        async with fake_server(stale, fresh) as server, httpx.AsyncClient(transport=Late()) as http:
+            await http.get(server.base)
+            body = Written()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(http.send, live(http, server.base, body))
+                await replacing.wait()
+                assert body.writer is not None
+                assert not body.writer.write(b"one")
+                assert not body.writer.write(b"two")
+                replaced.set()
+                assert await body.writer.flush()
+                body.over.set()
 
     run(main())
 
@@ -372,7 +469,7 @@ def test_a_connection_that_ends_without_an_answer(answer: bytes, error: type[Exc
 @pytest.mark.parametrize(
     ("rest", "error"),
     [
-        (b"3\r\nabc\r\n", httpx.RemoteProtocolError),
+        (b"3\r\nabc\r\n", httpx.ReadError),
         (b"nonsense\r\n", httpx.RemoteProtocolError),
         (None, httpx.ReadError),
     ],
@@ -397,6 +494,91 @@ def test_a_response_body_that_breaks(rest: bytes | None, error: type[Exception])
     run(main())
 
 
+def test_the_response_s_body_is_read_in_either_way() -> None:
+    """Joined or chunk by chunk, without a limit of time; closing it early closes its connection."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n")
+            await peer.closed()
+
+        transport = TrickleTransport()
+        async with fake_server(script) as server, httpx.AsyncClient(transport=transport, timeout=None) as http:
+            response = await http.send(http.build_request("GET", server.base), stream=True)
+            body = response.extensions["body"]
+            assert await body.receive_chunk() == b"a"
+            assert await body.receive() == b"b"
+            body.close()
+            body.close()
+            assert await body.receive() == b""
+
+    run(main())
+
+
+def test_a_handshake_that_is_closed_is_no_connection() -> None:
+    """A host that closes the connection without a word of TLS."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.reader.read(1)
+
+        async with fake_server(script) as server, client() as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(server.base.replace("http:", "https:"))
+
+    run(main())
+
+
+def test_a_plain_iterator_is_left_as_it_is() -> None:
+    """Only generators have to be closed."""
+
+    class Once:
+        def __init__(self) -> None:
+            self.left = [b"data"]
+
+        def __aiter__(self) -> Once:
+            return self
+
+        async def __anext__(self) -> bytes:
+            if not self.left:
+                raise StopAsyncIteration
+            return self.left.pop()
+
+    class Body(httpx.AsyncByteStream):
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return Once()
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.body() == [b"data"]
+            await peer.answer(200)
+
+        async with fake_server(script) as server, client() as http:
+            request = http.build_request("POST", server.base, headers={"Transfer-Encoding": "chunked"})
+            request.stream = Body()
+            assert (await http.send(request)).status_code == 200
+
+    run(main())
+
+
+def test_an_end_that_cannot_be_told_from_a_cut_is_refused() -> None:
+    """A GET's body that ends with the connection could be a part of a segment."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 200 OK\r\n\r\nbody")
+
+        async with fake_server(script) as server, client() as http:
+            with pytest.raises(InvalidAnswer):
+                await http.get(server.base)
+            assert (await http.delete(server.base)).text == "body"
+
+    run(main())
+
+
 def test_no_connection() -> None:
     """A refused connection, an unknown scheme and a broken TLS handshake are connection errors."""
 
@@ -413,7 +595,7 @@ def test_no_connection() -> None:
             with pytest.raises(httpx.ConnectError):
                 await http.get(url)
             with pytest.raises(httpx.UnsupportedProtocol):
-                await DuplexTransport().handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
+                await TrickleTransport().handle_async_request(httpx.Request("GET", "ftp://127.0.0.1/"))
 
     run(main())
 
@@ -569,7 +751,7 @@ def test_idle_connections_are_bounded_and_expire() -> None:
                 await peer.answer(200)
             await peer.closed()
 
-        transport = DuplexTransport(keepalive_s=0.0)
+        transport = TrickleTransport(keepalive_s=0.0)
         async with fake_server(script) as server, httpx.AsyncClient(transport=transport) as http:
             async with anyio.create_task_group() as tasks:
                 for _ in range(6):
@@ -605,7 +787,7 @@ def test_over_tls_everything_is_the_same(certificate: Path) -> None:
             peer.reset()
 
         async with fake_server(script, cut, tls=server_side) as server:
-            async with httpx.AsyncClient(transport=DuplexTransport(verify=trusting)) as http:
+            async with httpx.AsyncClient(transport=TrickleTransport(verify=trusting)) as http:
                 for _ in range(2):
                     assert (await http.post(server.base, content=Chunks(b"data"))).status_code == 200
                 assert (await http.post(server.base, content=endless())).status_code == 413
@@ -615,7 +797,7 @@ def test_over_tls_everything_is_the_same(certificate: Path) -> None:
             async with client() as http:
                 with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
                     await http.get(server.base)
-            async with httpx.AsyncClient(transport=DuplexTransport(verify=False)) as http:
+            async with httpx.AsyncClient(transport=TrickleTransport(verify=False)) as http:
                 with pytest.raises(httpx.ReadError):
                     await http.get(server.base)
 
@@ -630,7 +812,7 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError
 
     async def main() -> None:
-        monkeypatch.setattr("tricklecast.publisher.transport.connect_tcp", never)
+        monkeypatch.setattr("tricklecast.trickle.client.transport.connect_tcp", never)
         async with client(connect=0.01) as http:
             with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
                 await http.get("http://host/")

@@ -1,4 +1,4 @@
-"""The transport: chunks as they were sent, trailers, keep-alive, and every way in which an answer can be wrong."""
+"""A connection: chunks as they were sent, trailers, keep-alive, and every way in which an answer can be wrong."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
+import h11
 import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
 from tests.support.certificates import make_certificate
-from tricklecast.subscriber.connection import MAX_CHUNK
-from tricklecast.subscriber.transport import MAX_IDLE, GarbageAnswer, TrailerTransport
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.connection import MAX_CHUNK, MAX_EVENTS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.sockets import connect_tcp
+from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
 
 
 def client(server: FakeServer, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=TrailerTransport(tls), base_url=server.root)
+    return httpx.AsyncClient(transport=TrickleTransport(True if tls is None else tls), base_url=server.root)
 
 
 async def chunks_of(response: httpx.Response) -> list[bytes]:
@@ -112,6 +115,216 @@ class TestBodies:
         async def main() -> None:
             async with fake(handler) as server, client(server) as http:
                 assert (await http.get("/")).status_code == 470
+
+        run(main)
+
+
+class TestJoined:
+    """``extensions["body"].receive()``: the chunks that are here, in one piece."""
+
+    def test_chunks_that_came_together_are_joined(self) -> None:
+        """The next ones are not waited for; the end and the trailers come after the bytes."""
+        go = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\na\r\n2\r\nbc\r\n3\r\nd")
+            await go.wait()
+            await exchange.raw(b"ef\r\n")
+            await exchange.end(truncated="why")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                got = await body.receive()
+                while got != b"abc":
+                    got += await body.receive()
+                go.set()
+                assert await body.receive() == b"def"
+                assert [await body.receive() for _ in range(3)] == [b"", b"", b""]
+                assert response.extensions["trailers"][wire.TRUNCATED] == "why"
+
+        run(main)
+
+    def test_memory_and_time_of_one_call_are_bounded(self) -> None:
+        """However many chunks are there: about 64 KiB, or 256 chunks, and other tasks run in between."""
+        tiny, large = 3000, 40
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\nx\r\n" * tiny + b"1000\r\n%b\r\n" % (b"y" * 4096) * large)
+            await exchange.raw(b"%x\r\n%b\r\n" % (3 * MAX_CHUNK, b"z" * (3 * MAX_CHUNK)))
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body, got = response.extensions["body"], []
+                while part := await body.receive():
+                    got.append(part)
+                whole = b"".join(got)
+                assert whole == b"x" * tiny + b"y" * 4096 * large + b"z" * (3 * MAX_CHUNK)
+                assert max(map(len, got)) <= 5 * MAX_CHUNK
+                assert max(part.count(b"x") for part in got) <= MAX_EVENTS
+
+        run(main)
+
+    @pytest.mark.parametrize("way", ["receive", "receive_chunk"])
+    def test_tiny_chunks_let_other_tasks_run(self, way: str) -> None:
+        """73,000 chunks that are all here do not keep the event loop to themselves."""
+        count = 73_000
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\nx\r\n" * count)
+            await exchange.end()
+
+        async def main() -> None:
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await anyio.lowlevel.checkpoint()
+
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                read, size = getattr(response.extensions["body"], way), 0
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(other)
+                    while part := await read():
+                        size += len(part)
+                    tasks.cancel_scope.cancel()
+                assert size == count
+                assert turns > count / MAX_EVENTS / 2
+
+        run(main)
+
+    def test_a_cut_is_raised_after_the_bytes(self) -> None:
+        """The bytes before it are handed on first, and the error stays."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\na\r\n2\r\nbc\r\nzz\r\n")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body, got = response.extensions["body"], b""
+                while got != b"abc":
+                    got += await body.receive()
+                for _ in range(2):
+                    with pytest.raises(InvalidAnswer):
+                        await body.receive()
+
+        run(main)
+
+    def test_a_cancelled_read_loses_nothing(self) -> None:
+        """Neither half a chunk nor the place in the body: the next read goes on."""
+        go = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"6\r\nabc")
+            await go.wait()
+            await exchange.raw(b"def\r\n")
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                for read in (body.receive, body.receive_chunk):
+                    with anyio.move_on_after(0.05) as scope:
+                        await read()
+                    assert scope.cancelled_caught
+                go.set()
+                assert await body.receive_chunk() == b"abcdef"
+                assert await body.receive_chunk() == b""
+
+        run(main)
+
+    def test_closing_wakes_the_reader(self) -> None:
+        """A task that waits for the body gets an error; afterwards there is nothing to read."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                async with anyio.create_task_group() as tasks:
+
+                    async def read() -> None:
+                        with pytest.raises(httpx.ReadError):
+                            await body.receive()
+
+                    tasks.start_soon(read)
+                    await anyio.wait_all_tasks_blocked()
+                    body.close()
+                assert await body.receive() == b""
+
+        run(main)
+
+
+class TestWriting:
+    """What is written while an earlier write is waiting for room."""
+
+    def test_order_is_kept_while_the_socket_is_full(self) -> None:
+        """Chunks written meanwhile follow, in order, and none of them is lost."""
+
+        async def main() -> None:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
+                peer, _ = listener.accept()
+            connection = Connection(("http", "h", 80), tcp, tcp)
+            with peer:
+                head = h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Transfer-Encoding", "chunked")])
+                assert connection.write(head)
+                first = b"a" * (16 << 20)
+                assert not connection.write(h11.Data(data=first))
+                assert not connection.write(h11.Data(data=b"b"))
+                received = bytearray()
+
+                def drain() -> None:
+                    while not received.endswith(b"0\r\n\r\n"):
+                        received.extend(peer.recv(1 << 20))
+
+                async with anyio.create_task_group() as tasks:
+
+                    async def flush() -> None:
+                        assert await connection.flush(10)
+
+                    tasks.start_soon(flush)
+                    await anyio.wait_all_tasks_blocked()
+                    assert not connection.write(h11.Data(data=b"c"))
+                    assert not connection.write(h11.EndOfMessage())
+                    await anyio.to_thread.run_sync(drain)
+                body = bytes(received).partition(b"\r\n\r\n")[2]
+                assert body == b"%x\r\n%b\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n" % (len(first), first)
+                assert not connection.start_next(1.0)
+                connection.close()
+                assert not connection.is_usable()
+
+        run(main)
+
+    def test_a_peer_that_vanished_takes_nothing(self) -> None:
+        """A write that was rejected is told, and the connection is not used again."""
+
+        async def main() -> None:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
+                listener.accept()[0].close()
+            connection = Connection(("http", "h", 80), tcp, tcp)
+            head = h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Transfer-Encoding", "chunked")])
+            connection.write(head)
+            while connection.write(h11.Data(data=b"x")):
+                await anyio.lowlevel.checkpoint()
+            assert not await connection.flush(1)
+            with pytest.raises(NoAnswer):
+                await connection.answer()
+            connection.close()
+            assert connection.unacknowledged == 0
 
         run(main)
 
@@ -230,7 +443,7 @@ class TestFaults:
         async def main() -> None:
             async with fake(handler) as server:
                 async with client(server) as http:
-                    with pytest.raises(GarbageAnswer):
+                    with pytest.raises(InvalidAnswer):
                         await http.get("/")
                 await server.all_closed()
 
@@ -249,7 +462,7 @@ class TestFaults:
             async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
                 chunks = response.aiter_raw()
                 assert await anext(chunks) == b"good"
-                with pytest.raises(GarbageAnswer):
+                with pytest.raises(InvalidAnswer):
                     await anext(chunks)
 
         run(main)
@@ -294,7 +507,7 @@ class TestFaults:
         """In words, not in the address of an exception."""
 
         async def main() -> None:
-            async with httpx.AsyncClient(transport=TrailerTransport()) as http:
+            async with httpx.AsyncClient(transport=TrickleTransport()) as http:
                 with pytest.raises(httpx.ConnectError, match=r"^Connection refused$"):
                     await http.get(f"http://127.0.0.1:{unused_port()}/")
 
@@ -304,7 +517,7 @@ class TestFaults:
         """Also where the name breaks the rules before anybody is asked."""
 
         async def main() -> None:
-            async with httpx.AsyncClient(transport=TrailerTransport()) as http:
+            async with httpx.AsyncClient(transport=TrickleTransport()) as http:
                 for host in ("a" * 70 + ".example", "no-such-host.invalid"):
                     with pytest.raises(httpx.ConnectError):
                         await http.get(f"http://{host}/")
@@ -324,21 +537,9 @@ class TestFaults:
         async def main() -> None:
             async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
                 port = server.sockets[0].getsockname()[1]
-                async with httpx.AsyncClient(transport=TrailerTransport()) as http:
+                async with httpx.AsyncClient(transport=TrickleTransport()) as http:
                     with pytest.raises(httpx.ConnectError):
                         await http.get(f"https://127.0.0.1:{port}/")
-
-        run(main)
-
-    def test_other_methods_and_schemes_are_refused(self) -> None:
-        """It can GET, over http and https."""
-
-        async def main() -> None:
-            async with httpx.AsyncClient(transport=TrailerTransport()) as http:
-                with pytest.raises(httpx.LocalProtocolError):
-                    await http.post("http://127.0.0.1:1/")
-                with pytest.raises(httpx.UnsupportedProtocol):
-                    await http.get("ftp://127.0.0.1/")
 
         run(main)
 

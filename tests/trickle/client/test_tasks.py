@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from tests.subscriber.fake import run
-from tricklecast.subscriber.background import Background
+from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import ClosedHere
 
 
@@ -41,7 +41,7 @@ def test_stopping_waits_for_the_end() -> None:
 
     async def main() -> None:
         work = Work()
-        background = Background(work)
+        background = BackgroundTask(work)
         await work.began.wait()
         await asyncio.create_task(background.stop())
         assert work.ended
@@ -56,7 +56,7 @@ def test_what_is_stopped_at_once_never_begins() -> None:
 
     async def main() -> None:
         work = Work()
-        await Background(work).stop()
+        await BackgroundTask(work).stop()
         assert not work.began.is_set()
 
     run(main)
@@ -68,7 +68,7 @@ def test_who_stops_can_be_cancelled_and_still_leaves_nothing(native: bool) -> No
 
     async def main() -> None:
         work = Work()
-        background = Background(work)
+        background = BackgroundTask(work)
         await work.began.wait()
 
         async def stop() -> None:
@@ -100,7 +100,7 @@ def test_who_waits_can_be_cancelled_without_harm() -> None:
         async def wait() -> None:
             await go.wait()
 
-        background = Background(wait)
+        background = BackgroundTask(wait)
         with anyio.move_on_after(0.01) as scope:
             await background.over()
         assert scope.cancelled_caught
@@ -115,7 +115,7 @@ def test_an_error_comes_out_as_it_is() -> None:
     """Where it is asked for, in no group."""
 
     async def main() -> None:
-        background = Background(fail)
+        background = BackgroundTask(fail)
         await background.over()
         with pytest.raises(KeyError, match="mine"):
             background.check()
@@ -129,7 +129,7 @@ def test_an_error_that_nobody_asks_for_is_no_complaint() -> None:
     async def main() -> None:
         said: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
-        background = Background(fail)
+        background = BackgroundTask(fail)
         await background.stop()
         del background
         gc.collect()
@@ -143,7 +143,7 @@ def test_a_task_that_somebody_else_cancels_is_closed_here() -> None:
 
     async def main() -> None:
         work = Work()
-        background = Background(work)
+        background = BackgroundTask(work)
         await work.began.wait()
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
@@ -152,3 +152,27 @@ def test_a_task_that_somebody_else_cancels_is_closed_here() -> None:
             background.check()
 
     run(main)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_both_backends_do_the_same(backend: str) -> None:
+    """What the work did is seen, its error comes out where it is asked for, and it can be stopped."""
+
+    async def main() -> None:
+        did: list[str] = []
+
+        async def work() -> None:
+            did.append("work")
+
+        task = BackgroundTask(work)
+        await task.over()
+        task.check()
+        assert did == ["work"]
+        task = BackgroundTask(fail)
+        await task.over()
+        with pytest.raises(KeyError, match="mine"):
+            task.check()
+        task = BackgroundTask(anyio.sleep_forever)
+        await task.stop()
+
+    anyio.run(main, backend=backend)

@@ -1,27 +1,27 @@
-"""Work in a task that any other task may stop.
+"""Work in a background task that any other task may stop.
 
-A task group cannot do this: its cancel scope belongs to the task that entered it, but an async generator may be closed
-by another one, as asyncio does with a generator that was dropped. This is the only module of the package that makes a
-task by itself: an asyncio task, or a system task of trio.
+A task group cannot do this: its cancel scope belongs to the task that entered it. But a client may be opened in one
+task and closed in another (a fixture, a lifespan, an async generator that asyncio collects). This is the only module
+that starts tasks outside a task group: an asyncio task, or a system task of trio.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Final
 
 import anyio
 
+from tricklecast.trickle.client.sockets import in_trio
 from tricklecast.trickle.errors import ClosedHere
 
 _TASKS: Final[set[asyncio.Task[None]]] = set()
 """Running tasks: the event loop itself holds only weak references to them."""
 
 
-class Background:
+class BackgroundTask:
     """Work in a task of its own. The task that began the work, or any other one, stops it.
 
     Args:
@@ -35,8 +35,9 @@ class Background:
         self._scope = anyio.CancelScope()
         self._over = anyio.Event()
         self._error: BaseException | None = None
-        trio = sys.modules.get("trio")
-        if trio is not None and trio.lowlevel.in_trio_task():
+        if in_trio():
+            import trio
+
             trio.lowlevel.spawn_system_task(self._run_in_trio, work, context=copy_context())
         else:
             task = asyncio.get_running_loop().create_task(self._run(work))
@@ -96,4 +97,4 @@ class Background:
 
 
 def _cancelled() -> ClosedHere:
-    return ClosedHere("the subscriber's own task was cancelled")
+    return ClosedHere("the client's background task was cancelled")
