@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tricklecast.subscriber.check.media import Track
 from tricklecast.subscriber.check.rules import Finding, Judgement, Level
 from tricklecast.subscriber.check.study import Received
 from tricklecast.trickle.wire import redacted
@@ -18,6 +17,7 @@ from tricklecast.trickle.wire import redacted
 VERSION: Final = 2
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""
 
+_OF_TRACKS: Final = ("name", "codec", "samples", "hz", "first_dts", "last_dts", "first_pts")
 _STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIP: "dim"}
 _WORDS: Final = {Level.OK: "OK", Level.WARN: "WARN", Level.FAIL: "FAIL", Level.SKIP: "-"}
 
@@ -32,76 +32,48 @@ def as_json(url: str, judgement: Judgement) -> str:
 
 def as_dict(url: str, judgement: Judgement) -> dict[str, Any]:
     """The JSON object of a report."""
-    run = judgement.run
+    run, limits = judgement.run, asdict(judgement.limits)
+    given = sorted(limits.pop("given"))
     began_s = min((one.requested_s for one in run.segments), default=0.0)
     return {
         "report": "tricklecast check",
         "version": VERSION,
         "url": redacted(url),
-        "level": judgement.level.value,
+        "level": judgement.level,
         "seconds": round(run.seconds, 3),
-        "ended": run.ended.value,
+        "ended": run.ended,
         "error": run.error or None,
-        "limits": {name: value for name, value in asdict(judgement.limits).items() if name != "given"},
-        "limits_given": sorted(judgement.limits.given),
-        "checks": [_finding(finding) for finding in judgement.findings],
+        "limits": limits,
+        "limits_given": given,
+        "checks": [
+            asdict(one) | {"text": one.text or None, "advice": one.advice or None, "segments": list(one.segments)}
+            for one in judgement.findings
+        ],
         "segments": [_segment(one, began_s, judgement.lengths.get(one.number)) for one in run.segments],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "id": finding.id,
-        "title": finding.title,
-        "level": finding.level.value,
-        "figure": finding.figure,
-        "text": finding.text or None,
-        "advice": finding.advice or None,
-        "values": dict(finding.values),
-        "segments": list(finding.segments),
     }
 
 
 def _segment(one: Received, began_s: float, length_s: float | None) -> dict[str, Any]:
     media, picture = one.media, one.media.picture
+    plain = ("seq", "epoch", "gap", "restarted", "content_type", "skipped", "truncated", "broken", "left")
+    times = {"requested_s": one.requested_s, "answered_s": one.answered_s, "first_byte_s": one.first_s}
     return {
-        "seq": one.seq,
-        "epoch": one.epoch,
-        "gap": one.gap,
-        "restarted": one.restarted,
-        "content_type": one.content_type,
-        "container": media.container.value,
+        **{name: getattr(one, name) for name in plain},
+        "container": media.container,
         "bytes": one.size,
-        "skipped": one.skipped,
-        "truncated": one.truncated,
-        "broken": one.broken,
-        "left": one.left,
         "length_s": None if length_s is None else round(length_s, 6),
-        "requested_s": round(one.requested_s - began_s, 6),
-        "answered_s": round(one.answered_s - began_s, 6),
-        "first_byte_s": round(one.first_s - began_s, 6),
-        "last_byte_s": round(one.last_s - began_s, 6),
+        **{name: round(at_s - began_s, 6) for name, at_s in (times | {"last_byte_s": one.last_s}).items()},
         "answered_us": one.wall_us,
         "producer_us": media.producer_us,
         "picture_clock_ms": None if picture is None else picture.clock_ms,
         "decoded": None if picture is None else picture.decoded,
         "tables": media.tables,
-        "faults": {fault.value: number for fault, number in media.faults.items()},
+        "faults": {str(fault): number for fault, number in media.faults.items()},
         "unread": media.unread or None,
-        "tracks": [_track(track) for track in media.tracks],
-    }
-
-
-def _track(track: Track) -> dict[str, Any]:
-    return {
-        "name": track.name,
-        "codec": track.codec,
-        "samples": track.samples,
-        "hz": track.hz,
-        "first_dts": track.first_dts,
-        "last_dts": track.last_dts,
-        "first_pts": track.first_pts,
-        "keyframe_first": track.key,
+        "tracks": [
+            {name: getattr(track, name) for name in _OF_TRACKS} | {"keyframe_first": track.key}
+            for track in media.tracks
+        ],
     }
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 from itertools import pairwise
 from statistics import median
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tricklecast.subscriber.check.media import ENCRYPTED, NEEDS_PYAV, Fault, Kind, Track
 from tricklecast.subscriber.check.study import JUMP_S, Ended, Received, Run, Study, middle
@@ -63,59 +63,18 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What can be wrong with what a rule measures.
-
-    Attributes:
-        level: ``"warn"``, ``"fail"``, or the name of the limit that was exceeded.
-        text: what it means.
-        advice: what to do about it.
-    """
-
-    level: str
-    text: str
-    advice: str
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What one rule measured.
-
-    Attributes:
-        figure: in a few words, for people.
-        problem: the name of the problem in the rule's row; empty if all is fine.
-        values: for programs.
-        segments: where the problem is.
-        skipped: nothing could be measured; the figure says why.
-    """
-
-    figure: str
-    problem: str = ""
-    values: Mapping[str, Value] = field(default_factory=dict)
-    segments: Sequence[int] = ()
-    skipped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Finding:
     """One line of the report.
 
     Attributes:
-        id: for programs; never changes its meaning.
-        title: for people.
-        measure: the rule itself.
-        problems: what can be wrong, by name; ``"bad"`` where there is only one.
+        id: the rule; never changes its meaning.
+        title: the rule, for people.
+        level: how it is.
+        figure: what was measured, in a few words; or why nothing was.
+        text, advice: what the problem means, and what to do about it; empty if there is none.
+        values: what was measured, for programs.
+        segments: where the problem is, the first :data:`MAX_NAMED` seqs.
     """
-
-    id: str
-    title: str
-    measure: Callable[[Study, Limits], Measured]
-    problems: Mapping[str, Problem] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A rule's result, with all that the report says of it."""
 
     id: str
     title: str
@@ -161,25 +120,31 @@ def judge(run: Run, limits: Limits | None = None) -> Judgement:
         limits: what is too much.
     """
     study, limits = Study(run), limits or Limits()
-    return Judgement(run, limits, tuple(_finding(rule, study, limits) for rule in RULES), study.lengths)
+    return Judgement(run, limits, tuple(_finding(id_, study, limits) for id_ in RULES), study.lengths)
 
 
-def _finding(rule: Rule, study: Study, limits: Limits) -> Finding:
-    found = rule.measure(study, limits)
-    segments = tuple(found.segments[:MAX_NAMED])
-    if not found.problem:
-        level = Level.SKIP if found.skipped else Level.OK
-        return Finding(rule.id, rule.title, level, found.figure, values=found.values, segments=segments)
-    problem = rule.problems[found.problem]
-    if problem.level in list(Level):
-        level = Level(problem.level)
-    else:
-        level = Level.FAIL if problem.level in limits.given else Level.WARN
-    return Finding(rule.id, rule.title, level, found.figure, problem.text, problem.advice, found.values, segments)
+def _finding(id_: str, study: Study, limits: Limits) -> Finding:
+    row, found = RULES[id_], MEASURES[id_](study, limits)
+    level, text, advice = row[found.problem] if found.problem else (found.level, "", "")
+    if level.endswith("_s"):
+        level = Level.FAIL if level in limits.given else Level.WARN
+    seqs = tuple(found.segments[:MAX_NAMED])
+    return Finding(id_, row["title"], Level(level), found.figure, text, advice, found.values, seqs)
 
 
-def _skip(why: str) -> Measured:
-    return Measured(why, skipped=True)
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What a rule measured; ``problem`` is its name in the rule's row of the table."""
+
+    figure: str
+    problem: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+    segments: Sequence[int] = ()
+    level: Level = Level.OK
+
+
+def _skip(why: str) -> _Measured:
+    return _Measured(why, level=Level.SKIP)
 
 
 def quantile(values: Iterable[float], share: float) -> float:
@@ -219,52 +184,52 @@ _AT_ONCE_S: Final = 0.02
 """A segment whose reading began so soon after its answer was read at once."""
 
 
-def _received(study: Study, limits: Limits) -> Measured:
+def _received(study: Study, limits: Limits) -> _Measured:
     sizes = [segment.size for segment in study.filled if segment.whole]
     total = sum(segment.size for segment in study.segments)
     values: dict[str, Value] = {"segments": len(study.segments), "bytes": total}
     if study.run.ended is Ended.ERROR:
-        return Measured(study.run.error, "error", values)
+        return _Measured(study.run.error, "error", values)
     if not study.segments:
-        return Measured("no segment", "ended" if study.run.ended is Ended.CHANNEL else "nothing", values)
+        return _Measured("no segment", "ended" if study.run.ended is Ended.CHANNEL else "nothing", values)
     figure = f"{count(len(study.segments), 'segment')}, {rate(total * 8 / max(study.run.seconds, 0.001))}"
     if sizes:
         low, usual, high = min(sizes), int(median(sizes)), max(sizes)
         values |= {"min_bytes": low, "median_bytes": usual, "max_bytes": high}
         figure += f"; a segment has {size(usual)} (from {size(low)} to {size(high)})"
-    return Measured(figure, values=values)
+    return _Measured(figure, values=values)
 
 
-def _gaps(study: Study, limits: Limits) -> Measured:
+def _gaps(study: Study, limits: Limits) -> _Measured:
     where = [segment for segment in study.segments if segment.gap]
     missed = sum(segment.gap for segment in where) + study.run.missed_at_end
     figure = f"{count(missed, 'segment')} missed" if missed else "none missed"
-    return Measured(figure, "bad" if missed else "", {"missed": missed}, [segment.seq for segment in where])
+    return _Measured(figure, "bad" if missed else "", {"missed": missed}, [segment.seq for segment in where])
 
 
-def _skipped(study: Study, limits: Limits) -> Measured:
+def _skipped(study: Study, limits: Limits) -> _Measured:
     where = [segment.seq for segment in study.segments if segment.skipped]
     figure = f"{count(len(where), 'segment')} skipped" if where else "none skipped"
-    return Measured(figure, "bad" if where else "", {"skipped": len(where)}, where)
+    return _Measured(figure, "bad" if where else "", {"skipped": len(where)}, where)
 
 
-def _truncated(study: Study, limits: Limits) -> Measured:
+def _truncated(study: Study, limits: Limits) -> _Measured:
     reasons = {segment.seq: segment.truncated for segment in study.segments if segment.truncated is not None}
     figure = f"{len(reasons)} truncated: {next(iter(reasons.values()))}" if reasons else "none truncated"
-    return Measured(figure, "bad" if reasons else "", {"truncated": len(reasons)}, list(reasons))
+    return _Measured(figure, "bad" if reasons else "", {"truncated": len(reasons)}, list(reasons))
 
 
-def _broken(study: Study, limits: Limits) -> Measured:
+def _broken(study: Study, limits: Limits) -> _Measured:
     reasons = {segment.seq: segment.broken for segment in study.segments if segment.broken is not None}
     values: dict[str, Value] = {"cut": len(reasons), "resumed": study.run.resumed}
     if reasons:
-        return Measured(f"{len(reasons)} cut: {next(iter(reasons.values()))}", "lost", values, list(reasons))
+        return _Measured(f"{len(reasons)} cut: {next(iter(reasons.values()))}", "lost", values, list(reasons))
     if study.run.resumed:
-        return Measured(f"cut {count(study.run.resumed, 'time')}", "resumed", values)
-    return Measured("none cut", values=values)
+        return _Measured(f"cut {count(study.run.resumed, 'time')}", "resumed", values)
+    return _Measured("none cut", values=values)
 
 
-def _empty(study: Study, limits: Limits) -> Measured:
+def _empty(study: Study, limits: Limits) -> _Measured:
     empty = [
         segment.seq
         for segment in study.segments
@@ -273,20 +238,20 @@ def _empty(study: Study, limits: Limits) -> Measured:
     values: dict[str, Value] = {"empty": len(empty)}
     if empty and study.dropped:
         values["dropped"] = len(study.dropped)
-        return Measured(f"{count(len(study.dropped), 'segment')} dropped", "dropped", values, study.dropped)
+        return _Measured(f"{count(len(study.dropped), 'segment')} dropped", "dropped", values, study.dropped)
     if empty:
         figure = f"{len(empty)} of {len(study.segments)} empty"
-        return Measured(figure, "empty" if study.is_media else "", values, empty)
-    return Measured("none empty", values=values)
+        return _Measured(figure, "empty" if study.is_media else "", values, empty)
+    return _Measured("none empty", values=values)
 
 
-def _restarts(study: Study, limits: Limits) -> Measured:
+def _restarts(study: Study, limits: Limits) -> _Measured:
     where = [segment.seq for segment in study.segments if segment.restarted]
     figure = count(len(where), "restart") if where else "none"
-    return Measured(figure, "bad" if where else "", {"restarts": len(where)}, where)
+    return _Measured(figure, "bad" if where else "", {"restarts": len(where)}, where)
 
 
-def _content_type(study: Study, limits: Limits) -> Measured:
+def _content_type(study: Study, limits: Limits) -> _Measured:
     if not study.filled:
         return _skip("no bytes")
     wrong = [segment.seq for segment in study.filled if not _fits(segment)]
@@ -294,10 +259,10 @@ def _content_type(study: Study, limits: Limits) -> Measured:
     declared, found = first.content_type or "none", first.media.container
     values: dict[str, Value] = {"declared": declared, "found": found.value}
     if wrong:
-        return Measured(f"declared {declared}, found {found}", "wrong", values, wrong)
+        return _Measured(f"declared {declared}, found {found}", "wrong", values, wrong)
     if any(segment.media.container in DECLARED and _declared(segment) in _VAGUE for segment in study.filled):
-        return Measured(f"declared {declared}, found {found}", "vague", values)
-    return Measured(declared, values=values)
+        return _Measured(f"declared {declared}, found {found}", "vague", values)
+    return _Measured(declared, values=values)
 
 
 def _declared(segment: Received) -> str:
@@ -314,7 +279,7 @@ def _fits(segment: Received) -> bool:
     return not any(declared in names for names in DECLARED.values())
 
 
-def _first_byte(study: Study, limits: Limits) -> Measured:
+def _first_byte(study: Study, limits: Limits) -> _Measured:
     awaited = [segment for segment in study.filled if study.was_awaited(segment)]
     if not awaited:
         return _skip("no segment had to be waited for")
@@ -323,14 +288,14 @@ def _first_byte(study: Study, limits: Limits) -> Measured:
     # Bytes can be timed only of segments that were read at once, not after the one before.
     at_once = [segment for segment in awaited if segment.taken_s - segment.answered_s < _AT_ONCE_S]
     if not at_once:
-        return Measured(f"after {_time(median(waits))}", values=values)
+        return _Measured(f"after {_time(median(waits))}", values=values)
     bodies = [segment.first_s - segment.answered_s for segment in at_once]
     late = quantile(bodies, 0.95)
     figure = f"after {_time(median(waits))}, {_time(late)} behind its head"
-    return Measured(figure, "bad" if late > FIRST_BYTE_S else "", values | _spread(bodies, "body_"))
+    return _Measured(figure, "bad" if late > FIRST_BYTE_S else "", values | _spread(bodies, "body_"))
 
 
-def _lag(study: Study, limits: Limits) -> Measured:
+def _lag(study: Study, limits: Limits) -> _Measured:
     heads = study.run.heads
     if len(heads) < 3:
         return _skip("the server was not asked often enough, or does not say")
@@ -340,18 +305,18 @@ def _lag(study: Study, limits: Limits) -> Measured:
     values: dict[str, Value] = {"median_segments": median(lags), "max_segments": max(lags), "last_segments": last}
     # A reader that begins in the past catches up first; a file at full speed is always ahead.
     is_behind = last >= LAG_SEGMENTS and last >= first and not (study.speed is not None and study.speed > FAST)
-    return Measured(f"{last:g} segments behind at the end, {max(lags)} at most", "bad" if is_behind else "", values)
+    return _Measured(f"{last:g} segments behind at the end, {max(lags)} at most", "bad" if is_behind else "", values)
 
 
-def _head(study: Study, limits: Limits) -> Measured:
+def _head(study: Study, limits: Limits) -> _Measured:
     heads = study.run.heads
     if len(heads) < 2:
         return _skip("the server was not asked often enough, or does not say")
     back = [later.head for earlier, later in pairwise(heads) if later.head < earlier.head]
     values: dict[str, Value] = {"head": heads[-1].head, "went_back": len(back)}
     if not back or any(segment.restarted for segment in study.segments):
-        return Measured(f"at {heads[-1].head}", values=values)
-    return Measured(f"went back {count(len(back), 'time')}, to {min(back)}", "bad", values)
+        return _Measured(f"at {heads[-1].head}", values=values)
+    return _Measured(f"went back {count(len(back), 'time')}, to {min(back)}", "bad", values)
 
 
 # What is in it.
@@ -379,38 +344,38 @@ def _no_tracks(study: Study) -> str:
     return next((why for why in unread if why in (ENCRYPTED, NEEDS_PYAV)), unread[0] if all(unread) else "")
 
 
-def _faults(study: Study, faults: Iterable[Fault], problem: str, well: str) -> Measured:
+def _faults(study: Study, faults: Iterable[Fault], problem: str, well: str) -> _Measured:
     found = {fault: [one for one in study.media if one.media.faults.get(fault)] for fault in faults}
     numbers = {fault: sum(one.media.faults[fault] for one in where) for fault, where in found.items() if where}
     if not numbers:
-        return Measured(well, values={"faults": 0})
+        return _Measured(well, values={"faults": 0})
     seqs = sorted({one.seq for where in found.values() for one in where})
     figure = ", ".join(f"{fault} ({number})" for fault, number in numbers.items())
     values: dict[str, Value] = {fault.replace(" ", "_"): number for fault, number in numbers.items()}
-    return Measured(f"{figure}, in {count(len(seqs), 'segment')}", problem, values, seqs)
+    return _Measured(f"{figure}, in {count(len(seqs), 'segment')}", problem, values, seqs)
 
 
-def _damage(study: Study, limits: Limits) -> Measured:
+def _damage(study: Study, limits: Limits) -> _Measured:
     if not study.is_media:
         return _skip(NOT_MEDIA)
     return _faults(study, [fault for fault in Fault if fault not in _NOT_DAMAGE], "bad", "undamaged")
 
 
-def _counters_inside(study: Study, limits: Limits) -> Measured:
+def _counters_inside(study: Study, limits: Limits) -> _Measured:
     if not study.is_media:
         return _skip(NOT_MEDIA)
     problem = "lost" if study.has(Container.MPEGTS) else "order"
     return _faults(study, [Fault.LOST_INSIDE], problem, "go on")
 
 
-def _counters_across(study: Study, limits: Limits) -> Measured:
+def _counters_across(study: Study, limits: Limits) -> _Measured:
     if not study.is_media:
         return _skip(NOT_MEDIA)
     problem = "anew" if study.has(Container.MPEGTS) else "order"
     return _faults(study, [Fault.LOST_AT_SEAM], problem, "go on")
 
 
-def _stands_alone(study: Study, limits: Limits) -> Measured:
+def _stands_alone(study: Study, limits: Limits) -> _Measured:
     why = _no_tracks(study)
     if why in (NOT_MEDIA, ENCRYPTED, NEEDS_PYAV):
         return _skip(why)
@@ -423,12 +388,12 @@ def _stands_alone(study: Study, limits: Limits) -> Measured:
     what = [f"{len(tables)} without {name}"] if tables else []
     what += [f"{len(parameters)} without codec parameters"] if parameters else []
     if not what:
-        return Measured("tables and parameters first", values=values)
+        return _Measured("tables and parameters first", values=values)
     figure = f"{' and '.join(what)}, of {len(study.media)}"
-    return Measured(figure, "bad", values, sorted({*tables, *parameters}))
+    return _Measured(figure, "bad", values, sorted({*tables, *parameters}))
 
 
-def _keyframes(study: Study, limits: Limits) -> Measured:
+def _keyframes(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     keys = {segment.seq: key for segment in study.media if (key := _begins_with_key(segment)) is not None}
@@ -437,8 +402,8 @@ def _keyframes(study: Study, limits: Limits) -> Measured:
     wrong = [seq for seq, key in keys.items() if not key]
     values: dict[str, Value] = {"segments": len(keys), "without": len(wrong)}
     if wrong:
-        return Measured(f"none at the start of {len(wrong)} of {len(keys)}", "bad", values, wrong)
-    return Measured(f"at the start of {count(len(keys), 'segment')}", values=values)
+        return _Measured(f"none at the start of {len(wrong)} of {len(keys)}", "bad", values, wrong)
+    return _Measured(f"at the start of {count(len(keys), 'segment')}", values=values)
 
 
 def _begins_with_key(segment: Received) -> bool | None:
@@ -450,7 +415,7 @@ def _begins_with_key(segment: Received) -> bool | None:
     return picture is not None and picture.decoded and picture.key and picture.late_s <= 0
 
 
-def _decodes(study: Study, limits: Limits) -> Measured:
+def _decodes(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     pictures = {segment.seq: picture for segment in study.media if (picture := segment.media.picture) is not None}
@@ -461,17 +426,17 @@ def _decodes(study: Study, limits: Limits) -> Measured:
     values: dict[str, Value] = {"asked": len(pictures), "failed": len(failed), "late": len(late)}
     if failed:
         figure = f"{len(failed)} of {len(pictures)} do not: {next(iter(failed.values()))}"
-        return Measured(figure, "failed", values, list(failed))
+        return _Measured(figure, "failed", values, list(failed))
     if late:
         after_end = any(picture.refreshes for picture in pictures.values())
         by = "after their end" if after_end else f"by up to {_time(max(late.values()))}"
-        return Measured(
+        return _Measured(
             f"{len(late)} of {len(pictures)} show their first picture late, {by}", "late", values, list(late)
         )
-    return Measured(f"first picture of {count(len(pictures), 'segment')}", values=values)
+    return _Measured(f"first picture of {count(len(pictures), 'segment')}", values=values)
 
 
-def _streams(study: Study, limits: Limits) -> Measured:
+def _streams(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     sets = [
@@ -488,11 +453,11 @@ def _streams(study: Study, limits: Limits) -> Measured:
     described = ", ".join(sets[0][1]) or "no video or sound"
     values: dict[str, Value] = {"streams": described, "changes": len(changed)}
     if changed:
-        return Measured(f"change {count(len(changed), 'time')}", "change", values, changed)
-    return Measured(described, "" if sets[0][1] else "none", values)
+        return _Measured(f"change {count(len(changed), 'time')}", "change", values, changed)
+    return _Measured(described, "" if sets[0][1] else "none", values)
 
 
-def _times_inside(study: Study, limits: Limits) -> Measured:
+def _times_inside(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     timed = {segment.seq: [track for track in segment.media.tracks if track.is_timed] for segment in study.media}
@@ -506,12 +471,12 @@ def _times_inside(study: Study, limits: Limits) -> Measured:
         figure = (
             f"sound is off by up to {_time(max(pauses.values()))} in {len(pauses)} of {count(len(timed), 'segment')}"
         )
-        return Measured(figure, "pause", values, list(pauses))
+        return _Measured(figure, "pause", values, list(pauses))
     if not back and not jumps:
-        return Measured("increase", values=values)
+        return _Measured("increase", values=values)
     what = ([f"run back in {len(back)}"] if back else []) + ([f"jump in {len(jumps)}"] if jumps else [])
     figure = f"{' and '.join(what)} of {count(len(timed), 'segment')}"
-    return Measured(figure, "bad", values, sorted(back | jumps))
+    return _Measured(figure, "bad", values, sorted(back | jumps))
 
 
 def _has_jump(track: Track) -> bool:
@@ -525,23 +490,23 @@ def _pause_s(track: Track) -> float:
     return track.slack / track.hz if track.slack > max(PAUSE_S * track.hz, 2 * track.frame) else 0.0
 
 
-def _times_across(study: Study, limits: Limits) -> Measured:
+def _times_across(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     seams, jumps = len(study.seams), study.jumps
     if not seams:
         return _skip("no two whole segments in a row")
     if not jumps:
-        return Measured(f"go on over {count(seams, 'seam')}", values={"seams": seams, "jumps": 0})
+        return _Measured(f"go on over {count(seams, 'seam')}", values={"seams": seams, "jumps": 0})
     where = dict(sorted((jump.seam.after.number, jump.seam.after.seq) for jump in jumps))
     largest = max(jumps, key=lambda jump: abs(jump.seconds))
     values: dict[str, Value] = {"seams": seams, "jumps": len(where), "largest_s": round(largest.seconds, 6)}
     if 1 < len(where) == seams and _begin_anew(study):
-        return Measured("begin anew in each segment", "anew", values, list(where.values()))
+        return _Measured("begin anew in each segment", "anew", values, list(where.values()))
     what = "missing" if largest.seconds > 0 else "twice, or running back"
     figure = f"jump at {len(where)} of {count(seams, 'seam')}, by up to {_time(abs(largest.seconds))} {what}"
     problem = "large" if abs(largest.seconds) >= JUMP_S else "small"
-    return Measured(f"{figure} ({largest.track})", problem, values, list(where.values()))
+    return _Measured(f"{figure} ({largest.track})", problem, values, list(where.values()))
 
 
 def _begin_anew(study: Study) -> bool:
@@ -551,7 +516,7 @@ def _begin_anew(study: Study) -> bool:
     return all(lead.hz == leads[0].hz and abs(lead.since(lead.first_dts or 0, first)) < 0.1 * lead.hz for lead in leads)
 
 
-def _skew(study: Study, limits: Limits) -> Measured:
+def _skew(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     skews = {segment.seq: skew for segment in study.media if (skew := _skew_of(segment)) is not None}
@@ -566,7 +531,7 @@ def _skew(study: Study, limits: Limits) -> Measured:
     where = [seq for seq, skew in skews.items() if abs(skew) > limits.skew_s]
     side = "after" if usual >= 0 else "before"
     figure = f"sound {_time(abs(usual))} {side} the picture, within {_time(high - low)}"
-    return Measured(figure, "bad" if where else "", values, where)
+    return _Measured(figure, "bad" if where else "", values, where)
 
 
 def _skew_of(segment: Received) -> float | None:
@@ -582,7 +547,7 @@ def _skew_of(segment: Received) -> float | None:
     return video.since(heard, shown) / video.hz if video.hz == audio.hz else heard / audio.hz - shown / video.hz
 
 
-def _lengths(study: Study, limits: Limits) -> Measured:
+def _lengths(study: Study, limits: Limits) -> _Measured:
     if why := _no_tracks(study):
         return _skip(why)
     lengths = study.lengths
@@ -597,7 +562,7 @@ def _lengths(study: Study, limits: Limits) -> Measured:
     }
     # The last digit of a limit is not the ticks of a clock.
     long = [study.segments[number].seq for number in sorted(lengths) if lengths[number] > limits.segment_s + 0.05]
-    return Measured(f"{_time(usual)} (from {_time(low)} to {_time(high)})", "bad" if long else "", values, long)
+    return _Measured(f"{_time(usual)} (from {_time(low)} to {_time(high)})", "bad" if long else "", values, long)
 
 
 # When it comes.
@@ -637,7 +602,7 @@ def _no_pace(study: Study) -> str:
     return f"published at {study.speed:.1f} times its speed: not live" if study.speed >= FAST else ""
 
 
-def _trickles(study: Study, limits: Limits) -> Measured:
+def _trickles(study: Study, limits: Limits) -> _Measured:
     if why := _no_pace(study):
         return _skip(why)
     shares: dict[int, float] = {}
@@ -652,11 +617,11 @@ def _trickles(study: Study, limits: Limits) -> Measured:
     values: dict[str, Value] = {"median_share": round(usual, 4), "segments": len(shares)}
     figure = f"arrive over {min(1.0, usual):.0%} of their length"
     if usual >= LUMP:
-        return Measured(figure, values=values)
-    return Measured(figure, "bad", values, [seq for seq, share in shares.items() if share < LUMP])
+        return _Measured(figure, values=values)
+    return _Measured(figure, "bad", values, [seq for seq, share in shares.items() if share < LUMP])
 
 
-def _real_time(study: Study, limits: Limits) -> Measured:
+def _real_time(study: Study, limits: Limits) -> _Measured:
     if why := _no_pace(study):
         return _skip(why)
     speed = study.speed or 1.0
@@ -666,10 +631,10 @@ def _real_time(study: Study, limits: Limits) -> Measured:
     problem = ""
     if speed < SLOW and (1 - speed) * wall_s > MIN_BEHIND_S:
         problem = "very" if speed < VERY_SLOW else "slow"
-    return Measured(f"{speed:.3f} s of media per second", problem, values)
+    return _Measured(f"{speed:.3f} s of media per second", problem, values)
 
 
-def _jitter(study: Study, limits: Limits) -> Measured:
+def _jitter(study: Study, limits: Limits) -> _Measured:
     if why := _no_pace(study):
         return _skip(why)
     # A publisher that is slow throughout is the rule's before.
@@ -684,10 +649,10 @@ def _jitter(study: Study, limits: Limits) -> Measured:
             where.append(point.segment.seq)
         late.append(delay - quickest)
     values: dict[str, Value] = {"max_late_s": round(max(late), 6), "p95_late_s": round(quantile(late, 0.95), 6)}
-    return Measured(f"up to {_time(max(late))} late", "bad" if where else "", values, where)
+    return _Measured(f"up to {_time(max(late))} late", "bad" if where else "", values, where)
 
 
-def _latency(study: Study, limits: Limits) -> Measured:
+def _latency(study: Study, limits: Limits) -> _Measured:
     if not study.is_media:
         return _skip(NOT_MEDIA)
     made = [(segment, segment.media.producer_us) for segment in study.media]
@@ -695,7 +660,7 @@ def _latency(study: Study, limits: Limits) -> Measured:
     return _delays(study, times, limits) if times else _skip("segments carry no producer time")
 
 
-def _picture_latency(study: Study, limits: Limits) -> Measured:
+def _picture_latency(study: Study, limits: Limits) -> _Measured:
     pictures = [(segment, segment.media.picture) for segment in study.media]
     times = [(one, picture.clock_ms * 1000) for one, picture in pictures if picture and picture.clock_ms is not None]
     if not times:
@@ -703,7 +668,7 @@ def _picture_latency(study: Study, limits: Limits) -> Measured:
     return _delays(study, times, limits)
 
 
-def _delays(study: Study, times: Sequence[tuple[Received, int]], limits: Limits) -> Measured:
+def _delays(study: Study, times: Sequence[tuple[Received, int]], limits: Limits) -> _Measured:
     """Latencies, of segments and the microseconds at which they were made."""
     delays = {one.seq: (one.wall_us - us) / 1e6 for one, us in times if study.was_awaited(one)}
     if not delays:
@@ -712,15 +677,15 @@ def _delays(study: Study, times: Sequence[tuple[Received, int]], limits: Limits)
     usual, most = quantile(delays.values(), 0.5), quantile(delays.values(), 0.95)
     least = min(delays.values())
     if abs(usual) > STALE_S:
-        return Measured(f"{usual / 3600:.1f} h", "stale", values)
+        return _Measured(f"{usual / 3600:.1f} h", "stale", values)
     if least < -SKEWED_S:
-        return Measured(f"{_time(least)}: clocks differ", "clocks", {**values, "clock_skew_s": round(-least, 6)})
+        return _Measured(f"{_time(least)}: clocks differ", "clocks", {**values, "clock_skew_s": round(-least, 6)})
     figure = f"{_time(usual)} (95 %: {_time(most)}, most: {_time(max(delays.values()))})"
     where = [seq for seq, delay in delays.items() if delay > limits.latency_s] if most > limits.latency_s else []
-    return Measured(figure, "high" if where else "", values, where)
+    return _Measured(figure, "high" if where else "", values, where)
 
 
-MEASURES: Final[dict[str, Callable[[Study, Limits], Measured]]] = {
+MEASURES: Final[dict[str, Callable[[Study, Limits], _Measured]]] = {
     measure.__name__.removeprefix("_"): measure
     for measure in (
         *(_received, _gaps, _skipped, _truncated, _broken, _empty, _restarts, _content_type, _first_byte, _lag, _head),
@@ -731,11 +696,7 @@ MEASURES: Final[dict[str, Callable[[Study, Limits], Measured]]] = {
 }
 
 
-def _rules() -> Iterator[Rule]:
-    for id_, row in tomllib.loads(files(__package__).joinpath("rules.toml").read_text("utf-8")).items():
-        title = row.pop("title")
-        yield Rule(id_, title, MEASURES[id_], {name: Problem(*problem) for name, problem in row.items()})
-
-
-RULES: Final = tuple(_rules())
-"""The table, in the order of the report."""
+RULES: Final[Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    files(__package__).joinpath("rules.toml").read_text("utf-8")
+)
+"""The table, in the order of the report: the title and the problems of each rule."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tests.subscriber.check.segments import (
     troubles,
 )
 from tricklecast.subscriber.check.media import Media
-from tricklecast.subscriber.check.rules import RULES, Level, Limits, judge
+from tricklecast.subscriber.check.rules import MEASURES, RULES, Level, Limits, judge
 from tricklecast.subscriber.check.study import Ended, Head, Received, Run
 from tricklecast.trickle.media.containers import Container
 
@@ -467,9 +467,22 @@ def test_bytes_that_come_long_after_their_head_are_found(good: list[bytes]) -> N
     assert troubles(judged(seen)) == {"first_byte": "warn"}
 
 
+def test_every_rule_has_a_row_in_the_table() -> None:
+    """With a title, and level, text and advice of each problem; a level may be the name of a limit."""
+    assert set(RULES) == set(MEASURES)
+    for row in RULES.values():
+        assert row["title"]
+        for name, problem in row.items():
+            if name != "title":
+                level, text, advice = problem
+                assert level in ("warn", "fail", *(limit.name for limit in fields(Limits)))
+                assert text.endswith(".")
+                assert advice.endswith((".", ")."))
+
+
 def test_every_rule_is_documented() -> None:
     """The reference names each rule, and nothing that is not one."""
     page = (Path(__file__).parents[3] / "docs" / "reference" / "check.md").read_text(encoding="utf-8")
     rows = [line.split("`")[1] for line in page.partition("## JSON")[0].splitlines() if line.startswith("| `")]
     named = {row for row in rows if not row.startswith("--")}
-    assert {rule.id for rule in RULES} == named
+    assert set(RULES) == named
