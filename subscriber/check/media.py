@@ -303,12 +303,13 @@ class _Scan:
         prefix: the tables of a segment before, for one that has none.
         early: PIDs with packets before the tables.
         cut: PIDs whose first packet continues a sample of the segment before.
+        is_readable: there are tables, be they behind the media or in a segment before; of MPEG-TS a demuxer may guess.
     """
 
     faults: Counter[Fault]
     tables: bool = False
     prefix: bytes = b""
-    is_mp4: bool = False
+    is_readable: bool = True
     early: set[int] = field(default_factory=set)
     cut: set[int] = field(default_factory=set)
 
@@ -347,7 +348,7 @@ class MediaReader:
             found, picture, unread = _demux(scan.prefix + data, container, decode=decode and whole)
             if picture is not None and scan.prefix and container is Container.FMP4:
                 picture = replace(picture, decoded=False, error="it has no init segment", refreshes=False)
-            if unread and whole and (scan.tables or scan.prefix):
+            if unread and whole and (container is Container.FMP4 or scan.tables or scan.prefix):
                 scan.faults[Fault.UNREADABLE] += 1
         leads = {ident for ident, track in found.items() if track.kind is Kind.VIDEO and track.samples}
         leads = leads or {ident for ident, track in found.items() if track.kind is Kind.AUDIO}
@@ -412,8 +413,8 @@ class MediaReader:
         ends = [box.end for box in boxes(data) if box.kind.isascii()]
         faults[Fault.BAD_BOX] += whole and ends[-1:] != [len(data)]
         init, parts = init_segment(data), list(fragments(data))
-        moov = find_box(init, b"moov")
-        samples = sum(track.samples for track in tracks(init)) + sum(part.samples for part in parts)
+        moov = find_box(data, b"moov")  # that of an ordinary file may stand behind the media
+        samples = sum(track.samples for track in tracks(data)) + sum(part.samples for part in parts)
         # A compressed moov may unfold to anything.
         if len(moov) > MAX_MOOV or samples > MAX_SAMPLES or find_box(moov, b"cmov"):
             faults[Fault.TOO_MANY_SAMPLES] += 1
@@ -424,10 +425,10 @@ class MediaReader:
         faults[Fault.LOST_INSIDE] += sum(later <= earlier for earlier, later in pairwise(numbers))
         faults[Fault.NO_TIME] += sum(not part.times for part in parts)
         self._number = numbers[-1] if numbers else self._number
-        prefix = b"" if init else self._init
+        prefix = b"" if moov else self._init
         if not faults[Fault.TOO_MANY_SAMPLES]:
             self._init = init or self._init
-        return _Scan(+faults, bool(tracks(init)), prefix, is_mp4=True)
+        return _Scan(+faults, bool(tracks(init)), prefix, is_readable=bool(moov or prefix))
 
 
 def _unread(scan: _Scan) -> str:
@@ -436,7 +437,7 @@ def _unread(scan: _Scan) -> str:
         return "an MP4 index of too many samples"
     if Fault.SCRAMBLED in scan.faults:
         return ENCRYPTED
-    if scan.is_mp4 and not (scan.tables or scan.prefix):
+    if not scan.is_readable:
         return NO_INIT
     return "" if has_pyav() else NEEDS_PYAV
 

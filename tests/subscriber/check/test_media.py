@@ -417,3 +417,12 @@ def test_damaged_media_is_taken(good: list[bytes], pieces: list[bytes], places: 
         data = segments[number % len(segments)]
         data[place // 8 % len(data)] ^= 1 << place % 8
     judged(received([bytes(data) for data in segments], decode=True))
+
+
+def test_an_ordinary_mp4_file_is_read_but_does_not_stand_alone(clip: Path) -> None:
+    """Its index comes behind the media, so that nobody can decode it while it is being written."""
+    data = clip.read_bytes()
+    assert data.index(b"moov") > data.index(b"mdat")
+    (media,) = read([data], decode=True)
+    assert (media.tables, media.faults, media.unread) == (False, {}, "")
+    assert [track.samples for track in media.tracks][:1] == [75]
