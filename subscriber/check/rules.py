@@ -124,7 +124,9 @@ def judge(run: Run, limits: Limits | None = None) -> Judgement:
 
 
 def _finding(id_: str, study: Study, limits: Limits) -> Finding:
-    row, found = RULES[id_], MEASURES[id_](study, limits)
+    row = RULES[id_]
+    why_not = _NEEDS[row["needs"]](study) if "needs" in row else ""
+    found = _skip(why_not) if why_not else MEASURES[id_](study, limits)
     level, text, advice = row[found.problem] if found.problem else (found.level, "", "")
     if level.endswith("_s"):
         level = Level.FAIL if level in limits.given else Level.WARN
@@ -201,10 +203,10 @@ def _received(study: Study, limits: Limits) -> _Measured:
 
 
 def _gaps(study: Study, limits: Limits) -> _Measured:
-    where = [segment for segment in study.segments if segment.gap]
-    missed = sum(segment.gap for segment in where) + study.run.missed_at_end
+    where = [segment.seq for segment in study.segments if segment.gap]
+    missed = sum(segment.gap for segment in study.segments) + study.run.missed_at_end
     figure = f"{count(missed, 'segment')} missed" if missed else "none missed"
-    return _Measured(figure, "bad" if missed else "", {"missed": missed}, [segment.seq for segment in where])
+    return _Measured(figure, "bad" if missed else "", {"missed": missed}, where)
 
 
 def _skipped(study: Study, limits: Limits) -> _Measured:
@@ -321,8 +323,6 @@ def _head(study: Study, limits: Limits) -> _Measured:
 
 # What is in it.
 
-NOT_MEDIA: Final = "not MPEG-TS or MP4"
-
 LATE_S: Final = 0.2
 """Leading pictures of an open group are left out by a decoder that joins there; they come after the first picture."""
 
@@ -336,12 +336,21 @@ PAUSE_S: Final = 0.1
 _NOT_DAMAGE: Final = (Fault.SCRAMBLED, Fault.LOST_INSIDE, Fault.LOST_AT_SEAM)
 
 
+def _no_media(study: Study) -> str:
+    """Why the content cannot be looked into; nothing if it can."""
+    return "" if study.media else "not MPEG-TS or MP4"
+
+
+def _no_demuxer(study: Study) -> str:
+    """Why no segment can be demuxed; nothing if that is the segments' own fault."""
+    unread = (segment.media.unread for segment in study.media)
+    return _no_media(study) or next((why for why in unread if why in (ENCRYPTED, NEEDS_PYAV)), "")
+
+
 def _no_tracks(study: Study) -> str:
     """Why no track can be looked into; nothing if some can."""
-    if not study.is_media:
-        return NOT_MEDIA
     unread = [segment.media.unread for segment in study.media]
-    return next((why for why in unread if why in (ENCRYPTED, NEEDS_PYAV)), unread[0] if all(unread) else "")
+    return _no_demuxer(study) or (unread[0] if all(unread) else "")
 
 
 def _faults(study: Study, faults: Iterable[Fault], problem: str, well: str) -> _Measured:
@@ -356,29 +365,20 @@ def _faults(study: Study, faults: Iterable[Fault], problem: str, well: str) -> _
 
 
 def _damage(study: Study, limits: Limits) -> _Measured:
-    if not study.is_media:
-        return _skip(NOT_MEDIA)
     return _faults(study, [fault for fault in Fault if fault not in _NOT_DAMAGE], "bad", "undamaged")
 
 
 def _counters_inside(study: Study, limits: Limits) -> _Measured:
-    if not study.is_media:
-        return _skip(NOT_MEDIA)
     problem = "lost" if study.has(Container.MPEGTS) else "order"
     return _faults(study, [Fault.LOST_INSIDE], problem, "go on")
 
 
 def _counters_across(study: Study, limits: Limits) -> _Measured:
-    if not study.is_media:
-        return _skip(NOT_MEDIA)
     problem = "anew" if study.has(Container.MPEGTS) else "order"
     return _faults(study, [Fault.LOST_AT_SEAM], problem, "go on")
 
 
 def _stands_alone(study: Study, limits: Limits) -> _Measured:
-    why = _no_tracks(study)
-    if why in (NOT_MEDIA, ENCRYPTED, NEEDS_PYAV):
-        return _skip(why)
     tables = [segment.seq for segment in study.media if not segment.media.tables]
     parameters = [
         segment.seq for segment in study.media if any(track.parameters is False for track in segment.media.tracks)
@@ -394,8 +394,6 @@ def _stands_alone(study: Study, limits: Limits) -> _Measured:
 
 
 def _keyframes(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     keys = {segment.seq: key for segment in study.media if (key := _begins_with_key(segment)) is not None}
     if not keys:
         return _skip("no video")
@@ -416,8 +414,6 @@ def _begins_with_key(segment: Received) -> bool | None:
 
 
 def _decodes(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     pictures = {segment.seq: picture for segment in study.media if (picture := segment.media.picture) is not None}
     if not pictures:
         return _skip("no video was decoded")
@@ -437,8 +433,6 @@ def _decodes(study: Study, limits: Limits) -> _Measured:
 
 
 def _streams(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     sets = [
         (
             segment.seq,
@@ -458,8 +452,6 @@ def _streams(study: Study, limits: Limits) -> _Measured:
 
 
 def _times_inside(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     timed = {segment.seq: [track for track in segment.media.tracks if track.is_timed] for segment in study.media}
     back = {seq for seq, tracks in timed.items() if any(track.backwards for track in tracks)}
     jumps = {seq for seq, tracks in timed.items() if any(_has_jump(track) for track in tracks)}
@@ -491,8 +483,6 @@ def _pause_s(track: Track) -> float:
 
 
 def _times_across(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     seams, jumps = len(study.seams), study.jumps
     if not seams:
         return _skip("no two whole segments in a row")
@@ -517,8 +507,6 @@ def _begin_anew(study: Study) -> bool:
 
 
 def _skew(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     skews = {segment.seq: skew for segment in study.media if (skew := _skew_of(segment)) is not None}
     if not skews:
         return _skip("no segment with both video and sound")
@@ -548,8 +536,6 @@ def _skew_of(segment: Received) -> float | None:
 
 
 def _lengths(study: Study, limits: Limits) -> _Measured:
-    if why := _no_tracks(study):
-        return _skip(why)
     lengths = study.lengths
     if not lengths:
         return _skip("no whole segment with times")
@@ -603,8 +589,6 @@ def _no_pace(study: Study) -> str:
 
 
 def _trickles(study: Study, limits: Limits) -> _Measured:
-    if why := _no_pace(study):
-        return _skip(why)
     shares: dict[int, float] = {}
     for point in study.awaited:
         segment, lead = point.segment, point.segment.media.lead
@@ -622,8 +606,6 @@ def _trickles(study: Study, limits: Limits) -> _Measured:
 
 
 def _real_time(study: Study, limits: Limits) -> _Measured:
-    if why := _no_pace(study):
-        return _skip(why)
     speed = study.speed or 1.0
     points = study.awaited
     wall_s = points[-1].segment.answered_s - points[0].segment.answered_s
@@ -635,8 +617,6 @@ def _real_time(study: Study, limits: Limits) -> _Measured:
 
 
 def _jitter(study: Study, limits: Limits) -> _Measured:
-    if why := _no_pace(study):
-        return _skip(why)
     # A publisher that is slow throughout is the rule's before.
     speed = study.speed or 1.0
     late: list[float] = []
@@ -653,8 +633,6 @@ def _jitter(study: Study, limits: Limits) -> _Measured:
 
 
 def _latency(study: Study, limits: Limits) -> _Measured:
-    if not study.is_media:
-        return _skip(NOT_MEDIA)
     made = [(segment, segment.media.producer_us) for segment in study.media]
     times = [(segment, us) for segment, us in made if us is not None]
     return _delays(study, times, limits) if times else _skip("segments carry no producer time")
@@ -695,6 +673,14 @@ MEASURES: Final[dict[str, Callable[[Study, Limits], _Measured]]] = {
     )
 }
 
+
+_NEEDS: Final[dict[str, Callable[[Study], str]]] = {
+    "media": _no_media,
+    "demuxer": _no_demuxer,
+    "tracks": _no_tracks,
+    "pace": _no_pace,
+}
+"""What a rule needs, and the function that tells why it is missing."""
 
 RULES: Final[Mapping[str, Mapping[str, Any]]] = tomllib.loads(
     files(__package__).joinpath("rules.toml").read_text("utf-8")

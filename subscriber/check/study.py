@@ -1,4 +1,4 @@
-"""What a check received, and the segments laid side by side: how they join, how long they are, when they were due.
+"""What a check received, and what follows from comparing segments: seams, lengths, pace.
 
 Pure: ``probe`` fills :class:`Run`, and the rules ask :class:`Study`.
 """
@@ -18,27 +18,27 @@ from tricklecast.subscriber.check.media import Media, Track
 from tricklecast.trickle.media.containers import Container
 
 JUMP_S: Final = 0.5
-"""From here on a step in the time line is a break, over which nothing can be measured."""
+"""A step of this size or more in the time line is a break; nothing is measured over it."""
 
 ROUNDING_S: Final = 0.002
 """Matroska, FLV and RTMP keep milliseconds, and MPEG-TS has 90 kHz ticks."""
 
 MIN_WAIT_S: Final = 0.05
-"""A segment whose answer took longer was waited for; or twice the round trip, where that is more."""
+"""A segment was waited for if its answer took longer than this, and longer than two round trips."""
 
 FIRST_WAIT_S: Final = 0.25
-"""The same of a check's first segment, whose request has a connection to make."""
+"""The same for the first segment of a check, whose request has to make a connection."""
 
 MIN_PACE_S: Final = 2.0
-"""Over a shorter time no pace can be told."""
+"""The pace is measured over at least this time."""
 
 _LOST_FRAME: Final = 0.6
-"""Share of a frame from which on a distance between frames shows that one is missing, or too many."""
+"""A frame of sound is missing, or one too many, if the next one is off by this share of a frame or more."""
 
 _MEDIA: Final = (Container.MPEGTS, Container.FMP4)
 
 _ENOUGH: Final = 3
-"""From how many distances on what is usual can be told."""
+"""The number of distances from which a usual one is derived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +142,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """Two segments of which the second follows the first, both whole as far as the seam needs it.
-
-    Attributes:
-        before, after: the segments.
-        between: the segments between them, which hold nothing.
-    """
+    """Two segments of which the second follows the first; ``between`` are those between them, which are empty."""
 
     before: Received
     after: Received
@@ -163,12 +158,12 @@ class Seam:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A place where a track's times do not go on as they should.
+    """A place where a track's times do not go on.
 
     Attributes:
         track: its name.
         seam: where.
-        seconds: what is missing; negative: what there is twice, or runs back.
+        seconds: how much is missing; negative: how much comes twice, or runs back.
     """
 
     track: str
@@ -178,12 +173,7 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A segment on the time line.
-
-    Attributes:
-        segment: the segment.
-        media_s: media time of its beginning, since the first point's.
-    """
+    """A segment on the time line; ``media_s`` is its beginning in media time, since the first point."""
 
     segment: Received
     media_s: float
@@ -204,7 +194,7 @@ class Study:
 
     @property
     def is_media(self) -> bool:
-        """The channel carries media that can be looked into."""
+        """Whether there is media that the check can look into."""
         return bool(self.media)
 
     def has(self, container: Container) -> bool:
@@ -212,13 +202,13 @@ class Study:
         return any(segment.media.container is container for segment in self.filled)
 
     def was_awaited(self, segment: Received) -> bool:
-        """The segment was asked for before it began, so that the time of its answer is that of its beginning."""
+        """Whether the segment was asked for before it began: only then its answer tells when it began."""
         least_s = MIN_WAIT_S if segment.number else FIRST_WAIT_S
         return segment.answered_s - segment.requested_s >= max(least_s, 2 * self.run.round_trip_s)
 
     @cached_property
     def seams(self) -> list[Seam]:
-        """Where segments join; those in between that hold nothing are no obstacle."""
+        """Where one segment follows another; segments without a byte may lie between them."""
         found: list[Seam] = []
         before: Received | None = None
         between: list[Received] = []
@@ -236,15 +226,12 @@ class Study:
 
     @cached_property
     def jumps(self) -> list[Jump]:
-        """The places where times do not go on, in order; what is missing where segments hold nothing is left out."""
+        """The places where times do not go on, in order; without media that is missing where segments are empty."""
         return [jump for jump in self._all_jumps if jump.seconds < 0 or not jump.seam.between]
 
     @cached_property
     def dropped(self) -> list[int]:
-        """Seqs of empty segments whose media is missing, unless a skipped one beside them accounts for it.
-
-        Their publisher gave them up, or left their numbers out at a server that calls them empty.
-        """
+        """Seqs of empty segments whose media is missing, unless a skipped one beside them explains that."""
         holes = [jump.seam.between for jump in self._all_jumps if jump.seconds > 0]
         unmarked = [hole for hole in holes if not any(segment.skipped for segment in hole)]
         return sorted({segment.seq for hole in unmarked for segment in hole})
@@ -255,7 +242,7 @@ class Study:
 
     @cached_property
     def line(self) -> list[Point]:
-        """The longest stretch of segments whose times go on."""
+        """The longest run of segments whose times go on."""
         broken = {jump.seam.after.number for jump in self._all_jumps if abs(jump.seconds) >= JUMP_S}
         runs: list[list[Point]] = []
         for segment in self.media:
@@ -311,7 +298,7 @@ class Study:
 
     @cached_property
     def awaited(self) -> list[Point]:
-        """The points of the line whose beginning was waited for."""
+        """The points of the line that were waited for."""
         return [point for point in self.line if self.was_awaited(point.segment)]
 
     def _step(self, before: Received, after: Received) -> float | None:
@@ -348,7 +335,7 @@ class Study:
 
     @cached_property
     def _usual(self) -> dict[str, tuple[float, float]]:
-        """For each track, how far its samples are apart, and how far at most; 0 where that cannot be told."""
+        """For each track, the usual and the longest distance of its samples; 0 if there are too few."""
         inside: dict[str, Counter[int]] = {}
         across: dict[str, list[int]] = {}
         for segment in self.media:
@@ -381,7 +368,7 @@ def _span(track: Track) -> int:
 def _usual(inside: Counter[int], across: list[int]) -> tuple[float, float]:
     if inside.total() >= _ENOUGH:
         return middle(inside), max(1.5 * middle(inside), max(inside))
-    # One sample per segment: what is usual is what is between segments.
+    # One sample per segment: the usual distance is the one from segment to segment.
     if len(across) >= _ENOUGH and median(across) > 0:
         return median(across), 3 * median(across)
     return 0, 0
