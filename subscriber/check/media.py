@@ -147,6 +147,7 @@ class Track:
         due: when the next sample is due, for sound, whose frames say how long they are.
         frame: how long one of its frames is, where ``due`` is known.
         slack: by how much samples inside the segment were off their due time, at most.
+        pause: the longest time without a frame inside the segment, or in which frames come twice.
         steps: distances between the decoding times inside the segment, and how often each occurred.
         backwards: how often the decoding time did not increase inside the segment.
         key: whether the first picture can be decoded without any before it; ``None`` for other kinds.
@@ -166,6 +167,7 @@ class Track:
     due: int | None = None
     frame: int = 0
     slack: int = 0
+    pause: int = 0
     steps: Counter[int] = field(default_factory=Counter)
     backwards: int = 0
     key: bool | None = None
@@ -200,9 +202,14 @@ class Track:
                 self.steps[step] += 1
             if self.due is not None:
                 self.slack = max(self.slack, abs(self.since(dts, self.due)))
+                self.pause = max(self.pause, self.slack)
         self.last_dts, self.due = dts, None
         if self.kind is Kind.AUDIO and duration > 0:
-            self.due, self.frame = dts + duration, duration
+            if self.frame and duration > 2 * self.frame:  # muxers of MP4 stretch the sample before a pause
+                self.pause = max(self.pause, duration - self.frame)
+            else:
+                self.frame = duration
+            self.due = dts + duration
 
 
 @dataclass(frozen=True, slots=True)

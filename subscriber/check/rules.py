@@ -478,8 +478,8 @@ def _has_jump(track: Track) -> bool:
 
 
 def _pause_s(track: Track) -> float:
-    """By how much frames of sound are off where the frames before them end, if that can be heard."""
-    return track.slack / track.hz if track.slack > max(PAUSE_S * track.hz, 2 * track.frame) else 0.0
+    """How long frames of sound are missing or come twice, if that can be heard."""
+    return track.pause / track.hz if track.pause > max(PAUSE_S * track.hz, 2 * track.frame) else 0.0
 
 
 def _times_across(study: Study, limits: Limits) -> _Measured:

@@ -193,6 +193,25 @@ def test_a_single_lost_frame_of_sound_is_found(clip: Clip, format_: str) -> None
     assert judgement.finding("times_across").values["largest_s"] == pytest.approx(1024 / 48_000, abs=0.001)
 
 
+@pytest.mark.parametrize("format_", ["mpegts", "mp4"])
+def test_sound_that_pauses_inside_a_segment_is_found(clip: Clip, format_: str) -> None:
+    """19 frames are missing, 405 ms; a frame more or less is no pause."""
+    frames: dict[int, int] = {}
+
+    def change(packet: Packet[Stream], number: int) -> int | None:
+        if video(packet):
+            return 0
+        frames[number] = frames.get(number, 0) + 1
+        return None if number == 2 and 10 < frames[number] < 30 else 0
+
+    segments = cut(clip(), change=change, format_=format_)
+    segments = numbered(segments) if format_ == "mpegts" else segments
+    judgement = judged(received(segments, content_type="video/mp2t" if format_ == "mpegts" else "video/mp4"))
+    assert troubles(judgement) == {"times_inside": "warn"}
+    assert judgement.finding("times_inside").segments == (2,)
+    assert "405 ms" in judgement.finding("times_inside").figure
+
+
 def test_timestamps_that_begin_anew_are_named_so(clip: Clip) -> None:
     """Each segment begins at the same time: one finding with the cure, and no guesses about pace."""
     segments = numbered(cut(clip(), change=lambda packet, number: -90_000 * number))
