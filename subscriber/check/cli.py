@@ -25,8 +25,8 @@ from tricklecast.trickle.terminal import (
 )
 
 if TYPE_CHECKING:
-    from tricklecast.subscriber.check.judge import Judgement
     from tricklecast.subscriber.check.probe import Probe
+    from tricklecast.subscriber.check.rules import Judgement
 
 EXIT_NOT_FINE: Final = 1
 REFRESH_PER_S: Final = 4
@@ -81,9 +81,8 @@ async def check(
 
     channel_url(url)
     checked("--start", Start.parse, start)
-    from tricklecast.subscriber.check.findings import Limits, Verdict
-    from tricklecast.subscriber.check.judge import judge
     from tricklecast.subscriber.check.probe import Order, Probe
+    from tricklecast.subscriber.check.rules import Level, Limits, judge
 
     for_s, wait_s = (
         checked("--for", parse_duration, for_time),
@@ -106,7 +105,7 @@ async def check(
         if probe.segments or sys.exc_info()[0] is None:
             judgement = judge(probe.run(), limits)
             _print(url, judgement, as_json)
-    if judgement.verdict is Verdict.FAIL or (strict and judgement.verdict is Verdict.WARN):
+    if judgement.level is Level.FAIL or (strict and judgement.level is Level.WARN):
         raise typer.Exit(EXIT_NOT_FINE)
 
 

@@ -1,27 +1,89 @@
-"""What a segment holds, as the parsers of both containers tell it."""
+"""What a segment holds: its bytes as containers, and its tracks, times and first picture as libavformat reads them.
+
+:class:`MediaReader` reads one segment after the other. Packets, boxes and counters are looked at here, since a demuxer
+repairs them silently; everything else comes from PyAV, and is missing where PyAV is not installed. All of it blocks:
+``probe`` calls it in a thread. Any bytes are taken, and never raise.
+
+Memory: a segment's first :data:`MAX_BYTES`, and what libavformat makes of them. An MP4 segment whose tables announce
+more than :data:`MAX_SAMPLES` samples is not demuxed: libavformat would allocate an index for all of them.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import io
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-MAX_STEPS: Final = 256
-"""How many different distances between samples are told apart per track and segment."""
+from tricklecast.trickle.media.clock import read_clock, read_prft, read_temi
+from tricklecast.trickle.media.containers import (
+    NULL_PID,
+    PACKET_BYTES,
+    SNIFF_BYTES,
+    SYNC,
+    Container,
+    Continuity,
+    ProgramTables,
+    Step,
+    boxes,
+    find_box,
+    fragments,
+    init_segment,
+    sniff,
+    tracks,
+    ts_packets,
+)
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.stream import Stream
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+    AnyPacket: TypeAlias = Packet[Stream]
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""How much of a segment is kept and looked into: the server's own limit for a segment."""
+
+MAX_SAMPLES: Final = 1 << 20
+"""Most samples of an MP4 segment: five hours of sound."""
+
+MAX_MOOV: Final = 4 * 1024 * 1024
+"""Longest ``moov`` box of an MP4 segment."""
 
 MAX_TRACKS: Final = 64
 """How many tracks of a segment are looked at."""
 
+MAX_STEPS: Final = 256
+"""How many different distances between samples are told apart per track and segment."""
 
-class Container(StrEnum):
-    """What the bytes of a segment are."""
+MAX_PICTURE_PACKETS: Final = 64
+"""How many packets a decoder is given for its first picture: more than any codec reorders (H.264 and HEVC: 16)."""
 
-    MPEGTS = "mpegts"
-    FMP4 = "fmp4"
-    JSON = "json"
-    OTHER = "other"
+WRAP: Final = 1 << 33
+"""Times in MPEG-TS have 33 bits: after 26.5 hours they begin again at 0."""
+
+ENCRYPTED: Final = "encrypted"
+NO_INIT: Final = "there was no init segment"
+NEEDS_PYAV: Final = 'needs PyAV: pip install "tricklecast[media]"'
+
+_FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
+_OPTIONS: Final = {
+    "probesize": str(MAX_BYTES),  # look for streams in all that is there ...
+    "analyzeduration": "0",  # ... but for no longer than it takes to know the codecs
+    "correct_ts_overflow": "0",  # times that wrap are the rules' to judge
+}
+_WITH_PARAMETERS: Final = frozenset({"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "vc1", "av1"})
+"""Codecs of which libavformat can tell whether a packet carries the decoder's parameters (extract_extradata)."""
+
+_H264_IDR: Final = 5
+_H264_SPS: Final = 7
+_H264_PPS: Final = 8
 
 
 class Kind(StrEnum):
@@ -41,61 +103,56 @@ class Fault(StrEnum):
     PARTIAL_PACKET = "partial packet"
     """MPEG-TS: the segment does not end with a whole packet."""
 
-    TRANSPORT_ERROR = "transport error"
-    """MPEG-TS: a packet is marked as damaged by whoever received it first."""
-
-    BAD_PACKET = "bad packet"
-    """MPEG-TS: a packet's adaptation field is longer than the packet."""
+    DAMAGED_PACKET = "damaged packet"
+    """MPEG-TS: a packet is marked as damaged by a receiver before, or its adaptation field is too long."""
 
     BAD_TABLE = "bad table"
     """MPEG-TS: the check sum of a program table is wrong."""
 
     SCRAMBLED = "scrambled"
-    """MPEG-TS: encrypted packets, into which nobody can look."""
+    """MPEG-TS: encrypted packets."""
 
     LOST_INSIDE = "counter jumps inside"
-    """MPEG-TS: the continuity counter of a PID jumps within the segment."""
+    """MPEG-TS: a continuity counter jumps within the segment. MP4: fragment numbers do not increase."""
 
     LOST_AT_SEAM = "counter jumps at the seam"
-    """MPEG-TS: the continuity counter of a PID does not go on from the segment before."""
+    """The same, from the segment before to this one."""
 
     BAD_BOX = "bad box"
     """MP4: a box makes no sense, or does not end with the segment."""
 
+    TOO_MANY_SAMPLES = "too many samples"
+    """MP4: tables announce more samples than a segment can have."""
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """How a video track of a segment begins; ``None``: not to be told.
+    UNREADABLE = "unreadable"
+    """The segment has tables, and libavformat finds no track in it all the same."""
 
-    Attributes:
-        key: the first picture can be decoded without any before it.
-        parameters: what a decoder needs to know stands before it.
-    """
-
-    key: bool | None = None
-    parameters: bool | None = None
+    NO_TIME = "fragment without time"
+    """MP4: a fragment without the decoding time of its first sample (tfdt)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Track:
-    """One track of one segment. Times are in ticks of ``1 / hz`` seconds.
+    """One track of one segment, filled while its packets pass. Times are in ticks of ``1 / hz`` seconds.
 
     Attributes:
         name: the same in all segments.
         kind: what it is for.
-        codec: its codec, as the container calls it.
+        codec: its codec, as libavcodec calls it.
         hz: ticks per second.
         wrap: after how many ticks times begin again at 0; ``None``: never.
-        samples: how many samples (MPEG-TS: packets of the elementary stream) begin in the segment.
+        samples: how many samples (pictures, frames of sound) begin in the segment.
         first_dts, last_dts: decoding time of the first and the last of them.
         first_pts: presentation time of the first.
-        due: when the next sample after the segment's last is due, if the samples themselves say how long they are.
+        due: when the next sample is due, for sound, whose frames say how long they are.
         frame: how long one of its frames is, where ``due`` is known.
         slack: by how much samples inside the segment were off their due time, at most.
+        pause: the longest time without a frame inside the segment, or in which frames come twice.
         steps: distances between the decoding times inside the segment, and how often each occurred.
         backwards: how often the decoding time did not increase inside the segment.
-        opening: how it begins.
-        cut_in: the segment begins in the middle of a sample.
+        key: whether the first picture can be decoded without any before it; ``None`` for other kinds.
+        parameters: whether what a decoder has to know stands with the first picture; ``None``: not to be told.
+        cut_in: the segment begins in the middle of a sample, which no demuxer of this segment alone returns.
     """
 
     name: str
@@ -110,10 +167,17 @@ class Track:
     due: int | None = None
     frame: int = 0
     slack: int = 0
-    steps: Mapping[int, int] = field(default_factory=dict)
+    pause: int = 0
+    steps: Counter[int] = field(default_factory=Counter)
     backwards: int = 0
-    opening: Opening = Opening()
+    key: bool | None = None
+    parameters: bool | None = None
     cut_in: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its samples follow one another; subtitles and data come when they come."""
+        return self.kind is not Kind.DATA
 
     def since(self, later: int, earlier: int) -> int:
         """Ticks from one time to another, over a wrap if that is the shorter way."""
@@ -122,6 +186,53 @@ class Track:
         half = self.wrap // 2
         return (later - earlier + half) % self.wrap - half
 
+    def add(self, dts: int, pts: int, duration: int) -> None:
+        """Take a sample with a time.
+
+        Args:
+            dts, pts: its decoding and presentation time.
+            duration: how long it is; 0 if it does not say.
+        """
+        if self.last_dts is None:
+            self.first_dts, self.first_pts = dts, pts
+        else:
+            step = self.since(dts, self.last_dts)
+            self.backwards += step <= 0
+            if step > 0 and (step in self.steps or len(self.steps) < MAX_STEPS):
+                self.steps[step] += 1
+            if self.due is not None:
+                self.slack = max(self.slack, abs(self.since(dts, self.due)))
+                self.pause = max(self.pause, self.slack)
+        self.last_dts, self.due = dts, None
+        if self.kind is Kind.AUDIO and duration > 0:
+            if self.frame and duration > 2 * self.frame:  # muxers of MP4 stretch the sample before a pause
+                self.pause = max(self.pause, duration - self.frame)
+            else:
+                self.frame = duration
+            self.due = dts + duration
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What a decoder made of a segment's first picture, from this segment alone.
+
+    Attributes:
+        decoded: there is one, without errors.
+        error: why not.
+        late_s: by how many seconds of media it comes after the segment's first packet.
+        key: the decoder calls it a keyframe or an intra-coded picture.
+        clock_ms: the time that the test source's clock in it shows, in milliseconds since 1970.
+        refreshes: there is none, and nothing is wrong with that: pictures are refreshed bit by bit, over more than
+            this segment.
+    """
+
+    decoded: bool
+    error: str = ""
+    late_s: float = 0.0
+    key: bool = False
+    clock_ms: int | None = None
+    refreshes: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class Media:
@@ -129,82 +240,339 @@ class Media:
 
     Attributes:
         container: what it is.
-        tracks: those that the container announces.
+        tracks: those with samples, and of video and sound also those that are only announced.
         tables: the container's own tables (PAT and PMT, ``moov``) stand before the first sample.
         faults: what is wrong with the bytes, and how often.
+        picture: what a decoder made of it; ``None`` if none was asked.
+        producer_us: when its first frame was captured, according to its publisher, in microseconds since 1970.
+        unread: why nothing is known of its tracks; empty if they were read.
+        is_part: it is longer than :data:`MAX_BYTES`; only its beginning was looked into.
     """
 
-    container: Container
+    container: Container = Container.OTHER
     tracks: tuple[Track, ...] = ()
     tables: bool = False
     faults: Mapping[Fault, int] = field(default_factory=dict)
+    picture: Picture | None = None
+    producer_us: int | None = None
+    unread: str = ""
+    is_part: bool = False
+
+    @property
+    def ends_whole(self) -> bool:
+        """Its bytes were read up to the end, which is that of a packet or box."""
+        return not self.is_part and not self.faults.keys() & {Fault.PARTIAL_PACKET, Fault.BAD_BOX}
 
     @property
     def lead(self) -> Track | None:
         """The track that gives the segment its time: its first video track, else its first audio track."""
-        timed = [track for track in self.tracks if track.first_dts is not None and track.kind is not Kind.DATA]
+        timed = [track for track in self.tracks if track.first_dts is not None and track.is_timed]
         return min(timed, key=lambda track: track.kind is not Kind.VIDEO, default=None)
 
 
-class TrackNotes:
-    """What a parser writes down about a track while a segment lasts."""
+@cache
+def has_pyav() -> bool:
+    """Whether PyAV is installed."""
+    return importlib.util.find_spec("av") is not None
 
-    def __init__(self, name: str, kind: Kind, codec: str, hz: int, wrap: int | None = None) -> None:
-        self._track = Track(name, kind, codec, hz, wrap)
-        self._steps: Counter[int] = Counter()
-        self.samples = 0
-        self.first_dts: int | None = None
-        self.last_dts: int | None = None
-        self.first_pts: int | None = None
-        self.due: int | None = None
-        self.frame = 0
-        self.slack = 0
-        self.backwards = 0
-        self.opening = Opening()
-        self.cut_in = False
 
-    @property
-    def kind(self) -> Kind:
-        """What the track is for."""
-        return self._track.kind
+class SegmentBytes:
+    """A segment's bytes as they arrive: its first :data:`MAX_BYTES`, if it is media; of anything else only the size."""
 
-    def sample(self, dts: int, pts: int, count: int = 1, step: int = 0) -> None:
-        """So many samples begin: the first at these times, the others ``step`` ticks apart."""
-        if self.last_dts is None:
-            self.first_dts, self.first_pts = dts, pts
+    def __init__(self) -> None:
+        self.size = 0
+        self._kept = bytearray()
+        self._container: Container | None = None
+
+    def add(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+        self.size += len(chunk)
+        if self._container in (None, Container.MPEGTS, Container.FMP4):
+            self._kept += chunk[: MAX_BYTES - len(self._kept)]
+        if self._container is None and self.size >= SNIFF_BYTES:
+            self._container = sniff(self._kept)
+            if self._container not in _FORMATS:
+                self._kept = bytearray()
+
+    def take(self) -> tuple[Container, bytes]:
+        """What it is, and what was kept of it; call it once."""
+        kept, self._kept = bytes(self._kept), bytearray()
+        return self._container or sniff(kept), kept
+
+
+@dataclass(slots=True)
+class _Scan:
+    """What a walk over the packets or boxes of a segment found.
+
+    Attributes:
+        faults: what is wrong with the bytes.
+        tables: the segment has tables of its own; of MP4: before the first fragment.
+        prefix: the tables of a segment before, for one that has none.
+        early: PIDs with packets before the tables.
+        cut: PIDs whose first packet continues a sample of the segment before.
+        is_readable: there are tables, be they behind the media or in a segment before; of MPEG-TS a demuxer may guess.
+    """
+
+    faults: Counter[Fault]
+    tables: bool = False
+    prefix: bytes = b""
+    is_readable: bool = True
+    early: set[int] = field(default_factory=set)
+    cut: set[int] = field(default_factory=set)
+
+
+class MediaReader:
+    """Reads the segments of one channel, in order: counters and tables go on from segment to segment."""
+
+    def __init__(self) -> None:
+        self._continuity = Continuity()
+        self._tables = b""
+        self._init = b""
+        self._number: int | None = None
+
+    def read(self, container: Container, data: bytes, *, follows: bool, whole: bool, decode: bool) -> Media:
+        """Look into a segment.
+
+        Args:
+            container: what it is.
+            data: its bytes, up to :data:`MAX_BYTES`.
+            follows: the whole segment before it was read, and it is the next one.
+            whole: it was not cut short; otherwise it may end anywhere, and no picture is decoded.
+            decode: decode the first picture.
+        """
+        if container not in _FORMATS:
+            return Media(container)
+        is_part = len(data) >= MAX_BYTES
+        whole = whole and not is_part
+        if container is Container.MPEGTS:
+            scan, producer_us = self._scan_packets(data, follows=follows, whole=whole), read_temi(data)
         else:
-            self._distance(self._track.since(dts, self.last_dts), 1)
-            if self.due is not None:
-                self.slack = max(self.slack, abs(self._track.since(dts, self.due)))
-        self.samples += count
-        self.last_dts = dts + (count - 1) * step
-        if count > 1:
-            self._distance(step, count - 1)
+            scan, producer_us = self._scan_boxes(data, follows=follows, whole=whole), read_prft(data)
+        unread = _unread(scan)
+        found: dict[int, Track] = {}
+        picture: Picture | None = None
+        if not unread:
+            found, picture, unread = _demux(scan.prefix + data, container, decode=decode and whole)
+            if picture is not None and scan.prefix and container is Container.FMP4:
+                picture = replace(picture, decoded=False, error="it has no init segment", refreshes=False)
+            if unread and whole and (container is Container.FMP4 or scan.tables or scan.prefix):
+                scan.faults[Fault.UNREADABLE] += 1
+        leads = {ident for ident, track in found.items() if track.kind is Kind.VIDEO and track.samples}
+        leads = leads or {ident for ident, track in found.items() if track.kind is Kind.AUDIO}
+        for ident in scan.cut & found.keys():
+            track = found[ident]
+            track.cut_in, track.key, track.parameters = True, False, None
+        if is_part:
+            self._continuity.reset()
+            self._number = None
+        # A bit of sound may come before the tables.
+        tables = scan.tables and not scan.early & leads
+        return Media(container, tuple(found.values()), tables, dict(scan.faults), picture, producer_us, unread, is_part)
 
-    def finish(self) -> Track:
-        """What is known at the segment's end."""
-        known = self._track
-        return Track(
-            known.name,
-            known.kind,
-            known.codec,
-            known.hz,
-            known.wrap,
-            self.samples,
-            self.first_dts,
-            self.last_dts,
-            self.first_pts,
-            self.due,
-            self.frame,
-            self.slack,
-            dict(self._steps),
-            self.backwards,
-            self.opening,
-            self.cut_in,
-        )
+    def _scan_packets(self, data: bytes, *, follows: bool, whole: bool) -> _Scan:
+        if not follows:
+            self._continuity.reset()
+        scan, tables, own = _Scan(Counter()), ProgramTables(), bytearray()
+        met: set[int] = set()
+        payloads = end = 0
+        for packet in ts_packets(data):
+            scan.faults[Fault.SYNC_LOST] += packet.start != end
+            end = packet.start + PACKET_BYTES
+            pid = packet.pid
+            if pid == NULL_PID:
+                continue
+            if packet.is_damaged:
+                scan.faults[Fault.DAMAGED_PACKET] += 1
+                continue
+            step = self._continuity.feed(packet)
+            if step is Step.LOST:
+                scan.faults[Fault.LOST_INSIDE if pid in met else Fault.LOST_AT_SEAM] += 1
+            if step is Step.REPEATED or not packet.has_payload:
+                continue
+            payloads += 1
+            if packet.is_scrambled:
+                scan.faults[Fault.SCRAMBLED] += 1
+            elif tables.carries(pid):
+                if not tables.is_complete:
+                    own += packet.data
+                tables.feed(packet)
+            else:
+                if pid not in met and not packet.is_start:
+                    scan.cut.add(pid)
+                if not tables.is_complete:
+                    scan.early.add(pid)
+            met.add(pid)
+        if whole and end < len(data):
+            scan.faults[Fault.PARTIAL_PACKET if data[end] == SYNC else Fault.SYNC_LOST] += 1
+        if 2 * scan.faults[Fault.SCRAMBLED] < payloads:  # a bit is wrong in some of them
+            scan.faults[Fault.DAMAGED_PACKET] += scan.faults.pop(Fault.SCRAMBLED, 0)
+        scan.faults[Fault.BAD_TABLE] += tables.damaged
+        scan.faults = +scan.faults
+        scan.tables = tables.is_complete
+        if scan.tables:
+            self._tables = bytes(own)
+        else:
+            scan.prefix = self._tables
+        return scan
 
-    def _distance(self, ticks: int, count: int) -> None:
-        if ticks <= 0:
-            self.backwards += count
-        elif ticks in self._steps or len(self._steps) < MAX_STEPS:
-            self._steps[ticks] += count
+    def _scan_boxes(self, data: bytes, *, follows: bool, whole: bool) -> _Scan:
+        faults: Counter[Fault] = Counter()
+        ends = [box.end for box in boxes(data) if box.kind.isascii()]
+        faults[Fault.BAD_BOX] += whole and ends[-1:] != [len(data)]
+        init, parts = init_segment(data), list(fragments(data))
+        moov = find_box(data, b"moov")  # that of an ordinary file may stand behind the media
+        samples = sum(track.samples for track in tracks(data)) + sum(part.samples for part in parts)
+        # A compressed moov may unfold to anything.
+        if len(moov) > MAX_MOOV or samples > MAX_SAMPLES or find_box(moov, b"cmov"):
+            faults[Fault.TOO_MANY_SAMPLES] += 1
+        numbers = [part.number for part in parts]
+        # A segment with an init segment is a file of its own, which may count anew.
+        if self._number is not None and follows and not init and numbers and numbers[0] <= self._number:
+            faults[Fault.LOST_AT_SEAM] += 1
+        faults[Fault.LOST_INSIDE] += sum(later <= earlier for earlier, later in pairwise(numbers))
+        faults[Fault.NO_TIME] += sum(not part.times for part in parts)
+        self._number = numbers[-1] if numbers else self._number
+        prefix = b"" if moov else self._init
+        if not faults[Fault.TOO_MANY_SAMPLES]:
+            self._init = init or self._init
+        return _Scan(+faults, bool(tracks(init)), prefix, is_readable=bool(moov or prefix))
+
+
+def _unread(scan: _Scan) -> str:
+    """Why a segment is not demuxed; nothing if it can be."""
+    if Fault.TOO_MANY_SAMPLES in scan.faults:
+        return "an MP4 index of too many samples"
+    if Fault.SCRAMBLED in scan.faults:
+        return ENCRYPTED
+    if not scan.is_readable:
+        return NO_INIT
+    return "" if has_pyav() else NEEDS_PYAV
+
+
+def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int, Track], Picture | None, str]:
+    """The tracks by PID or number, the first picture, and why there are no tracks."""
+    import av
+
+    found: dict[int, Track] = {}
+    first: _FirstPicture | None = None
+    error = "no tracks"
+    try:
+        with av.open(io.BytesIO(data), "r", _FORMATS[container], options=_OPTIONS) as source:
+            streams = {stream.index: stream for stream in list(source.streams)[:MAX_TRACKS]}
+            for stream in streams.values():
+                found[stream.id] = _track(stream, WRAP if container is Container.MPEGTS else None)
+            if decode and source.streams.video:
+                first = _FirstPicture(source.streams.video[0])
+            for packet in source.demux(list(streams.values())):
+                if packet.size:
+                    _add(found[packet.stream.id], packet)
+                if first is not None and packet.stream is first.stream:
+                    first.add(packet)
+    except (av.error.FFmpegError, ValueError) as problem:  # what came before it counts
+        error = _reason(problem)
+    found = {ident: track for ident, track in found.items() if track.samples or track.is_timed}
+    return found, None if first is None else first.picture, "" if found else error
+
+
+def _track(stream: Stream, wrap: int | None) -> Track:
+    kind = Kind(stream.type) if stream.type in list(Kind) else Kind.DATA
+    context, base = stream.codec_context, stream.time_base
+    codec = "unknown" if context is None else context.codec.canonical_name
+    name = f"{kind} {stream.id:#x}" if wrap else f"{kind} {stream.id}"
+    return Track(name, kind, codec, 1 if base is None else max(1, round(1 / base)), wrap)
+
+
+def _add(track: Track, packet: AnyPacket) -> None:
+    if not track.samples and track.kind is Kind.VIDEO:
+        track.key, track.parameters = packet.is_keyframe, _has_parameters(packet, track.codec)
+    track.samples += 1
+    dts = packet.pts if packet.dts is None else packet.dts
+    if dts is not None:
+        pts = dts if packet.pts is None else packet.pts
+        if track.wrap is not None:
+            dts, pts = dts % track.wrap, pts % track.wrap
+        track.add(dts, pts, packet.duration or 0)
+
+
+def _has_parameters(packet: AnyPacket, codec: str) -> bool | None:
+    """Whether a packet carries the decoder's parameters, or they stand in the container."""
+    from av import Packet
+    from av.bitstream import BitStreamFilterContext
+
+    if codec not in _WITH_PARAMETERS:
+        return None
+    extradata = packet.stream.codec_context.extradata
+    if packet.stream.container.format.name != "mpegts":
+        return bool(extradata)
+    if codec == "h264":
+        return {_H264_SPS, _H264_PPS} <= _h264_units(packet)
+    parts = BitStreamFilterContext("extract_extradata", packet.stream).filter(Packet(bytes(packet)))
+    return any(part.has_sidedata("new_extradata") for part in parts)
+
+
+class _FirstPicture:
+    """Decodes a segment's first picture from its packets."""
+
+    def __init__(self, stream: VideoStream) -> None:
+        stream.codec_context.thread_count = 1
+        self.stream = stream
+        self.picture = Picture(False, "no picture comes out of the decoder")
+        self._packets = 0
+        self._begins: int | None = None
+        self._is_done = False
+
+    def add(self, packet: AnyPacket) -> None:
+        """Take the next packet of the stream; an empty one stands for the end."""
+        from av.error import FFmpegError
+
+        if self._is_done:
+            return
+        if self._packets == 0:
+            self._begins = packet.pts
+            # The decoder holds pictures back until the last strip of them is fresh.
+            is_h264 = self.stream.codec_context.name == "h264"
+            refreshes = is_h264 and packet.is_keyframe and _H264_IDR not in _h264_units(packet)
+            self.picture = replace(self.picture, refreshes=refreshes)
+        self._packets += 1
+        try:
+            frame = next(iter(cast("list[VideoFrame]", packet.decode())), None)
+        except (FFmpegError, ValueError) as problem:
+            self.picture, self._is_done = Picture(False, _reason(problem)), True
+            return
+        if frame is not None:
+            self.picture = self._of(frame)
+        self._is_done = frame is not None or self._packets >= MAX_PICTURE_PACKETS
+
+    def _of(self, frame: VideoFrame) -> Picture:
+        from av.video.frame import PictureType
+
+        late_s = 0.0
+        if self._begins is not None and frame.pts is not None and self.stream.time_base is not None:
+            late_s = float((frame.pts - self._begins) * self.stream.time_base)
+        key = bool(frame.key_frame) or PictureType(frame.pict_type) is PictureType.I
+        if frame.is_corrupt:
+            return Picture(False, "the first picture is damaged", late_s, key)
+        return Picture(True, "", late_s, key, _clock(frame))
+
+
+def _h264_units(packet: AnyPacket) -> set[int]:
+    """The types of the units in a packet of H.264 (ITU-T H.264, table 7-1)."""
+    from av import Packet
+    from av.bitstream import BitStreamFilterContext
+
+    start_codes = BitStreamFilterContext("h264_mp4toannexb", packet.stream)
+    data = b"".join(bytes(part) for part in start_codes.filter(Packet(bytes(packet))))
+    return {unit[0] & 0x1F for unit in data.split(b"\0\0\1")[1:] if unit}
+
+
+def _clock(frame: VideoFrame) -> int | None:
+    """The time that the test source drew into the picture."""
+    is_plain = frame.format.name.startswith("yuv") and frame.format.components[0].bits == 8
+    plane = (frame if is_plain else frame.reformat(format="gray")).planes[0]
+    pixels, width = memoryview(plane), plane.line_size
+    return read_clock(lambda x, y: pixels[y * width + x], frame.width, frame.height)
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).splitlines()[0]

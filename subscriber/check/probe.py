@@ -1,4 +1,7 @@
-"""Subscribes for a while, and writes down what comes and when."""
+"""Subscribes to a channel for a while, and writes down which segments come and when.
+
+Segments are looked into in a thread, one after the other. While it is busy, one more segment waits; then reading does.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import anyio
 import anyio.to_thread
 import httpx
 
-from tricklecast.subscriber.check.content import Channel, Content
-from tricklecast.subscriber.check.decode import first_picture, has_decoder
-from tricklecast.subscriber.check.media import Container, Kind
-from tricklecast.subscriber.check.observations import Ended, Head, Picture, Run, Seen
+from tricklecast.subscriber.check.media import Media, MediaReader, SegmentBytes
+from tricklecast.subscriber.check.study import Ended, Head, Received, Run
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import TrickleError, header_int
+from tricklecast.trickle.media.containers import Container
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.terminal import Bearer
 
@@ -33,19 +36,17 @@ POLL_S: Final = 1.0
 
 POLL_TIMEOUT_S: Final = 10.0
 
-_FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to look at.
+    """What to check.
 
     Attributes:
         url: the channel.
         start: where to begin, as ``Subscriber`` takes it.
-        for_s: how long to look, in seconds.
+        for_s: how long to read, in seconds.
         wait_s: how long to wait for a channel that is not there yet, in seconds.
-        decode: pictures are decoded, if PyAV is there.
+        decode: decode the first picture of segments, if PyAV is there.
         tls: what https servers are checked against; ``None``: the system's authorities.
         auth: adds an access token to requests, if there is one.
     """
@@ -59,11 +60,22 @@ class Order:
     auth: Bearer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A segment to look into."""
+
+    number: int
+    container: Container
+    data: bytes
+    follows: bool
+    whole: bool
+
+
 class Probe:
     """One look at a channel.
 
     Args:
-        order: what to look at.
+        order: what to check.
         unix_us: the wall clock, in microseconds since 1970.
 
     Raises:
@@ -81,9 +93,9 @@ class Probe:
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )
-        self._decoder = Decoder() if order.decode and has_decoder() else None
-        self._channel = Channel()
-        self._seen: list[Seen] = []
+        self._segments: list[Received] = []
+        self._media: dict[int, Media] = {}
+        self._jobs, self._todo = anyio.create_memory_object_stream[_Job](1)
         self._heads: list[Head] = []
         self._reading = 0
         self._began_s = self._over_s = 0.0
@@ -92,21 +104,19 @@ class Probe:
 
     @property
     def segments(self) -> int:
-        """How many segments were seen so far, without the one under way."""
-        return len(self._seen)
+        """How many segments were read so far, without the one under way."""
+        return len(self._segments)
 
     def run(self) -> Run:
-        """What was seen; also after :meth:`look` was cancelled."""
-        pictures = {} if self._decoder is None else self._decoder.pictures
+        """What was received; also after :meth:`look` was cancelled."""
         return Run(
-            tuple(replace(seen, picture=pictures.get(seen.number)) for seen in self._seen),
+            tuple(replace(one, media=self._media.get(one.number, one.media)) for one in self._segments),
             tuple(self._heads),
             self._over_s - self._began_s,
             self._ended,
             "" if self._error is None else str(self._error),
             self._subscriber.missed_at_end,
             self._subscriber.statistics().resumed,
-            self._decoder is not None,
         )
 
     async def look(self) -> None:
@@ -116,19 +126,14 @@ class Probe:
             TrickleError: the subscription failed before there was any segment. A later failure is part of the run.
         """
         self._began_s = anyio.current_time()
-        try:
-            async with self._client, anyio.create_task_group() as tasks:
-                if self._decoder is not None:
-                    tasks.start_soon(self._decoder.work)
-                try:
-                    await self._look()
-                finally:
-                    self._over_s = anyio.current_time()
-                    if self._decoder is not None:
-                        self._decoder.end()
-        finally:
-            self._over_s = self._over_s or anyio.current_time()
-        if self._error is not None and not self._seen:
+        async with self._client, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._look_into_segments)
+            try:
+                await self._look()
+            finally:
+                self._over_s = anyio.current_time()
+                self._jobs.close()
+        if self._error is not None and not self._segments:
             raise self._error
 
     async def _look(self) -> None:
@@ -147,54 +152,68 @@ class Probe:
     async def _subscribe(self) -> None:
         follows = False
         async for segment in self._subscriber:
-            if len(self._seen) >= MAX_SEGMENTS:
+            if len(self._segments) >= MAX_SEGMENTS:
                 self._ended = Ended.FULL
                 return
-            content = self._channel.segment(follows=follows and not segment.gap and not segment.restarted)
-            await self._read(segment, content)
-            follows = self._seen[-1].whole
+            follows = await self._read(segment, follows=follows and not segment.gap and not segment.restarted)
         self._ended = Ended.CHANNEL
 
-    async def _read(self, segment: Segment, content: Content) -> None:
+    async def _read(self, segment: Segment, *, follows: bool) -> bool:
+        """Read a segment; whether the next one can join it."""
         taken_s = first_s = last_s = anyio.current_time()
         self._reading = segment.seq
+        content = SegmentBytes()
         left = True
         try:
             async for chunk in segment:
                 last_s = anyio.current_time()
                 first_s = first_s if content.size else last_s
-                content.feed(chunk)
+                content.add(chunk)
                 self.size += len(chunk)
             left = False
         finally:
-            seen = self._seen_of(segment, content, left=left)
-            self._seen.append(replace(seen, taken_s=taken_s, first_s=first_s, last_s=last_s))
+            received = self._received(segment, content.size, left=left)
+            self._segments.append(replace(received, taken_s=taken_s, first_s=first_s, last_s=last_s))
+            container, data = content.take()
+            job = _Job(received.number, container, data, follows, received.whole)
+            self._media[job.number] = Media(container, unread="the check was interrupted")
+            if left:  # this task has been cancelled
+                with suppress(anyio.WouldBlock):
+                    self._jobs.send_nowait(job)
         self._reading = segment.seq + 1
-        if self._decoder is not None:
-            self._decoder.offer(self._seen[-1], content)
+        await self._jobs.send(job)
+        return received.whole
 
-    def _seen_of(self, segment: Segment, content: Content, *, left: bool) -> Seen:
+    def _received(self, segment: Segment, size: int, *, left: bool) -> Received:
         skipped = segment.truncated == Reason.SKIPPED
         since_s = anyio.current_time() - segment.answered_at
-        return Seen(
-            len(self._seen),
+        return Received(
+            len(self._segments),
             segment.seq,
             epoch=segment.epoch,
             gap=segment.gap,
             restarted=segment.restarted,
             content_type=segment.content_type,
-            size_at_start=segment.size_at_start,
             skipped=skipped,
             truncated=None if skipped else segment.truncated,
             broken=None if segment.broken is None else str(segment.broken),
             left=left,
-            size=content.size,
+            size=size,
             requested_s=segment.requested_at,
             answered_s=segment.answered_at,
             wall_us=self._unix_us() - round(since_s * 1e6),
-            media=content.finish(),
-            producer_us=content.producer_us(),
         )
+
+    async def _look_into_segments(self) -> None:
+        """Also after a cancellation: what was read by then is reported."""
+        reader = MediaReader()
+        with anyio.CancelScope(shield=True):
+            async with self._todo:
+                async for job in self._todo:
+                    # Decoding is the first thing that a busy machine goes without.
+                    decode = self._order.decode and not self._todo.statistics().current_buffer_used
+                    read = partial(reader.read, follows=job.follows, whole=job.whole, decode=decode)
+                    self._media[job.number] = await anyio.to_thread.run_sync(read, job.container, job.data)
 
     async def _ask_for_head(self) -> None:
         """Ask the server for its head every now and then, as long as it answers that."""
@@ -209,38 +228,6 @@ class Probe:
             if response is not None and response.status_code == wire.Status.BAD_REQUEST:
                 return  # a server from before July 2026 has no such route
             head = None if response is None else header_int(response.headers, wire.LATEST)
-            if head is not None and self._seen:
+            if head is not None and self._segments:
                 self._heads.append(Head(now_s, now_s - asked_s, head, self._reading))
             await anyio.sleep(POLL_S)
-
-
-class Decoder:
-    """Decodes first pictures in a thread, one at a time; what comes while it is busy waits, and then is left out.
-
-    Attributes:
-        pictures: what came of them, by the segment's number in the check.
-    """
-
-    def __init__(self) -> None:
-        self.pictures: dict[int, Picture] = {}
-        self._send, self._receive = anyio.create_memory_object_stream[tuple[int, bytes, str]](1)
-
-    def offer(self, seen: Seen, content: Content) -> None:
-        """Decode the first picture of a segment, if there is time for it."""
-        format_ = _FORMATS.get(seen.media.container)
-        has_video = any(track.kind is Kind.VIDEO for track in seen.media.tracks)
-        if format_ is not None and has_video and seen.whole:
-            with suppress(anyio.WouldBlock):
-                self._send.send_nowait((seen.number, bytes(content.head), format_))
-
-    def end(self) -> None:
-        """No more are offered; what waits is still decoded."""
-        self._send.close()
-
-    async def work(self) -> None:
-        """Decode until the end."""
-        async with self._receive:
-            async for number, head, format_ in self._receive:
-                picture = await anyio.to_thread.run_sync(first_picture, head, format_)
-                if picture is not None:
-                    self.pictures[number] = picture

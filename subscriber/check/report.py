@@ -10,132 +10,104 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tricklecast.subscriber.check.findings import Finding, Verdict
-from tricklecast.subscriber.check.judge import Judgement
-from tricklecast.subscriber.check.media import Track
-from tricklecast.subscriber.check.observations import Seen
+from tricklecast.subscriber.check.rules import Finding, Judgement, Level
+from tricklecast.subscriber.check.study import Received
 from tricklecast.trickle.wire import redacted
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised when a field changes its meaning or goes away; new fields do not raise it."""
 
-_STYLES: Final = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red", Verdict.SKIP: "dim"}
-_WORDS: Final = {Verdict.OK: "OK", Verdict.WARN: "WARN", Verdict.FAIL: "FAIL", Verdict.SKIP: "-"}
+_OF_TRACKS: Final = ("name", "codec", "samples", "hz", "first_dts", "last_dts", "first_pts")
+_STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIP: "dim"}
+_WORDS: Final = {Level.OK: "OK", Level.WARN: "WARN", Level.FAIL: "FAIL", Level.SKIP: "-"}
 
 
 def as_json(url: str, judgement: Judgement) -> str:
     """The report as a JSON document (docs/reference/check.md).
 
-    It is ASCII: names and messages come from whoever published them, and a terminal must not obey them.
+    It is ASCII: names and messages come from the publisher, and a terminal must not obey them.
     """
     return json.dumps(as_dict(url, judgement), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
 
 
 def as_dict(url: str, judgement: Judgement) -> dict[str, Any]:
     """The JSON object of a report."""
-    run = judgement.run
-    began_s = min((seen.requested_s for seen in run.seen), default=0.0)
+    run, limits = judgement.run, asdict(judgement.limits)
+    given = sorted(limits.pop("given"))
+    began_s = min((one.requested_s for one in run.segments), default=0.0)
     return {
         "report": "tricklecast check",
         "version": VERSION,
         "url": redacted(url),
-        "verdict": judgement.verdict.value,
+        "level": judgement.level,
         "seconds": round(run.seconds, 3),
-        "ended": run.ended.value,
+        "ended": run.ended,
         "error": run.error or None,
-        "limits": {name: value for name, value in asdict(judgement.limits).items() if name != "given"},
-        "limits_given": sorted(judgement.limits.given),
-        "checks": [_finding(finding) for finding in judgement.findings],
-        "segments": [_segment(seen, began_s, judgement.lengths.get(seen.number)) for seen in run.seen],
+        "limits": limits,
+        "limits_given": given,
+        "checks": [
+            asdict(one) | {"text": one.text or None, "advice": one.advice or None, "segments": list(one.segments)}
+            for one in judgement.findings
+        ],
+        "segments": [_segment(one, began_s, judgement.lengths.get(one.number)) for one in run.segments],
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _segment(one: Received, began_s: float, length_s: float | None) -> dict[str, Any]:
+    media, picture = one.media, one.media.picture
+    plain = ("seq", "epoch", "gap", "restarted", "content_type", "skipped", "truncated", "broken", "left")
+    times = {"requested_s": one.requested_s, "answered_s": one.answered_s, "first_byte_s": one.first_s}
     return {
-        "check": finding.name,
-        "title": finding.title,
-        "verdict": finding.verdict.value,
-        "figure": finding.figure,
-        "means": finding.means or None,
-        "cure": finding.cure or None,
-        "values": dict(finding.values),
-        "segments": list(finding.segments),
-    }
-
-
-def _segment(seen: Seen, began_s: float, length_s: float | None) -> dict[str, Any]:
-    picture = seen.picture
-    return {
-        "seq": seen.seq,
-        "epoch": seen.epoch,
-        "gap": seen.gap,
-        "restarted": seen.restarted,
-        "content_type": seen.content_type,
-        "container": seen.media.container.value,
-        "bytes": seen.size,
-        "skipped": seen.skipped,
-        "truncated": seen.truncated,
-        "broken": seen.broken,
-        "left": seen.left,
+        **{name: getattr(one, name) for name in plain},
+        "container": media.container,
+        "bytes": one.size,
         "length_s": None if length_s is None else round(length_s, 6),
-        "requested_s": round(seen.requested_s - began_s, 6),
-        "answered_s": round(seen.answered_s - began_s, 6),
-        "first_byte_s": round(seen.first_s - began_s, 6),
-        "last_byte_s": round(seen.last_s - began_s, 6),
-        "answered_us": seen.wall_us,
-        "producer_us": seen.producer_us,
+        **{name: round(at_s - began_s, 6) for name, at_s in (times | {"last_byte_s": one.last_s}).items()},
+        "answered_us": one.wall_us,
+        "producer_us": media.producer_us,
         "picture_clock_ms": None if picture is None else picture.clock_ms,
         "decoded": None if picture is None else picture.decoded,
-        "tables": seen.media.tables,
-        "faults": {fault.value: number for fault, number in seen.media.faults.items()},
-        "tracks": [_track(track) for track in seen.media.tracks],
-    }
-
-
-def _track(track: Track) -> dict[str, Any]:
-    return {
-        "name": track.name,
-        "codec": track.codec,
-        "samples": track.samples,
-        "hz": track.hz,
-        "first_dts": track.first_dts,
-        "last_dts": track.last_dts,
-        "first_pts": track.first_pts,
-        "keyframe_first": track.opening.key,
+        "tables": media.tables,
+        "faults": {str(fault): number for fault, number in media.faults.items()},
+        "unread": media.unread or None,
+        "tracks": [
+            {name: getattr(track, name) for name in _OF_TRACKS} | {"keyframe_first": track.key}
+            for track in media.tracks
+        ],
     }
 
 
 def print_report(url: str, judgement: Judgement, console: Console) -> None:
-    """Print a table: one line per check, and below it what is wrong, what that means and what to do."""
+    """Print a table: one line per rule, and below it where something is wrong, what that means and what to do."""
     run = judgement.run
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in judgement.findings:
-        if not run.seen and finding.verdict is not Verdict.FAIL:
-            continue  # of nothing, nothing can be told
+        if not run.segments and finding.level is not Level.FAIL:
+            continue  # without a segment there is nothing else to report
         table.add_row(
-            Text(_WORDS[finding.verdict], _STYLES[finding.verdict]),
+            Text(_WORDS[finding.level], _STYLES[finding.level]),
             Text(finding.title),
             _text(finding),
         )
     console.print(Text(printable(redacted(url)), "bold"))
     console.print(table)
-    words = {Verdict.OK: "fine", Verdict.WARN: "fine, with warnings", Verdict.FAIL: "not fine", Verdict.SKIP: ""}
-    end = f"{words[judgement.verdict]}, after {run.seconds:.0f} s ({run.ended})"
-    console.print(Text(end, _STYLES[judgement.verdict]))
+    words = {Level.OK: "fine", Level.WARN: "fine, with warnings", Level.FAIL: "not fine", Level.SKIP: ""}
+    end = f"{words[judgement.level]}, after {run.seconds:.0f} s ({run.ended})"
+    console.print(Text(end, _STYLES[judgement.level]))
 
 
 def _text(finding: Finding) -> Text:
-    style = "dim" if finding.verdict is Verdict.SKIP else ""
+    style = "dim" if finding.level is Level.SKIP else ""
     text = Text(printable(finding.figure), style)
     if finding.segments:
         text.append(f"\nsegments {', '.join(map(str, finding.segments))}", "dim")
-    if finding.means:
-        text.append(f"\n{printable(finding.means)}")
-    if finding.cure:
-        text.append(f"\n{printable(finding.cure)}", "italic")
+    if finding.text:
+        text.append(f"\n{finding.text}")
+    if finding.advice:
+        text.append(f"\n{finding.advice}", "italic")
     return text
 
 

@@ -1,54 +1,152 @@
-"""Segments laid side by side: how they join, how long they are, and when they were due. Pure."""
+"""What a check received, and what follows from comparing segments: seams, lengths, pace.
+
+Pure: ``probe`` fills :class:`Run`, and the rules ask :class:`Study`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from tricklecast.subscriber.check.media import Container, Kind, Track
-from tricklecast.subscriber.check.observations import Run, Seen
+from tricklecast.subscriber.check.media import Media, Track
+from tricklecast.trickle.media.containers import Container
 
 JUMP_S: Final = 0.5
-"""From here on a step in the time line is a break, over which nothing can be measured."""
+"""A step of this size or more in the time line is a break; nothing is measured over it."""
 
 ROUNDING_S: Final = 0.002
 """Matroska, FLV and RTMP keep milliseconds, and MPEG-TS has 90 kHz ticks."""
 
 MIN_WAIT_S: Final = 0.05
-"""A segment whose answer took longer was waited for; or twice the round trip, where that is more."""
+"""A segment was waited for if its answer took longer than this, and longer than two round trips."""
 
 FIRST_WAIT_S: Final = 0.25
-"""The same of a check's first segment, whose request has a connection to make."""
+"""The same for the first segment of a check, whose request has to make a connection."""
 
 MIN_PACE_S: Final = 2.0
-"""Over a shorter time no pace can be told."""
+"""The pace is measured over at least this time."""
 
 _LOST_FRAME: Final = 0.6
-"""Share of a frame from which on a distance between frames shows that one is missing, or too many."""
+"""A frame of sound is missing, or one too many, if the next one is off by this share of a frame or more."""
 
 _MEDIA: Final = (Container.MPEGTS, Container.FMP4)
 
 _ENOUGH: Final = 3
-"""From how many distances on what is usual can be told."""
+"""The number of distances from which a usual one is derived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One segment. Times are seconds on one monotonic clock.
+
+    Attributes:
+        number: its place in the check, from 0 on.
+        seq, epoch, gap, restarted, content_type: as ``subscriber.Segment`` has them.
+        skipped: the server says that nobody wrote it; it has no byte.
+        truncated, broken: why it is not whole; ``None`` if it is.
+        left: the check ended before the segment did.
+        size: bytes that were read.
+        requested_s: when it was asked for.
+        answered_s: when its first byte was there.
+        taken_s: when reading it began, which is later if the segment before was still being read.
+        first_s, last_s: when its first and its last bytes were read.
+        wall_us: the wall clock here at ``answered_s``, in microseconds since 1970.
+        media: what it holds.
+    """
+
+    number: int
+    seq: int
+    epoch: int | None = None
+    gap: int = 0
+    restarted: bool = False
+    content_type: str = ""
+    skipped: bool = False
+    truncated: str | None = None
+    broken: str | None = None
+    left: bool = False
+    size: int = 0
+    requested_s: float = 0.0
+    answered_s: float = 0.0
+    taken_s: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    wall_us: int = 0
+    media: Media = field(default_factory=Media)
+
+    @property
+    def whole(self) -> bool:
+        """All of it was read, and it was not cut short by anyone."""
+        return self.truncated is None and self.broken is None and not self.left
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The server's head at some time.
+
+    Attributes:
+        at_s: when the answer came.
+        took_s: how long it took.
+        head: one past the newest started segment.
+        reading: the seq that was being read or waited for.
+    """
+
+    at_s: float
+    took_s: float
+    head: int
+    reading: int
+
+
+class Ended(StrEnum):
+    """Why a check ended."""
+
+    TIME = "time"
+    CHANNEL = "channel ended"
+    INTERRUPTED = "interrupted"
+    FULL = "enough segments"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a check received.
+
+    Attributes:
+        segments: in order.
+        heads: what the server said of its head.
+        seconds: how long it took.
+        ended: why it ended.
+        error: what went wrong, if that is why.
+        missed_at_end: segments that were missed between the last one and the channel's end.
+        resumed: how often a segment was resumed after its connection was cut.
+    """
+
+    segments: tuple[Received, ...]
+    heads: tuple[Head, ...] = ()
+    seconds: float = 0.0
+    ended: Ended = Ended.TIME
+    error: str = ""
+    missed_at_end: int = 0
+    resumed: int = 0
+
+    @property
+    def round_trip_s(self) -> float:
+        """The quickest answer of the server."""
+        return min((head.took_s for head in self.heads), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Seam:
-    """Two segments of which the second follows the first, both whole as far as the seam needs it.
+    """Two segments of which the second follows the first; ``between`` are those between them, which are empty."""
 
-    Attributes:
-        before, after: the segments.
-        between: the segments between them, which hold nothing.
-    """
-
-    before: Seen
-    after: Seen
-    between: tuple[Seen, ...] = ()
+    before: Received
+    after: Received
+    between: tuple[Received, ...] = ()
 
     def tracks(self) -> Iterator[tuple[Track, Track]]:
         """The tracks that both have, with samples in both."""
@@ -60,12 +158,12 @@ class Seam:
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A place where a track's times do not go on as they should.
+    """A place where a track's times do not go on.
 
     Attributes:
         track: its name.
         seam: where.
-        seconds: what is missing; negative: what there is twice, or runs back.
+        seconds: how much is missing; negative: how much comes twice, or runs back.
     """
 
     track: str
@@ -75,75 +173,68 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A segment on the time line.
+    """A segment on the time line; ``media_s`` is its beginning in media time, since the first point."""
 
-    Attributes:
-        seen: the segment.
-        media_s: media time of its beginning, since the first point's.
-    """
-
-    seen: Seen
+    segment: Received
     media_s: float
 
 
 class Study:
-    """All that rules need to know of a run.
+    """What the rules ask about a run.
 
     Args:
-        run: what was seen.
+        run: what the check received.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.seen = run.seen
-        self.filled = [seen for seen in run.seen if seen.size]
-        self.media = [seen for seen in self.filled if seen.media.container in _MEDIA]
+        self.segments = run.segments
+        self.filled = [segment for segment in run.segments if segment.size]
+        self.media = [segment for segment in self.filled if segment.media.container in _MEDIA]
 
     @property
     def is_media(self) -> bool:
-        """The channel carries media that can be looked into."""
+        """Whether there is media that the check can look into."""
         return bool(self.media)
 
     def has(self, container: Container) -> bool:
         """Whether there are such segments."""
-        return any(seen.media.container is container for seen in self.filled)
+        return any(segment.media.container is container for segment in self.filled)
 
-    def was_awaited(self, seen: Seen) -> bool:
-        """The segment was asked for before it began, so that the time of its answer is that of its beginning."""
-        least_s = MIN_WAIT_S if seen.number else FIRST_WAIT_S
-        return seen.answered_s - seen.requested_s >= max(least_s, 2 * self.run.round_trip_s)
+    def was_awaited(self, segment: Received) -> bool:
+        """Whether the segment was asked for before it began: only then its answer tells when it began."""
+        least_s = MIN_WAIT_S if segment.number else FIRST_WAIT_S
+        return segment.answered_s - segment.requested_s >= max(least_s, 2 * self.run.round_trip_s)
 
     @cached_property
     def seams(self) -> list[Seam]:
-        """Where segments join; those in between that hold nothing are no obstacle."""
+        """Where one segment follows another; segments without a byte may lie between them."""
         found: list[Seam] = []
-        before: Seen | None = None
-        between: list[Seen] = []
-        for seen in self.seen:
-            if seen.gap or seen.restarted:
+        before: Received | None = None
+        between: list[Received] = []
+        for segment in self.segments:
+            if segment.gap or segment.restarted:
                 before = None
-            if not seen.size and seen.whole:
-                between.append(seen)
+            if not segment.size and segment.whole:
+                between.append(segment)
                 continue
-            if before is not None and before.whole and before.media.container is seen.media.container:
-                found.append(Seam(before, seen, tuple(between)))
-            before, between = (seen if seen.media.container in _MEDIA else None), []
+            joins = before is not None and before.whole and before.media.ends_whole
+            if before is not None and joins and before.media.container is segment.media.container:
+                found.append(Seam(before, segment, tuple(between)))
+            before, between = (segment if segment.media.container in _MEDIA else None), []
         return found
 
     @cached_property
     def jumps(self) -> list[Jump]:
-        """The places where times do not go on, in order; what is missing where segments hold nothing is left out."""
+        """The places where times do not go on, in order; without media that is missing where segments are empty."""
         return [jump for jump in self._all_jumps if jump.seconds < 0 or not jump.seam.between]
 
     @cached_property
     def dropped(self) -> list[int]:
-        """Seqs of empty segments whose media is missing, unless a skipped one beside them accounts for it.
-
-        Their publisher gave them up, or left their numbers out at a server that calls them empty.
-        """
+        """Seqs of empty segments whose media is missing, unless a skipped one beside them explains that."""
         holes = [jump.seam.between for jump in self._all_jumps if jump.seconds > 0]
-        unmarked = [hole for hole in holes if not any(seen.skipped for seen in hole)]
-        return sorted({seen.seq for hole in unmarked for seen in hole})
+        unmarked = [hole for hole in holes if not any(segment.skipped for segment in hole)]
+        return sorted({segment.seq for hole in unmarked for segment in hole})
 
     @cached_property
     def _all_jumps(self) -> list[Jump]:
@@ -151,18 +242,18 @@ class Study:
 
     @cached_property
     def line(self) -> list[Point]:
-        """The longest stretch of segments whose times go on."""
+        """The longest run of segments whose times go on."""
         broken = {jump.seam.after.number for jump in self._all_jumps if abs(jump.seconds) >= JUMP_S}
         runs: list[list[Point]] = []
-        for seen in self.media:
-            lead = seen.media.lead
+        for segment in self.media:
+            lead = segment.media.lead
             if lead is None or lead.first_dts is None:
                 continue
-            step = self._step(runs[-1][-1].seen, seen) if runs else None
-            if step is None or step <= 0 or seen.restarted or seen.number in broken:
-                runs.append([Point(seen, 0.0)])
+            step = self._step(runs[-1][-1].segment, segment) if runs else None
+            if step is None or step <= 0 or segment.restarted or segment.number in broken:
+                runs.append([Point(segment, 0.0)])
             else:
-                runs[-1].append(Point(seen, runs[-1][-1].media_s + step))
+                runs[-1].append(Point(segment, runs[-1][-1].media_s + step))
         return max(runs, key=len, default=[])
 
     @cached_property
@@ -170,41 +261,47 @@ class Study:
         """How long segments are, in seconds of media, by their number in the check."""
         joined = {(seam.before.number, seam.after.number) for seam in self.seams}
         found = {
-            before.seen.number: after.media_s - before.media_s
+            before.segment.number: after.media_s - before.media_s
             for before, after in pairwise(self.line)
-            if (before.seen.number, after.seen.number) in joined
+            if (before.segment.number, after.segment.number) in joined
         }
-        for seen in self.media:
-            lead = seen.media.lead
-            if seen.whole and lead is not None and lead.steps and seen.number not in found:
-                found[seen.number] = (_span(lead) + middle(lead.steps)) / lead.hz
+        for segment in self.media:
+            lead = segment.media.lead
+            if (
+                segment.whole
+                and segment.media.ends_whole
+                and lead is not None
+                and lead.steps
+                and segment.number not in found
+            ):
+                found[segment.number] = (_span(lead) + middle(lead.steps)) / lead.hz
         return found
 
     @cached_property
     def speed(self) -> float | None:
         """Seconds of media per second here; ``None`` where too little was waited for to tell.
 
-        The longest pause is left out: a single one is no slowness, but is told of by the cadence.
+        The longest pause is left out: a single pause is not slowness, and the rule on jitter reports it.
         """
         points = self.awaited
-        wall_s = points[-1].seen.answered_s - points[0].seen.answered_s if points else 0.0
+        wall_s = points[-1].segment.answered_s - points[0].segment.answered_s if points else 0.0
         if len(points) < _ENOUGH or wall_s < MIN_PACE_S:
             return None
         media_s = points[-1].media_s - points[0].media_s
         if media_s >= wall_s:
             return media_s / max(0.001, wall_s)
         pauses = (
-            later.seen.answered_s - earlier.seen.answered_s - (later.media_s - earlier.media_s)
+            later.segment.answered_s - earlier.segment.answered_s - (later.media_s - earlier.media_s)
             for earlier, later in pairwise(points)
         )
         return min(1.0, media_s / max(0.001, wall_s - max(pauses)))
 
     @cached_property
     def awaited(self) -> list[Point]:
-        """The points of the line whose beginning was waited for."""
-        return [point for point in self.line if self.was_awaited(point.seen)]
+        """The points of the line that were waited for."""
+        return [point for point in self.line if self.was_awaited(point.segment)]
 
-    def _step(self, before: Seen, after: Seen) -> float | None:
+    def _step(self, before: Received, after: Received) -> float | None:
         earlier, later = before.media.lead, after.media.lead
         assert earlier is not None
         assert later is not None
@@ -216,7 +313,7 @@ class Study:
 
     def _jumps_at(self, seam: Seam) -> Iterator[Jump]:
         for before, after in seam.tracks():
-            if after.kind is not Kind.DATA and (ticks := self._jump(before, after)):
+            if after.is_timed and (ticks := self._jump(before, after)):
                 yield Jump(after.name, seam, ticks / after.hz)
 
     def _jump(self, before: Track, after: Track) -> float:
@@ -227,6 +324,8 @@ class Study:
         if before.due is not None:
             ticks = after.since(after.first_dts, before.due)
             allowed = max(_LOST_FRAME * before.frame, 1.5 * max(before.slack, after.slack), rounding)
+            if after.cut_in:  # the frames that the cut divides come out of neither segment
+                allowed = JUMP_S * after.hz
             return 0 if abs(ticks) <= allowed else ticks
         step = after.since(after.first_dts, before.last_dts)
         usual, longest = self._usual[after.name]
@@ -236,11 +335,11 @@ class Study:
 
     @cached_property
     def _usual(self) -> dict[str, tuple[float, float]]:
-        """For each track, how far its samples are apart, and how far at most; 0 where that cannot be told."""
+        """For each track, the usual and the longest distance of its samples; 0 if there are too few."""
         inside: dict[str, Counter[int]] = {}
         across: dict[str, list[int]] = {}
-        for seen in self.media:
-            for track in seen.media.tracks:
+        for segment in self.media:
+            for track in segment.media.tracks:
                 inside.setdefault(track.name, Counter()).update(track.steps)
         for seam in self.seams:
             for before, after in seam.tracks():
@@ -269,7 +368,7 @@ def _span(track: Track) -> int:
 def _usual(inside: Counter[int], across: list[int]) -> tuple[float, float]:
     if inside.total() >= _ENOUGH:
         return middle(inside), max(1.5 * middle(inside), max(inside))
-    # One sample per segment: what is usual is what is between segments.
+    # One sample per segment: the usual distance is the one from segment to segment.
     if len(across) >= _ENOUGH and median(across) > 0:
         return median(across), 3 * median(across)
     return 0, 0

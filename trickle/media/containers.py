@@ -68,11 +68,13 @@ class Track:
         number: its id.
         timescale: ticks per second of its times; 1 if the header has none.
         handler: ``b"vide"``, ``b"soun"``, or another code of four letters.
+        samples: the length of its own sample table; 0 in fragmented files.
     """
 
     number: int
     timescale: int
     handler: bytes
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ def tracks(init: Buffer) -> list[Track]:
             header, media = find_box(item.body, b"tkhd"), find_box(item.body, b"mdia", b"mdhd")
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
             handler = find_box(item.body, b"mdia", b"hdlr")[8:12]
-            found.append(Track(ident, max(1, scale), handler))
+            sizes = find_box(item.body, b"mdia", b"minf", b"stbl", b"stsz")
+            found.append(Track(ident, max(1, scale), handler, number(sizes, 8, 4)))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -15,12 +15,9 @@ from av import Packet
 from av.container import InputContainer, OutputContainer
 from av.stream import Stream
 
-from tricklecast.subscriber.check.content import Channel
-from tricklecast.subscriber.check.decode import first_picture
-from tricklecast.subscriber.check.judge import Judgement, judge
-from tricklecast.subscriber.check.media import Container
-from tricklecast.subscriber.check.observations import Head, Run, Seen
-from tricklecast.subscriber.check.study import Study
+from tricklecast.subscriber.check.media import Media, MediaReader, SegmentBytes
+from tricklecast.subscriber.check.rules import Judgement, judge
+from tricklecast.subscriber.check.study import Head, Received, Run, Study
 from tricklecast.trickle import wire
 
 MPEGTS: Final = {"mpegts_copyts": "1", "flush_packets": "1", "mpegts_flags": "pat_pmt_at_frames", "pcr_period": "20"}
@@ -113,50 +110,70 @@ def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
             yield packet
 
 
-def seen_of(
-    segments: Sequence[bytes], *, first_seq: int = 0, content_type: str = wire.MPEG_TS, decode: bool = False
-) -> list[Seen]:
-    """What a check notes of segments: each of them arrives over all of its length, the moment that it is made."""
-    channel = Channel()
-    seen: list[Seen] = []
+def read(
+    segments: Sequence[bytes],
+    *,
+    follows: bool = True,
+    short: Collection[int] = (),
+    decode: bool = False,
+    step: int = 10_000,
+) -> list[Media]:
+    """What segments of one channel hold, as they arrive in pieces; the ``short`` ones were cut short by somebody."""
+    reader = MediaReader()
+    found = []
     for number, data in enumerate(segments):
-        content = channel.segment(follows=number > 0)
-        for at in range(0, len(data), 10_000):
-            content.feed(data[at : at + 10_000])
-        media = content.finish()
-        format_ = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}.get(media.container)
-        picture = first_picture(bytes(content.head), format_) if decode and format_ else None
-        seen.append(
-            Seen(
-                number,
-                first_seq + number,
-                epoch=1,
-                content_type=content_type,
-                size=len(data),
-                media=media,
-                picture=picture,
-                producer_us=content.producer_us(),
-            )
+        content = SegmentBytes()
+        for at in range(0, len(data), step):
+            content.add(data[at : at + step])
+        joins = follows and number > 0 and number - 1 not in short
+        found.append(reader.read(*content.take(), follows=joins, whole=number not in short, decode=decode))
+    return found
+
+
+def received(
+    segments: Sequence[bytes],
+    *,
+    content_type: str = wire.MPEG_TS,
+    truncated: Mapping[int, str] | None = None,
+    decode: bool = False,
+) -> list[Received]:
+    """What a check notes of segments: each of them arrives over all of its length, the moment that it is made."""
+    reasons = truncated or {}
+    notes = [
+        Received(
+            number,
+            number,
+            epoch=1,
+            content_type=content_type,
+            size=len(data),
+            media=media,
+            truncated=reasons.get(number),
         )
-    return in_time(seen)
+        for number, (data, media) in enumerate(zip(segments, read(segments, short=reasons, decode=decode), strict=True))
+    ]
+    return in_time(notes)
 
 
 def in_time(
-    seen: Sequence[Seen], *, speed: float = 1.0, share: float = 1.0, late_s: Callable[[int], float] | None = None
-) -> list[Seen]:
+    segments: Sequence[Received],
+    *,
+    speed: float = 1.0,
+    share: float = 1.0,
+    late_s: Callable[[int], float] | None = None,
+) -> list[Received]:
     """Let segments arrive when their times say.
 
     Args:
-        seen: the segments.
+        segments: as they were received.
         speed: of the publisher.
         share: over how much of its length each arrives.
         late_s: by how much the segment of that number is late.
     """
-    study = Study(Run(tuple(seen)))
-    times = {point.seen.number: point.media_s for point in study.line}
-    found: list[Seen] = []
+    study = Study(Run(tuple(segments)))
+    times = {point.segment.number: point.media_s for point in study.line}
+    found: list[Received] = []
     asked_s = now_s = 100.0
-    for one in seen:
+    for one in segments:
         length_s = study.lengths.get(one.number, 1.0)
         begun_s = 101.0 + times[one.number] / speed if one.number in times else now_s
         begun_s += late_s(one.number) if late_s is not None else 0.0
@@ -179,16 +196,16 @@ def in_time(
     return found
 
 
-def judged(seen: Sequence[Seen], **run: Any) -> Judgement:
+def judged(segments: Sequence[Received], **run: Any) -> Judgement:
     """The judgement on segments; the server's head is where it should be."""
-    heads = tuple(Head(one.answered_s, 0.001, one.seq + 1, one.seq) for one in seen)
-    seconds = max((one.last_s for one in seen), default=0.0) - 100.0
-    return judge(Run(tuple(seen), **{"heads": heads, "seconds": seconds, **run}))
+    heads = tuple(Head(one.answered_s, 0.001, one.seq + 1, one.seq) for one in segments)
+    seconds = max((one.last_s for one in segments), default=0.0) - 100.0
+    return judge(Run(tuple(segments), **{"heads": heads, "seconds": seconds, **run}))
 
 
 def troubles(judgement: Judgement) -> dict[str, str]:
-    """What is not fine: verdicts by rule."""
-    return {one.name: one.verdict.value for one in judgement.findings if one.verdict in ("warn", "fail")}
+    """What is not fine: levels by rule."""
+    return {one.id: one.level.value for one in judgement.findings if one.level in ("warn", "fail")}
 
 
 def numbered(segments: Sequence[bytes]) -> list[bytes]:

@@ -18,20 +18,19 @@ import pytest
 from rich.console import Console
 
 from tests.publisher.media.clips import make_clip
-from tests.subscriber.check.segments import cut, judged, numbered, seen_of
+from tests.subscriber.check.segments import cut, judged, numbered, received
 from tests.support.forked import forked
 from tests.support.local import local_server
 from tests.support.waiting import until
 from tricklecast.app.cli import main
 from tricklecast.publisher import Publisher
-from tricklecast.subscriber.check.findings import Verdict
-from tricklecast.subscriber.check.judge import Judgement, judge
-from tricklecast.subscriber.check.media import Container
-from tricklecast.subscriber.check.observations import Ended, Run
 from tricklecast.subscriber.check.probe import Order, Probe
 from tricklecast.subscriber.check.report import as_dict, as_json, print_report
+from tricklecast.subscriber.check.rules import Judgement, Level, judge
+from tricklecast.subscriber.check.study import Ended, Run
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ChannelNotFound
+from tricklecast.trickle.media.containers import Container
 
 WITHIN_S = 30.0
 
@@ -91,19 +90,19 @@ def test_a_channel_is_noted_from_its_first_byte_to_its_end(url: str, segments: l
 
     _, run = looked(url, publish)
     assert run.ended is Ended.CHANNEL
-    assert [seen.seq for seen in run.seen] == [0, 1, 2, 3]
-    assert [seen.size for seen in run.seen] == [len(data) for data in segments]
-    for seen in run.seen:
+    assert [seen.seq for seen in run.segments] == [0, 1, 2, 3]
+    assert [seen.size for seen in run.segments] == [len(data) for data in segments]
+    for seen in run.segments:
         assert seen.whole
         assert seen.requested_s <= seen.answered_s <= seen.first_s <= seen.last_s
         assert seen.media.container is Container.MPEGTS
         assert seen.epoch == 1
-    pictures = [seen.picture for seen in run.seen if seen.picture is not None]
+    pictures = [seen.media.picture for seen in run.segments if seen.media.picture is not None]
     assert pictures
-    assert all(picture.decoded and picture.width == 64 for picture in pictures)
+    assert all(picture.decoded and picture.key for picture in pictures)
     judgement = judge(run)
     for name in ("gaps", "content_type", "damage", "stands_alone", "keyframes", "times_across", "counters_across"):
-        assert judgement.finding(name).verdict is Verdict.OK, judgement.finding(name)
+        assert judgement.finding(name).level is Level.OK, judgement.finding(name)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +130,13 @@ def test_a_segment_without_its_media_is_found(segments: list[bytes], deleted: bo
 
         _, run = looked(url, publish)
     judgement = judge(run)
-    assert [(seen.seq, bool(seen.size)) for seen in run.seen] == [(0, True), (1, True), (2, False), (3, True)]
-    assert [seen.seq for seen in run.seen if seen.skipped] == ([] if deleted else [2])
-    assert judgement.finding(finding).verdict is Verdict.FAIL
+    assert [(seen.seq, bool(seen.size)) for seen in run.segments] == [(0, True), (1, True), (2, False), (3, True)]
+    assert [seen.seq for seen in run.segments if seen.skipped] == ([] if deleted else [2])
+    assert judgement.finding(finding).level is Level.FAIL
     assert judgement.finding(finding).figure == figure
     assert judgement.finding(finding).segments == (2,)
     for name in {"gaps", "skipped", "empty", "truncated", "times_across"} - {finding}:
-        assert judgement.finding(name).verdict is Verdict.OK, judgement.finding(name)
+        assert judgement.finding(name).level is Level.OK, judgement.finding(name)
 
 
 def test_segments_that_have_left_the_window_are_a_gap(segments: list[bytes]) -> None:
@@ -157,9 +156,9 @@ def test_segments_that_have_left_the_window_are_a_gap(segments: list[bytes]) -> 
                 return probe.run()
 
         judgement = judge(anyio.run(late))
-    assert judgement.finding("gaps").verdict is Verdict.FAIL
-    assert judgement.finding("times_across").verdict in (Verdict.OK, Verdict.SKIP)
-    assert judgement.finding("counters_across").verdict is Verdict.OK
+    assert judgement.finding("gaps").level is Level.FAIL
+    assert judgement.finding("times_across").level in (Level.OK, Level.SKIP)
+    assert judgement.finding("counters_across").level is Level.OK
 
 
 def test_the_time_ends_a_look_in_the_middle_of_a_segment(url: str, segments: list[bytes]) -> None:
@@ -174,9 +173,9 @@ def test_the_time_ends_a_look_in_the_middle_of_a_segment(url: str, segments: lis
                 await segment.write(segments[1][1000:])
 
     _, run = looked(url, publish, Order("", start="0", for_s=1.5, wait_s=1.5))
-    assert [seen.left for seen in run.seen] == [False, True]
+    assert [seen.left for seen in run.segments] == [False, True]
     judgement = judge(run)
-    assert {finding.verdict for finding in judgement.findings} <= {Verdict.OK, Verdict.SKIP}
+    assert {finding.level for finding in judgement.findings} <= {Level.OK, Level.SKIP}
 
 
 def test_a_channel_that_is_not_there(url: str) -> None:
@@ -196,10 +195,10 @@ def test_messages_are_judged_by_what_arrives(url: str) -> None:
             await until(lambda: probe.segments == 3)
 
     _, run = looked(url, publish)
-    assert {seen.media.container for seen in run.seen} == {Container.JSON}
+    assert {seen.media.container for seen in run.segments} == {Container.JSON}
     judgement = judge(run)
-    assert judgement.verdict is Verdict.OK
-    assert judgement.finding("keyframes").verdict is Verdict.SKIP
+    assert judgement.level is Level.OK
+    assert judgement.finding("keyframes").level is Level.SKIP
 
 
 def report_of(judgement: Judgement) -> str:
@@ -212,7 +211,7 @@ def report_of(judgement: Judgement) -> str:
 
 def test_the_report_for_people(segments: list[bytes]) -> None:
     """One line per check; what is wrong with what it means and what to do; no word that a terminal would obey."""
-    seen = seen_of(segments)
+    seen = received(segments)
     text = report_of(judged(seen))
     assert "OK    No segment missed" in text or "OK" in text.splitlines()[1]
     assert "fine, after" in text
@@ -234,12 +233,12 @@ def test_the_report_for_people(segments: list[bytes]) -> None:
 
 def test_the_report_for_programs(segments: list[bytes]) -> None:
     """A versioned document: every check with its numbers, every segment with its own."""
-    judgement = judged(seen_of(segments, decode=True))
+    judgement = judged(received(segments, decode=True))
     document = json.loads(as_json("http://me:secret@host/trickle/cam", judgement))
     assert document == as_dict("http://me:secret@host/trickle/cam", judgement)
     assert document["url"] == "http://***@host/trickle/cam"
-    assert (document["report"], document["version"], document["verdict"]) == ("tricklecast check", 1, "ok")
-    checks = {check["check"]: check for check in document["checks"]}
+    assert (document["report"], document["version"], document["level"]) == ("tricklecast check", 2, "ok")
+    checks = {check["id"]: check for check in document["checks"]}
     assert checks["lengths"]["values"]["median_s"] == pytest.approx(1.0, abs=0.01)
     assert checks["times_across"]["values"] == {"seams": 3, "jumps": 0}
     assert [segment["seq"] for segment in document["segments"]] == [0, 1, 2, 3]
@@ -288,7 +287,7 @@ def checking(url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--max-segment", "900ms"), 1), (("--strict",), 1)])
-def test_the_exit_code_is_the_verdict(segments: list[bytes], arguments: tuple[str, ...], code: int) -> None:
+def test_the_exit_code_tells_how_it_is(segments: list[bytes], arguments: tuple[str, ...], code: int) -> None:
     """Fine, beyond a limit that was given, and with a warning (an empty segment) that counts."""
     with local_server() as server:
         url = f"http://127.0.0.1:{server.port}/trickle/cam"
@@ -310,7 +309,7 @@ def test_the_exit_code_is_the_verdict(segments: list[bytes], arguments: tuple[st
 
         document = json.loads(anyio.run(publish))
     assert document["ended"] == "channel ended"
-    assert document["verdict"] == ("fail" if arguments == ("--max-segment", "900ms") else "warn")
+    assert document["level"] == ("fail" if arguments == ("--max-segment", "900ms") else "warn")
     assert len(document["segments"]) == 5
 
 

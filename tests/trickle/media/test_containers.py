@@ -96,20 +96,20 @@ def test_an_init_segment_comes_before_the_media() -> None:
     assert init_segment(box(b"ftyp")) == b""
 
 
-def trak(version: int, ident: int, timescale: int, handler: bytes) -> bytes:
+def trak(version: int, ident: int, timescale: int, handler: bytes, *parts: bytes) -> bytes:
     """A track's headers; dates before the numbers take 8 or 16 bytes."""
     dates = bytes(16 if version else 8)
     header = full_box(b"tkhd", version, 0, dates, ident.to_bytes(4))
     media = full_box(b"mdhd", version, 0, dates, timescale.to_bytes(4))
-    return box(b"trak", header, box(b"mdia", media, full_box(b"hdlr", 0, 0, bytes(4), handler)))
+    return box(b"trak", header, box(b"mdia", media, full_box(b"hdlr", 0, 0, bytes(4), handler), *parts))
 
 
 def test_tracks_are_read_from_an_init_segment() -> None:
-    """In both versions of their headers; what has no time scale has one tick a second."""
-    init = box(b"ftyp") + box(
-        b"moov", box(b"mvhd"), trak(0, 1, 90_000, b"vide"), trak(1, 7, 48_000, b"soun"), trak(0, 3, 0, b"text")
-    )
-    assert tracks(init) == [Track(1, 90_000, b"vide"), Track(7, 48_000, b"soun"), Track(3, 1, b"text")]
+    """In both versions of their headers; a track without a time scale has one tick a second."""
+    table = box(b"minf", box(b"stbl", full_box(b"stsz", 0, 0, bytes(4), (500).to_bytes(4))))
+    parts = [trak(0, 1, 90_000, b"vide"), trak(1, 7, 48_000, b"soun"), trak(0, 3, 0, b"text", table)]
+    init = box(b"ftyp") + box(b"moov", box(b"mvhd"), *parts)
+    assert tracks(init) == [Track(1, 90_000, b"vide"), Track(7, 48_000, b"soun"), Track(3, 1, b"text", 500)]
     assert tracks(b"") == []
 
 
