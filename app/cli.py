@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "publish": Mount(
         "tricklecast.publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."
     ),
+    "ingest": Mount("tricklecast.publisher.ingest.cli", "ingest", "Publish the streams of encoders (RTMP, SRT)."),
     "subscribe": Mount("tricklecast.subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
     "check": Mount(
         "tricklecast.subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."
