@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-import anyio
 import typer
 
 from tricklecast.trickle.client.arguments import channel_url
@@ -23,9 +22,6 @@ from tricklecast.trickle.terminal import (
     parse_duration,
     tls_context,
 )
-
-CLOSE_S: Final = 10.0
-"""How long the last segments of all channels may take after Ctrl-C, in seconds."""
 
 RTMP_PORT: Final = 1935
 
@@ -111,7 +107,7 @@ async def ingest(
     scheme, host, port = checked("ADDRESS", _address, address)
     from tricklecast.publisher.ingest.keys import Channels
     from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
-    from tricklecast.publisher.ingest.sessions import SessionOptions, Sessions
+    from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
     from tricklecast.publisher.media.relay import ContainerKind, MediaOptions
     from tricklecast.publisher.media.remux import Cutting
@@ -138,14 +134,8 @@ async def ingest(
         if keys is not None:
             raise typer.BadParameter("an SRT stream has no key: use srt://...?passphrase=", param_hint="--keys")
         receiver = await SrtReceiver.open(address, channel_url(to), say=say)
-    async with receiver, anyio.create_task_group() as tasks:
-        sessions = Sessions(tasks, options, say)
-        try:
-            await receiver.run(sessions)
-        finally:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
-                await sessions.close()
-            tasks.cancel_scope.cancel()
+    async with receiver:
+        await publish_from(receiver, options, say)
 
 
 def _address(text: str) -> tuple[str, str, int]:

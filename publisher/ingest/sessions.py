@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 POLL_S: Final = 0.1
 """How soon a session that waits for a source notices that it was stopped."""
 
+CLOSE_S: Final = 10.0
+"""How long the last segments of all channels may take when the command ends, in seconds."""
+
 _PROBE: Final = {"fpsprobesize": "0", "analyzeduration": "1000000"}
 """Options of libavformat: frames are not counted to find the frame rate, and a stream that has not begun one second
 (of media) after the first one is left out. The defaults would hold back the first seconds."""
@@ -111,6 +114,25 @@ class Source:
         """Disconnect the source."""
         self.refusal = why
         self.scope.cancel()
+
+
+class Receiver(Protocol):
+    """Takes streams over a network."""
+
+    async def run(self, sessions: Sessions, /) -> None:
+        """Attach each stream to its session, until it is cancelled."""
+
+
+async def publish_from(receiver: Receiver, options: SessionOptions, say: Say) -> None:
+    """Publish what a receiver takes, until this is cancelled. Then all channels are ended."""
+    async with anyio.create_task_group() as tasks:
+        sessions = Sessions(tasks, options, say)
+        try:
+            await receiver.run(sessions)
+        finally:
+            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
+                await sessions.close()
+            tasks.cancel_scope.cancel()
 
 
 class Sessions:
@@ -255,7 +277,7 @@ class _Session:
             self.end()
             self._arrivals.close()
             if self.source is not None:
-                self.source.refuse(how)
+                self.source.refuse("the stream cannot be published")  # why is not for strangers
             elapsed_s = time.monotonic() - begun_at
             amount = f"{count(totals.segments, 'segment')} ({size(totals.bytes)}) in {elapsed_s:.1f} s"
             counts = {"dropped": totals.dropped, "lost": totals.lost}

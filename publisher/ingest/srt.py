@@ -64,12 +64,14 @@ class SrtReceiver:
     """Takes streams for one channel, one after the other, until it is cancelled.
 
     Args:
+        url: of the listener.
         command: receives a stream.
         channel: where it is published.
         say: shows a line.
     """
 
-    def __init__(self, command: Sequence[str], channel: ChannelURL, *, say: Say) -> None:
+    def __init__(self, url: str, command: Sequence[str], channel: ChannelURL, *, say: Say) -> None:
+        self._url = url
         self._command = command
         self._channel = channel
         self._say = say
@@ -91,7 +93,7 @@ class SrtReceiver:
         if "mode=listener" in url:
             _check_port(url)
             say(f"an encoder streams to {url.partition('?')[0]}")
-        return cls(command, channel, say=say)
+        return cls(url, command, channel, say=say)
 
     async def __aenter__(self) -> SrtReceiver:
         return self
@@ -119,11 +121,12 @@ class SrtReceiver:
         """Publish what the program receives; why there was nothing, or why it was refused."""
         assert process.stdout is not None
         assert process.stderr is not None
-        last_words = bytearray()
+        last_words, has_received = bytearray(), False
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_keep_end, process.stderr, last_words)
             try:
                 data = await process.stdout.receive(READ_BYTES)
+                has_received = True
                 async with sessions.attach(self._channel, "the SRT encoder", "mpegts") as source:
                     while True:
                         await source.send(data)
@@ -133,7 +136,10 @@ class SrtReceiver:
             except SourceRefused as error:
                 process.kill()
                 return str(error)
-        return last_words.decode(errors="replace").strip().rpartition("\n")[2]
+        if has_received:  # the session says that it waits
+            return ""
+        # The query may have a passphrase.
+        return last_words.decode(errors="replace").replace(self._url, "SRT").strip().rpartition("\n")[2]
 
 
 async def _keep_end(output: ByteReceiveStream, end: bytearray) -> None:
