@@ -144,7 +144,7 @@ def _address(text: str) -> tuple[str, str, int]:
     default = {"rtmp": RTMP_PORT, "srt": None}
     if parts.scheme not in default:
         raise InvalidInput("use rtmp://HOST:PORT or srt://HOST:PORT")
-    port = parts.port or default[parts.scheme]
+    port = default[parts.scheme] if parts.port is None else parts.port
     if port is None:
         raise InvalidInput("an SRT address has a port: srt://0.0.0.0:9000")
     if parts.path not in ("", "/") or (parts.scheme == "rtmp" and parts.query):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 import anyio
@@ -36,6 +36,9 @@ WRONG_KEY_S: Final = 0.5
 
 LINGER_S: Final = 1.0
 """How long a refused encoder has to read why, in seconds."""
+
+LINE_S: Final = 1.0
+"""Time from one line about refused clients to the next, in seconds."""
 
 ACCEPT_PAUSE_S: Final = 1.0
 """Pause after a connection could not be accepted (too many open files), in seconds."""
@@ -140,9 +143,9 @@ class RtmpListener:
             pass
 
     def _show_refusal(self, line: str) -> None:
-        """Show at most one line a second: hostile clients must not fill the terminal or a log."""
-        now = time.monotonic()
-        if now - self._shown_at < 1.0:
+        """Show at most one line in :data:`LINE_S`: hostile clients must not fill the terminal or a log."""
+        now = monotonic()
+        if now - self._shown_at < LINE_S:
             self._hidden += 1
             return
         self._say(f"{line} (and {self._hidden} more before)" if self._hidden else line)

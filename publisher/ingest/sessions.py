@@ -130,9 +130,7 @@ async def publish_from(receiver: Receiver, options: SessionOptions, say: Say) ->
         try:
             await receiver.run(sessions)
         finally:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
-                await sessions.close()
-            tasks.cancel_scope.cancel()
+            await sessions.close()
 
 
 class Sessions:
@@ -175,11 +173,16 @@ class Sessions:
             self._notify()
 
     async def close(self) -> None:
-        """End all channels, and wait for the end."""
-        for session in self._sessions.values():
-            session.end()
-        while self._sessions:
-            await self._changed.wait()
+        """End all channels, and wait for the end; after :data:`CLOSE_S`, or if this is cancelled, cut them off."""
+        try:
+            for session in self._sessions.values():
+                session.end()
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                while self._sessions:
+                    await self._changed.wait()
+        finally:
+            for session in self._sessions.values():
+                session.scope.cancel()
 
     async def _session(self, url: ChannelURL) -> _Session:
         while (session := self._sessions.get(str(url))) is not None:
@@ -198,7 +201,8 @@ class Sessions:
 
     async def _run(self, session: _Session) -> None:
         try:
-            await session.run()
+            with session.scope:
+                await session.run()
         finally:
             del self._sessions[str(session.url)]
             self._notify()
@@ -213,11 +217,13 @@ class _Session:
 
     Attributes:
         source: what is connected, if anything is.
+        scope: covers the session. It is shielded: a cancellation of the command ends sessions in order.
     """
 
     def __init__(self, url: ChannelURL, options: SessionOptions, say: Say) -> None:
         self.url = url
         self.source: Source | None = None
+        self.scope = anyio.CancelScope(shield=True)
         self._options = options
         self._say_line = say
         self._arrivals = _Arrivals(url.channel, Kind.NETWORK, say=self._say)
