@@ -1,11 +1,17 @@
-"""The `tricklecast` command: mounts the sub-commands of all packages, and loads each only when it is called."""
+"""The `tricklecast` command: mounts the sub-commands of all packages, and loads each only when it is called.
+
+It also writes the help of all commands: typer's own help shows Python types (``<str>``), and needs libraries that take
+longer to load than 0.3 s.
+"""
 
 from __future__ import annotations
 
 import errno
 import functools
 import importlib
+import importlib.util
 import inspect
+import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -29,54 +35,155 @@ class Mount:
     Attributes:
         module, function: the command's function; it may be a coroutine function, and its docstring is the help.
         summary: the command's line in the list of commands.
+        group: the heading under which the list shows it.
         extra: the optional dependency that the command needs, and that dependency's import name.
     """
 
     module: str
     function: str
     summary: str
+    group: str = ""
     extra: tuple[str, str] | None = None
 
 
+_LIVE: Final = "Publish and subscribe"
+_SERVER: Final = "Server"
+_STORMS: Final = "Access logs and retry storms"
+_TESTS: Final = "Tests and examples"
+
 COMMANDS: Final = {
-    "serve": Mount("tricklecast.app.serve_cli", "serve", "Run a server."),
-    "health": Mount("tricklecast.app.health", "health", "Ask the server on this machine whether it lives."),
-    "publish": Mount(
-        "tricklecast.publisher.cli", "publish", "Publish a media file, a stream or plain bytes to a channel."
+    "serve": Mount("tricklecast.app.serve_cli", "serve", "Run a server.", _LIVE),
+    "publish": Mount("tricklecast.publisher.cli", "publish", "Publish media or plain bytes to a channel.", _LIVE),
+    "subscribe": Mount(
+        "tricklecast.subscriber.command.cli", "subscribe", "Write a channel to a file, folder or pipe.", _LIVE
     ),
-    "ingest": Mount("tricklecast.publisher.ingest.cli", "ingest", "Publish the streams of encoders (RTMP, SRT)."),
-    "subscribe": Mount("tricklecast.subscriber.command.cli", "subscribe", "Receive a channel into a file or a pipe."),
+    "ingest": Mount(
+        "tricklecast.publisher.ingest.cli", "ingest", "Publish the streams of encoders (RTMP, SRT).", _LIVE
+    ),
+    "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels.", _LIVE),
     "check": Mount(
-        "tricklecast.subscriber.check.cli", "check", "Judge a live channel: segments, timestamps, pace, latency."
+        "tricklecast.subscriber.check.cli", "check", "Test a live channel: segments, timestamps, pace, latency.", _LIVE
     ),
-    "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels."),
-    "store check": Mount("tricklecast.app.storage.cli", "check", "Compare a data directory with its checksums."),
-    "store ls": Mount("tricklecast.app.storage.cli", "ls", "List what a data directory holds."),
-    "store export": Mount("tricklecast.app.storage.cli", "export", "Write segments of a data directory to files."),
-    "store prune": Mount("tricklecast.app.storage.cli", "prune", "Remove the oldest segments of a data directory."),
-    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", ("tokens", "jwt")),
+    "health": Mount("tricklecast.app.health", "health", "Check the local server's health.", _SERVER),
+    "token create": Mount("tricklecast.app.access.cli", "create", "Sign an access token.", _SERVER, ("tokens", "jwt")),
     "token inspect": Mount(
-        "tricklecast.app.access.cli", "inspect", "Show what an access token says.", ("tokens", "jwt")
+        "tricklecast.app.access.cli", "inspect", "Show the claims of an access token.", _SERVER, ("tokens", "jwt")
     ),
-    "storms": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms in access logs."),
-    "storms watch": Mount("tricklecast.analytics.watch.cli", "watch", "Tell of retry storms while they happen."),
-    "logs compact": Mount("tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet."),
-    "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs, for people, as they grow."),
-    "logs schema": Mount("tricklecast.analytics.logs.cli", "schema", "Print the schema of the access log."),
+    "store ls": Mount("tricklecast.app.storage.cli", "ls", "List the contents of a data directory.", _SERVER),
+    "store check": Mount(
+        "tricklecast.app.storage.cli", "check", "Compare a data directory with its checksums.", _SERVER
+    ),
+    "store export": Mount(
+        "tricklecast.app.storage.cli", "export", "Write segments of a data directory to files.", _SERVER
+    ),
+    "store prune": Mount(
+        "tricklecast.app.storage.cli", "prune", "Remove the oldest segments of a data directory.", _SERVER
+    ),
+    "storms": Mount("tricklecast.analytics.cli.storms", "storms", "Find retry storms in access logs.", _STORMS),
+    "storms watch": Mount(
+        "tricklecast.analytics.watch.cli", "watch", "Report retry storms while they happen.", _STORMS
+    ),
+    "logs tail": Mount("tricklecast.analytics.logs.cli", "tail", "Show access logs as they grow.", _STORMS),
+    "logs compact": Mount(
+        "tricklecast.analytics.logs.cli", "compact", "Turn access logs into hourly Parquet files.", _STORMS
+    ),
+    "logs schema": Mount(
+        "tricklecast.analytics.logs.cli", "schema", "Print the JSON Schema of the access log.", _STORMS
+    ),
     "simulate": Mount(
         "tricklecast.analytics.simulate.cli",
         "simulate",
-        "Write access logs with storms of known place and kind.",
+        "Write access logs with known retry storms in them.",
+        _STORMS,
         ("analytics", "msgspec"),
     ),
+    "demo": Mount("tricklecast.app.tools.demo", "demo", "Show everything at work, in a minute.", _TESTS, ("all", "av")),
     "stress": Mount(
-        "tricklecast.app.tools.stress.cli", "stress", "Publish and subscribe at once, and compare every byte."
+        "tricklecast.app.tools.stress.cli", "stress", "Load a server, and compare every byte received.", _TESTS
     ),
     "conformance": Mount(
-        "tricklecast.app.tools.conformance.cli", "conformance", "Check a server against the wire protocol."
+        "tricklecast.app.tools.conformance.cli", "conformance", "Test a server against the wire protocol.", _TESTS
     ),
-    "demo": Mount("tricklecast.app.tools.demo", "demo", "Show all of it at work, in about a minute.", ("all", "av")),
 }
+
+
+# Help.
+
+_TYPES: Final = {"int": "N", "int range": "N", "float": "N", "float range": "N", "file": "FILE", "path": "PATH"}
+
+
+def help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
+    """One line of a help: the option or argument with its value, and its meaning.
+
+    Python types are replaced: ``--jobs <int range>  [default: 16; 1<=x<=128]`` becomes ``--jobs N  [default: 16]``.
+
+    Returns:
+        ``None`` for a hidden parameter.
+    """
+    record = param.get_help_record(ctx)
+    if record is None:
+        return None
+    name, text = record
+
+    def value(match: re.Match[str]) -> str:
+        kind = match[1].removeprefix("list[").removesuffix("]")
+        return kind if "|" in kind else _TYPES.get(kind, "TEXT")
+
+    is_argument = param.param_type_name == "argument"
+    name = re.sub(r" ?<[^<>]+>", "", name) if is_argument else re.sub(r"<([^<>]+)>", value, name)
+    text = re.sub(r"(?:; )?[-0-9.]*(?:<=?|>=?)?x(?:<=?|>=?)[-0-9.]+(?=\])|(?:; )?required(?=\])", "", text)
+    text = re.sub(r"\[default: \((.*?)\)(?=[];])", r"[default: \1", text.replace("  []", ""))
+    return name.strip("[]").upper() if is_argument else name, text.strip()
+
+
+class Command(TyperCommand):
+    """A command whose help has a heading for each group of options (``rich_help_panel``)."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = ["[OPTIONS]"]
+        for param in self.params:
+            if param.param_type_name == "argument":
+                name = (param.metavar or param.name or "").strip("[].").upper() + ("..." if param.nargs == -1 else "")
+                pieces.append(name if param.required else f"[{name}]")
+        return pieces
+
+    def grouped(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """The lines of the help, by their headings."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            if (record := help_record(param, ctx)) is not None:
+                usual = "Arguments" if param.param_type_name == "argument" else "Options"
+                panel = "Other options" if param.name == "help" else getattr(param, "rich_help_panel", None)
+                groups.setdefault(panel or usual, []).append(record)
+        if set(groups) == {"Arguments", "Options", "Other options"}:
+            groups["Options"] += groups.pop("Other options")
+        return {name: records for name, records in groups.items() if records}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for name, records in self.grouped(ctx).items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=26)
+
+
+def wanted_help(args: list[str]) -> str | None:
+    """The name of the command of which the arguments want the help: ``""`` for the list of commands.
+
+    Returns:
+        ``None`` if they want something else.
+    """
+    if args == ["--help"]:
+        return ""
+    for name in (" ".join(args[:2]), *args[:1]):
+        if name in COMMANDS:
+            options = args[: args.index("--")] if "--" in args else args
+            return name if "--help" in options else None
+    return None
+
+
+def show_help(name: str) -> None:
+    """Print the help of a command. Typer would load pydantic in order to parse ``--help``."""
+    command = load(name) if name else typer.main.get_command(cli)
+    typer.echo(command.get_help(typer.Context(command, info_name=f"tricklecast {name}".strip())))
 
 
 class LazyGroup(TyperGroup):
@@ -96,7 +203,17 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         mount = COMMANDS.get(self.words + cmd_name)
-        return None if mount is None else TyperCommand(cmd_name, help=mount.summary)
+        return None if mount is None else Command(cmd_name, help=mount.summary)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands, by groups."""
+        names = self.list_commands(ctx)
+        width = max(map(len, names))
+        for group in dict.fromkeys(COMMANDS[self.words + name].group for name in names):
+            found = [(name, COMMANDS[self.words + name]) for name in names]
+            rows = [(name.ljust(width), mount.summary) for name, mount in found if mount.group == group]
+            with formatter.section(group if len(names) == len(COMMANDS) else "Commands"):
+                formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if " ".join(args[:2]) in COMMANDS:
@@ -124,13 +241,13 @@ def load(name: str) -> Any:
     """
     mount = COMMANDS[name]
     try:
+        if mount.extra is not None and importlib.util.find_spec(mount.extra[1]) is None:
+            raise ModuleNotFoundError(name=mount.extra[1])
         function: Callable[..., Any] = getattr(importlib.import_module(mount.module), mount.function)
-        if mount.extra is not None:
-            importlib.import_module(mount.extra[1])
     except ModuleNotFoundError as error:
         raise _missing(name, mount, error) from None
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name)(runnable(function))
+    single.command(name, cls=Command)(runnable(function))
     return typer.main.get_command(single)
 
 
@@ -194,7 +311,7 @@ cli = typer.Typer(
     cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
-    # Importing rich, for coloured help, would take longer than all the rest.
+    # Importing rich, for coloured help, would take longer than everything else.
     rich_markup_mode=None,
     help="Segmented HTTP pub/sub for live media: publish numbered segments, and read them while they are written.",
 )
@@ -219,7 +336,10 @@ def main() -> None:
     The exit code is the error's own, 2 (wrong usage) for a URL that cannot be used, and otherwise 1.
     """
     try:
-        cli()
+        if (name := wanted_help(sys.argv[1:])) is not None:
+            show_help(name)
+        else:
+            cli()
     except (InvalidURL, InvalidChannelName) as error:
         sys.stderr.write(f"tricklecast: {error}\n")
         sys.exit(2)

@@ -78,16 +78,31 @@ def ask(address: str, timeout_s: float = TIMEOUT_S) -> None:
 
 
 def health(
-    file: Annotated[Path, typer.Option("--health-file", envvar="TRICKLECAST_HEALTH_FILE", help="That of the server.")],
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--health-file",
+            envvar="TRICKLECAST_HEALTH_FILE",
+            metavar="FILE",
+            help="The file that the server was started with.",
+        ),
+    ],
 ) -> None:
-    """Ask the server on this machine whether it lives; exit code 0 if it does.
+    """Check the local server's health, for example in a container.
 
-    A server that is started with --health-file leaves its address there: whatever its port, with TLS or without,
-    with a control plane of its own or not.
+    A server that is started with --health-file writes its address to this file, whatever its port, with TLS or without.
+
+    Exit codes: 0 the server answers; 1 it does not; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast serve --health-file /run/tricklecast.health
+      tricklecast health --health-file /run/tricklecast.health
     """
     try:
         address = file.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise Unhealthy(f"no server has left its address: cannot read {file}: {error.strerror or error}") from None
+        raise Unhealthy(f"no server has written its address: cannot read {file}: {error.strerror or error}") from None
     ask(address)
     typer.echo("ok")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import os
+import select
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, TextIO, get_args
 
 import typer
 from pydantic.fields import FieldInfo
 
-from tricklecast.app.access.settings import AccessSettings
 from tricklecast.app.data_plane.cors import ANY
 from tricklecast.app.settings import Loaded, Settings, load, unknown_variables
 
@@ -29,14 +31,44 @@ _METAVARS: Final = {
 }
 
 
+_GROUPS: Final = (
+    (
+        "Options",
+        ("config", "host", "port", "data_dir", "access_log", "quiet", "show_config", "base_path", "autocreate"),
+    ),
+    ("TLS", ("tls_",)),
+    ("Access control", ("jwt_", "jwks_", "token_", "control_token_", "webhook_")),
+    ("Limits", ("max_", "per_ip_", "window_", "metrics_channels")),
+    ("Data directory", ("ack", "on_disk_full", "retain_")),
+    ("Access log and monitoring", ("access_log_", "node", "health_file", "metrics_open", "changefeed")),
+    ("Network", ("trusted_proxies", "cors_", "control_", "workers")),
+    ("Slow readers and storms", ("reader_", "publisher_wait_", "peer_", "storm_")),
+    ("Shutdown", ("shutdown_",)),
+    ("Timeouts", ("",)),
+)
+"""The headings of the help, and the names or prefixes of the options below each; the first one that fits counts."""
+
+
+def _group(name: str) -> tuple[int, int]:
+    """Where an option stands in the help: the number of its heading, and its place below it."""
+    for number, (_, beginnings) in enumerate(_GROUPS):
+        for place, beginning in enumerate(beginnings):
+            if name == beginning or (name.startswith(beginning) and (not beginning or beginning.endswith("_"))):
+                return number, place
+    raise AssertionError(f"no heading fits {name}")
+
+
 def _option(name: str, field: FieldInfo) -> Any:
     """The command-line option of one setting; without it the value comes from the environment or the file."""
     default = {None: "off", (): "none", (ANY,): ANY}.get(field.default, field.default)
     # In parentheses: typer takes brackets for markup and drops them.
     text = f"{field.description} (default: {str(default).lower() if isinstance(default, bool) else default})"
     flag = "--" + name.replace("_", "-")
+    panel = _GROUPS[_group(name)[0]][0]
     if field.annotation is bool:
-        return Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)]
+        return Annotated[
+            bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False, rich_help_panel=panel)
+        ]
     kinds = [kind for kind in (get_args(field.annotation) or (field.annotation,)) if isinstance(kind, type)]
     metavar = {"ByteSize": "SIZE", "float": "SECONDS", "Path": "FILE", "int": "N"}.get(
         kinds[0].__name__ if kinds else type(get_args(field.annotation)[0]).__name__, "TEXT"
@@ -45,15 +77,26 @@ def _option(name: str, field: FieldInfo) -> Any:
         metavar = "|".join(kinds[0])
     metavar = "N" if name.endswith("_per_s") else metavar
     metavar = _METAVARS.get(name, metavar)
-    return Annotated[str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False)]
+    return Annotated[
+        str | None, typer.Option(flag, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
+    ]
 
 
-def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
+def _serve(config: Path | None, show_config: bool, quiet: bool, **values: Any) -> None:
     """Run a server.
 
-    Every option is also an environment variable (--max-channels is TRICKLECAST_MAX_CHANNELS) and a key of the
-    TOML file given by --config (max_channels). The command line wins over the environment, and that over the file.
-    SIGTERM and Ctrl-C drain: waiting clients are sent away, running segments may finish; a second one stops at once.
+    Every option is also an environment variable (--max-channels is TRICKLECAST_MAX_CHANNELS), and a key of the TOML
+    file that --config names (max_channels). The command line wins over the environment, and that over the file.
+
+    On a terminal the server shows which publishers and readers come and leave. On Ctrl-C or SIGTERM it sends waiting
+    clients away, and lets segments that are being written finish. A second signal stops it at once.
+
+    Examples:
+
+    \b
+      tricklecast serve
+      tricklecast serve --host 0.0.0.0 --port 8080 --data-dir /var/lib/tricklecast
+      tricklecast serve --config tricklecast.toml --access-log access.jsonl
     """
     loaded = load(values, config)
     if (warning := unknown_variables(os.environ)) is not None:
@@ -66,7 +109,23 @@ def _serve(config: Path | None, show_config: bool, **values: Any) -> None:
     from tricklecast.app.server import serve as run
 
     # Among the lines of an access log on standard output the announcement would be no JSON.
-    run(loaded.settings, _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout)
+    announce = _announce_on_stderr if loaded.settings.access_log == STDOUT else _announce_on_stdout
+    run(loaded.settings, announce, show=None if quiet or not _is_terminal(sys.stderr) else _show)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def _show(lines: list[str]) -> None:
+    """Show on the terminal who has come and who has left.
+
+    The server must not wait for a terminal that its user has stopped (Ctrl-S): then the lines are dropped.
+    """
+    with contextlib.suppress(OSError):
+        if lines and select.select([], [sys.stderr], [], 0)[1]:
+            now = time.strftime("%H:%M:%S")
+            os.write(sys.stderr.fileno(), "".join(f"{now} {line}\n" for line in lines).encode())
 
 
 def _announce_on_stdout(address: str) -> None:
@@ -112,12 +171,17 @@ def _quoted(value: object) -> str:
 
 
 def _signature() -> inspect.Signature:
-    config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.", show_default=False)]
-    show = Annotated[bool, typer.Option("--show-config", help="Print every setting and where it came from, and stop.")]
-    options = {"config": (config, None), "show_config": (show, False)}
-    # Access control comes last, as in the documentation; pydantic lists inherited fields first.
-    fields = sorted(Settings.model_fields.items(), key=lambda item: item[0] in AccessSettings.model_fields)
-    options |= {name: (_option(name, field), None) for name, field in fields}
+    config = Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="TOML file with settings.", show_default=False)
+    ]
+    show = Annotated[bool, typer.Option("--show-config", help="Print every setting and its source, and exit.")]
+    quiet = Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Do not show which publishers and readers come and leave."),
+    ]
+    options = {"config": (config, None), "show_config": (show, False), "quiet": (quiet, False)}
+    options |= {name: (_option(name, field), None) for name, field in Settings.model_fields.items()}
+    options = dict(sorted(options.items(), key=lambda item: _group(item[0])))
     return inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

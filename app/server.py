@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from tricklecast.app.access.authorizer import Access
 from tricklecast.app.access_log import AccessLog
+from tricklecast.app.activity import SHOW_S, Activity
 from tricklecast.app.bus import Bus, ServerClosed
 from tricklecast.app.changefeed import Changefeed
 from tricklecast.app.changes import Changes
@@ -31,7 +32,7 @@ from tricklecast.app.core.events import ChannelCreated, ChannelEnded, Fact, Jour
 from tricklecast.app.core.limits import Limits
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.data_plane.connection import Endpoint
-from tricklecast.app.data_plane.context import DataPlane
+from tricklecast.app.data_plane.context import DataPlane, RecordSink
 from tricklecast.app.health import write_address
 from tricklecast.app.listener import (
     CannotServe,
@@ -51,7 +52,7 @@ from tricklecast.app.storage.database import Database
 from tricklecast.app.storage.restore import restore
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
-from tricklecast.trickle.records import Event
+from tricklecast.trickle.records import AccessRecord, Event
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -74,7 +75,13 @@ Program = Callable[[Bus], Awaitable[None]]
 _UNUSED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-def serve(settings: Settings, announce: Callable[[str], None], program: Program | None = None) -> None:
+def serve(
+    settings: Settings,
+    announce: Callable[[str], None],
+    program: Program | None = None,
+    *,
+    show: Callable[[list[str]], None] | None = None,
+) -> None:
     """Run a server until SIGTERM or SIGINT; a second one stops it at once.
 
     SIGHUP reopens the access log; without an access log it is a SIGTERM. SIGUSR1 and SIGUSR2 do nothing.
@@ -84,6 +91,7 @@ def serve(settings: Settings, announce: Callable[[str], None], program: Program 
         announce: gets the URL of the base path as soon as the server listens.
         program: runs beside the server, from before the first request on. When the server stops, its subscriptions end
             with ``ServerClosed``, and it may go on for :data:`PROGRAM_S`. The server does not stop when it returns.
+        show: gets lines that tell which publishers and readers have come and left, at most once a second.
 
     Raises:
         Exception: what the program has raised. The server has stopped, as after SIGTERM.
@@ -115,7 +123,7 @@ def serve(settings: Settings, announce: Callable[[str], None], program: Program 
         if settings.health_file is not None:
             write_address(settings.health_file, address_of(settings, control or listener))
             told = settings.health_file
-        uvloop.run(_serve(settings, limits, listener, control, announce, early, program))
+        uvloop.run(_serve(settings, limits, listener, control, announce, early, program, show))
     except* TrickleError as group:
         raise group.exceptions[0] from None
     finally:
@@ -142,6 +150,7 @@ async def _serve(
     announce: Callable[[str], None],
     early: list[int],
     program: Program | None,
+    show: Callable[[list[str]], None] | None,
 ) -> None:
     node = settings.node or socket.gethostname()
     log = _access_log(settings, node)
@@ -150,6 +159,9 @@ async def _serve(
     journal = Journal()
     if log is not None:
         journal.subscribe(partial(_log_fact, log), ChannelCreated, ChannelEnded)
+    activity = None if show is None else Activity(loop.time)
+    if activity is not None:
+        journal.subscribe(activity.note_fact, ChannelCreated, ChannelEnded)
     if settings.changefeed:
         journal.subscribe(changefeed.note, ChannelCreated, ChannelEnded)
     registry = Registry(limits, autocreate=settings.autocreate, journal=journal)
@@ -157,7 +169,8 @@ async def _serve(
     archive = open_archive(settings, registry, loop.time())
     bus = Bus(Changes(registry, archive, defer=loop.call_soon), registry, defer=loop.call_soon)
     access = Access(settings, node)
-    sink = log.put if log else None
+    sinks: list[RecordSink] = [one for one in (log and log.put, activity and activity.note_exchange) if one]
+    sink = sinks[0] if len(sinks) == 1 else partial(_tell_all, sinks) if sinks else None
     plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
     plane.durability = archive
     if log is not None:
@@ -178,6 +191,8 @@ async def _serve(
             # Without its access log the server stops: its operator relies on the log.
             writing.add_done_callback(lambda task: server.stop() if task.exception() else None)
         beside = [group.create_task(task) for task in (sweep(plane, archive), access.run())]
+        if activity is not None and show is not None:
+            beside.append(group.create_task(_show(activity, plane, show)))
         failed: list[Exception] = []
         running = None if program is None else group.create_task(_run(program, bus, server, failed))
         await server.serve(sockets=[listener])
@@ -195,6 +210,17 @@ async def _serve(
             log.close()
     if failed:
         raise failed[0]
+
+
+def _tell_all(sinks: list[RecordSink], record: AccessRecord) -> None:
+    for sink in sinks:
+        sink(record)
+
+
+async def _show(activity: Activity, plane: DataPlane, show: Callable[[list[str]], None]) -> None:
+    while True:
+        await asyncio.sleep(SHOW_S)
+        show(activity.look(plane.connections))
 
 
 async def _run(program: Program, bus: Bus, server: Server, failed: list[Exception]) -> None:

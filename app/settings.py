@@ -434,8 +434,12 @@ def _one_line(error: ValidationError, sources: Mapping[str, Source], config: Pat
         if name.endswith("_s"):
             message = message.replace("a number", "a number of seconds")
         if problem["type"] == "extra_forbidden":
-            nearest = get_close_matches(name[:MAX_NAME_LENGTH], sorted(Settings.model_fields), n=1, cutoff=0.75)
-            message += f" (did you mean {nearest[0]}?)" if nearest else ""
+            plain = name[:MAX_NAME_LENGTH].lower().replace("-", "_").removeprefix("tricklecast_")
+            nearest = get_close_matches(plain, sorted(Settings.model_fields), n=1, cutoff=0.75)
+            hint = f"did you mean {nearest[0]}?" if nearest else ""
+            if isinstance(problem["input"], dict):
+                hint = "settings stand at the top level of the file, in no table"
+            message += f" ({hint})" if hint else ""
         problems.append(f"{_spelt(name, sources.get(name), config)}: {message}" if name else message)
     return "; ".join(problems)
 

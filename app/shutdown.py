@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
-
-from uvicorn.server import ServerState
+from typing import TYPE_CHECKING, Final
 
 from tricklecast.app.core.results import COME_BACK_S
 from tricklecast.app.data_plane.context import DataPlane
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
 
 TICK_S: Final = 0.1
 """How often :func:`drain` looks whether it is over; uvicorn looks for signals as often."""

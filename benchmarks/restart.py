@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.servers import raise_file_limit
-from tricklecast.app.testing import TestServer, server
+from tricklecast.testing import TestServer, server
 
 CLIENTS: Final = 2000
 DRAIN_S: Final = 10.0

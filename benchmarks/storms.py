@@ -84,7 +84,7 @@ class Run:
 
 def storms(folder: Path, engine: str) -> list[str]:
     """The command, as one types it."""
-    options = ["--engine", engine, "--json", os.devnull, "-q", "--fail-on", "never"]
+    options = ["--engine", engine, "--json-file", os.devnull, "-q", "--fail-on", "never"]
     return [sys.executable, "-m", "tricklecast", "storms", str(folder), *options]
 
 

@@ -9,9 +9,10 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from textwrap import dedent
 from typing import Final
 
-import click
+import typer
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from storm_tables import parameter_table, report_tables
 
 from tricklecast.analytics.report.model import Alert, Report, schema
-from tricklecast.app.cli import COMMANDS, load
+from tricklecast.app.cli import COMMANDS, Command, load
 from tricklecast.trickle import __version__
 
 project = "tricklecast"
@@ -64,17 +65,19 @@ def _fill_in(app: Sphinx, page: str, source: list[str]) -> None:
             source[0] = source[0].replace(mark, tables())
 
 
-def _section(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=f"tricklecast {name}")
+def _section(name: str, command: Command) -> str:
+    """A command's help: its description, its examples as code, and a table for each group of options."""
+    context = typer.Context(command, info_name=f"tricklecast {name}")
     usage = " ".join(command.collect_usage_pieces(context))
-    rows = [row for parameter in command.params if (row := _row(parameter, context))]
-    table = "\n".join(["| | meaning |", "|---|---|", *rows])
-    return f"## {name}\n\n{inspect.cleandoc(command.help or '')}\n\n```text\ntricklecast {name} {usage}\n```\n\n{table}"
+    text, _, examples = inspect.cleandoc(command.help or "").partition("Examples:\n\n\b\n")
+    blocks = [f"## {name}", text.strip(), f"```text\ntricklecast {name} {usage}\n```"]
+    if examples:
+        blocks.append(f"```bash\n{dedent(examples).strip()}\n```")
+    for heading, records in command.grouped(context).items():
+        rows = [f"| `{_cell(option)}` | {_cell(meaning).replace('<', '&lt;')} |" for option, meaning in records]
+        blocks.append("\n".join([f"| {heading} | |", "|---|---|", *rows]))
+    return "\n\n".join(blocks)
 
 
-def _row(parameter: click.Parameter, context: click.Context) -> str | None:
-    record = parameter.get_help_record(context)
-    if record is None:
-        return None
-    name, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
-    return f"| `{name}` | {text.replace('<', '&lt;')} |"
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

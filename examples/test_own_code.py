@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from tricklecast import Publisher, Subscriber
-from tricklecast.subscriber.testing import TestServer, server
+from tricklecast.testing import TestServer, server
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,17 @@
-"""``tricklecast publish``."""
+"""``tricklecast publish``: its options, and how they become a source and a publisher.
+
+The module imports no client and no media library before it publishes, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from tricklecast.publisher import cli_options as options
-from tricklecast.publisher.core import parse_start
-from tricklecast.publisher.raw import parse_by
-from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle import wire
 from tricklecast.trickle.terminal import (
     CaFile,
     Token,
@@ -24,179 +24,245 @@ from tricklecast.trickle.terminal import (
 )
 
 if TYPE_CHECKING:
-    from tricklecast.publisher.job import Raw
-    from tricklecast.publisher.media.relay import MediaOptions
-    from tricklecast.publisher.media.transcode import TranscodeOptions
+    from tricklecast.publisher.media.encode import Encoding
+    from tricklecast.publisher.steps import Source
+
+STDIN: Final = "-"
+DEFAULT_BY: Final = "size:1MiB"
+
+_SEGMENTS: Final = "Segments"
+_INPUT: Final = "Input"
+_ENCODING: Final = "Encoding (with --transcode)"
 
 _OF_MEDIA: Final = (
-    *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reconnect", "loop"),
-    *("video_bitrate", "gop", "preset", "height", "audio_codec", "audio_bitrate"),
+    *("realtime", "container", "min_segment", "segment", "input_option", "transcode", "reopen", "loop"),
+    *("video_bitrate", "gop", "audio_codec"),
 )
-"""Parameters that plain bytes have no use for."""
+"""Parameters that --raw refuses."""
 
 
 async def publish(
-    url: options.Url,
-    source: options.Source,
-    start: options.Start = "resume",
-    keep: options.Keep = False,
-    content_type: options.ContentType = None,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A media file; a URL (rtsp, rtmp, srt, udp, tcp, http, ...); a device (v4l2:/dev/video0, alsa:hw:0, "
+            "avfoundation:0); - for standard input; or testsrc, a generated picture with a clock, and a tone "
+            "(testsrc:size=640x360,rate=25,duration=10s).",
+        ),
+    ],
+    raw: Annotated[bool, typer.Option("--raw", help="Publish plain bytes instead of media.")] = False,
+    transcode: Annotated[
+        bool, typer.Option("--transcode", help="Encode to H.264 and AAC or Opus. By default, packets are copied.")
+    ] = False,
+    container: Annotated[
+        Literal["mpegts", "fmp4"],
+        typer.Option(help="MPEG-TS, or fragmented MP4 with an init segment in each segment."),
+    ] = "mpegts",
+    leave_open: Annotated[
+        bool, typer.Option("--leave-open", help="Do not end the channel at the end of the input.")
+    ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Publish even if somebody else publishes to the channel now.")
+    ] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help="First segment: resume (the next number of the channel), reset (the same, and close segments that an "
+            "earlier publisher left open), or a number.",
+            rich_help_panel=_SEGMENTS,
+        ),
+    ] = "resume",
+    min_segment: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="With video: end a segment at the first keyframe after this time.",
+            rich_help_panel=_SEGMENTS,
+        ),
+    ] = "1s",
+    segment: Annotated[
+        str,
+        typer.Option(
+            "--segment", metavar="TIME", help="Without video: end a segment after this time.", rich_help_panel=_SEGMENTS
+        ),
+    ] = "2s",
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="With --raw: end a segment by size:1MiB, line or time:1s.",
+            show_default=DEFAULT_BY,
+            rich_help_panel=_SEGMENTS,
+        ),
+    ] = None,
+    content_type: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Media type of the segments.",
+            show_default=f"{wire.MPEG_TS} or {wire.MP4}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
+            rich_help_panel=_SEGMENTS,
+        ),
+    ] = None,
+    realtime: Annotated[
+        bool,
+        typer.Option(
+            help="Publish at the speed at which the media plays, and drop segments when the network is too slow. "
+            "Otherwise: as fast as possible, and drop nothing.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = True,
+    input_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input-option",
+            metavar="KEY=VALUE",
+            help="An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated.",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None,
+    loop: Annotated[
+        str,
+        typer.Option(metavar="N|forever", help="Play a file this many times, as one stream.", rich_help_panel=_INPUT),
+    ] = "1",
+    reopen: Annotated[
+        bool | None,
+        typer.Option(
+            "--reopen/--no-reopen",
+            help="Open the input again when it ends or breaks, and go on with the next segment.",
+            show_default="for live inputs on a network",
+            rich_help_panel=_INPUT,
+        ),
+    ] = None,
+    reopen_for: Annotated[
+        str, typer.Option(metavar="TIME", help="Give up after trying for this time.", rich_help_panel=_INPUT)
+    ] = "60s",
+    video_bitrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE", help="For example 2.5M.", show_default="constant quality", rich_help_panel=_ENCODING
+        ),
+    ] = None,
+    gop: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Time between keyframes.", show_default="2s", rich_help_panel=_ENCODING),
+    ] = None,
+    audio_codec: Annotated[
+        Literal["aac", "opus"] | None,
+        typer.Option(help="Audio codec.", show_default="aac", rich_help_panel=_ENCODING),
+    ] = None,
     ca_file: CaFile = None,
     token: Token = None,
     token_file: TokenFile = None,
-    realtime: options.Realtime = True,
-    container: options.Container = "mpegts",
-    min_segment: options.MinSegment = "1s",
-    segment: options.SegmentLength = "2s",
-    input_option: options.InputOptions = None,
-    transcode: options.Transcode = False,
-    video_bitrate: options.VideoBitrate = None,
-    gop: options.Gop = None,
-    preset: options.Preset = None,
-    height: options.Height = None,
-    audio_codec: options.AudioCodec = None,
-    audio_bitrate: options.AudioBitrate = None,
-    reconnect: options.Reconnect = None,
-    reconnect_for: options.ReconnectFor = "60s",
-    loop: options.Loop = "1",
-    raw: options.Raw = False,
-    by: options.By = None,
 ) -> None:
     """Publish media, or plain bytes, to a channel.
 
-    Every group of pictures becomes one segment, which can be read while it is
-    still being written. It begins with the wall-clock time at which its first
-    picture left the input. At the end, and on Ctrl-C, the channel is ended,
-    unless --keep is given. The exit code is 1 if segments were lost or dropped.
+    Each group of pictures becomes one segment. Readers get a segment while it is still being written.
 
-    Examples, with URL=http://localhost:2939/trickle/cam:
+    At the end of the input, and on Ctrl-C, the channel is ended, unless --leave-open is given. After an error it stays
+    open, so that another publisher can go on.
+
+    Exit codes: 0 all was published; 1 an error, or segments were lost or dropped; 2 wrong usage; 130 Ctrl-C;
+    143 SIGTERM.
+
+    Examples:
 
     \b
-    tricklecast publish $URL film.mp4
-    tricklecast publish $URL rtsp://camera.local/stream --container fmp4
-    tricklecast publish $URL v4l2:/dev/video0 --transcode --gop 1s
-    ffmpeg ... -f mpegts - | tricklecast publish $URL -
-    my-program | tricklecast publish $URL - --raw --by line
+      URL=http://localhost:2939/trickle/cam
+      tricklecast publish $URL film.mp4
+      tricklecast publish $URL rtsp://camera.local/stream --container fmp4
+      tricklecast publish $URL v4l2:/dev/video0 --transcode --gop 1s
+      ffmpeg ... -f mpegts - | tricklecast publish $URL -
+      my-program | tricklecast publish $URL - --raw --by line
     """
     values = dict(locals())
-    channel_url(url)
-    from tricklecast.publisher.job import Job, Media
+    from tricklecast.publisher.core import parse_start
+    from tricklecast.publisher.run import run
+    from tricklecast.trickle.client.arguments import channel_url, check_header_value
 
-    if raw:
-        _refuse_media(values)
-        what: Raw | Media = _raw(source, by)
-    else:
-        if by is not None:
-            raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
-        encoding = _encoding(
-            transcode,
-            {
-                "video_bitrate": video_bitrate,
-                "gop": gop,
-                "preset": preset,
-                "height": height,
-                "audio_codec": audio_codec,
-                "audio_bitrate": audio_bitrate,
-            },
-        )
-        media = _media(container, realtime, min_segment, segment, encoding, reconnect, reconnect_for, loop)
-        what = Media(source, _pairs(input_option or []), media)
-        if media.plays != 1 and not what.repeats:
-            raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
-    job = Job(
-        url=url,
-        what=what,
+    channel_url(url)
+    if content_type is not None:
+        checked("--content-type", lambda text: check_header_value("Content-Type", text), content_type)
+    made, usual_type = _raw(values) if raw else _media(values)
+    totals = await run(
+        url,
+        made,
+        leave_open=leave_open,
         start=checked("--start", parse_start, start),
-        content_type=checked("--content-type", _media_type, content_type) or what.content_type,
-        keep=keep,
+        content_type=content_type or usual_type,
         verify=checked("--ca-file", tls_context, ca_file) or True,
         auth=bearer_for(token, token_file),
     )
-    totals = await job.run()
     if totals.lost or totals.dropped:
         raise typer.Exit(1)
 
 
-def _refuse_media(values: Mapping[str, Any]) -> None:
+def _raw(values: Mapping[str, Any]) -> tuple[Source, str]:
+    """The source that the options describe, and the media type of its segments."""
+    from tricklecast.publisher.raw import RawSource, parse_by
+
     parameters = inspect.signature(publish).parameters
     for name in _OF_MEDIA:
         if values[name] != parameters[name].default:
-            flag = f"--{'no-' if values[name] is False else ''}{name.replace('_', '-')}"
-            raise typer.BadParameter("it is for media, and --raw publishes plain bytes", param_hint=flag)
+            option = f"--{'no-' if values[name] is False else ''}{name.replace('_', '-')}"
+            raise typer.BadParameter("it is for media, and --raw publishes plain bytes", param_hint=option)
+    path = None if values["source"] == STDIN else values["source"]
+    return RawSource(path, checked("--by", parse_by, values["by"] or DEFAULT_BY)), wire.DEFAULT_CONTENT_TYPE
 
 
-def _raw(source: str, by: str | None) -> Raw:
-    from tricklecast.publisher.job import STDIN, Raw
+def _media(values: Mapping[str, Any]) -> tuple[Source, str]:
+    """The source that the options describe, and the media type of its segments."""
+    from tricklecast.publisher.media.inputs import Input, Kind
+    from tricklecast.publisher.media.reader import MediaInput, MediaOptions
 
-    return Raw(None if source == STDIN else source, checked("--by", parse_by, by or options.DEFAULT_BY))
-
-
-def _media(
-    container: str,
-    realtime: bool,
-    min_segment: str,
-    segment: str,
-    encoding: TranscodeOptions | None,
-    reconnect: bool | None,
-    reconnect_for: str,
-    loop: str,
-) -> MediaOptions:
-    from tricklecast.publisher.media.relay import ContainerKind, MediaOptions
-    from tricklecast.publisher.media.remux import Cutting
-
-    return MediaOptions(
-        container=ContainerKind(container),
-        cutting=Cutting(
-            checked("--min-segment", parse_duration, min_segment), checked("--segment", parse_duration, segment)
-        ),
-        realtime=realtime,
-        transcode=encoding,
-        reconnect=reconnect,
-        reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
-        plays=_plays(loop),
+    if values["by"] is not None:
+        raise typer.BadParameter("--by needs --raw: media is split at its keyframes")
+    pairs = [text.partition("=") for text in values["input_option"] or []]
+    for key, equals, value in pairs:
+        if not key or not equals:
+            raise typer.BadParameter(f"--input-option is KEY=VALUE, not {key + equals + value!r}")
+    what = Input.parse(values["source"], {key: value for key, _, value in pairs}, realtime=values["realtime"])
+    options = MediaOptions(
+        container=values["container"],
+        min_segment_s=checked("--min-segment", parse_duration, values["min_segment"]),
+        segment_s=checked("--segment", parse_duration, values["segment"]),
+        realtime=values["realtime"],
+        encoding=_encoding(values),
+        reconnect=values["reopen"],
+        reconnect_for_s=checked("--reopen-for", parse_duration, values["reopen_for"]),
+        plays=checked("--loop", _plays, values["loop"]),
     )
+    if options.plays != 1 and what.kind is not Kind.FILE:
+        raise typer.BadParameter(f"only a file can be played again, not {what.name}", param_hint="--loop")
+    return MediaInput(what, options), options.content_type
 
 
-def _encoding(wanted: bool, given: Mapping[str, Any]) -> TranscodeOptions | None:
-    from tricklecast.publisher.media.coding import PRESETS, AudioCodec
-    from tricklecast.publisher.media.transcode import TranscodeOptions
+def _encoding(values: Mapping[str, Any]) -> Encoding | None:
+    """How to encode; ``None`` without --transcode."""
+    from tricklecast.publisher.media.encode import Encoding
 
-    parsers: dict[str, Callable[[Any], Any]] = {
-        "video_bitrate": parse_bitrate,
-        "audio_bitrate": parse_bitrate,
-        "gop": parse_duration,
-        "audio_codec": AudioCodec.parse,
+    parsers: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        "video_bitrate": ("video_bitrate", parse_bitrate),
+        "gop": ("gop_s", parse_duration),
+        "audio_codec": ("audio_codec", str),
     }
-    values = {name: value for name, value in given.items() if value is not None}
-    if not wanted:
-        for name in values:
-            raise typer.BadParameter(f"--{name.replace('_', '-')} needs --transcode")
-        return None
-    if values.get("preset", PRESETS[0]) not in PRESETS:
-        raise typer.BadParameter(f"--preset is one of {', '.join(PRESETS)}")
-    parsed = {
-        name: checked(f"--{name.replace('_', '-')}", parsers.get(name, lambda value: value), value)
-        for name, value in values.items()
-    }
-    return TranscodeOptions(**parsed)
+    given = {}
+    for name, (field, parse) in parsers.items():
+        if values[name] is not None:
+            option = f"--{name.replace('_', '-')}"
+            if not values["transcode"]:
+                raise typer.BadParameter(f"{option} needs --transcode")
+            given[field] = checked(option, parse, values[name])
+    return Encoding(**given) if values["transcode"] else None
 
 
 def _plays(loop: str) -> int | None:
+    """How often a file is played; ``None`` for ever."""
     if loop == "forever":
         return None
     if loop.isascii() and loop.isdecimal() and int(loop):
         return int(loop)
-    raise typer.BadParameter(f"--loop is a number, or forever, not {loop!r}")
-
-
-def _pairs(texts: list[str]) -> dict[str, str]:
-    for text in texts:
-        if text.find("=") < 1:
-            raise typer.BadParameter(f"--input-option is KEY=VALUE, not {text!r}")
-    return {key: value for key, _, value in (text.partition("=") for text in texts)}
-
-
-def _media_type(text: str | None) -> str | None:
-    from tricklecast.publisher.exchanges import media_type
-
-    return None if text is None else media_type(text)
+    raise ValueError(f"use a number of times, or forever, not {loop!r}")

@@ -36,10 +36,10 @@ from tricklecast.publisher.post import Options
 from tricklecast.publisher.posts import Posts
 from tricklecast.publisher.segment import Segment
 from tricklecast.publisher.statistics import Statistics
-from tricklecast.publisher.transport import DuplexTransport
 from tricklecast.publisher.verdicts import Advance, Receipt, RetryAfter, Stop
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
+from tricklecast.trickle.client.transport import TrickleTransport as DuplexTransport
 from tricklecast.trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
 
 __all__ = ["Publisher", "Segment"]
@@ -105,8 +105,8 @@ class Publisher:
         auth: any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
         transport: replaces the transport. It must read the answer while it writes the body, as
-            :class:`~tricklecast.publisher.transport.DuplexTransport` does and httpx's own does not. Proxies from the
-            environment are not used.
+            :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not. Proxies from
+            the environment are not used.
         rng: where the jitter of retries comes from.
 
     Raises:

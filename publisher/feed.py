@@ -1,39 +1,65 @@
-"""Writes the steps of a source into a publisher, segment by segment.
+"""From a source that blocks, through a thread and a queue per segment, into a publisher.
 
-Segments overlap: the next one begins while the server has yet to answer the one before it. Where the source may not be
-held up (live media), a connection that stalls holds up nothing but its own segment; chunks queue up in memory, up to a
-limit, and the publisher drops the oldest segment when too many are under way. Otherwise the source waits.
+A source makes steps (:mod:`tricklecast.publisher.steps`) in a thread of its own (:func:`stepping`). :class:`Feed`
+writes them into segments. Segments overlap: the next one begins while the server has yet to confirm the one before it.
+Live media cannot wait, so a segment whose connection stalls holds up no other: its chunks wait in memory up to a limit,
+and the oldest segment is dropped when too many are in flight. Any other source waits instead.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVarTuple, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.client import MAX_IN_FLIGHT, Publisher
+from tricklecast.publisher.client import Publisher
 from tricklecast.publisher.segment import Segment
-from tricklecast.publisher.steps import Chunk, Step
-from tricklecast.publisher.worker import Steps
-from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped, TrickleError
+from tricklecast.publisher.steps import Chunk, IsStopped, Step
+from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped
+
+MAX_IN_FLIGHT: Final = 3
+"""Segments that were begun, and that the server has not confirmed yet."""
+
+STEPS_AHEAD: Final = 64
+"""How many steps a source may be ahead: a second of media, or 4 MiB of plain bytes."""
+
+POLL_S: Final = 0.2
+"""How soon a source that waits for room notices that it was stopped, in seconds."""
 
 JOIN_BYTES: Final = 32 * 1024
-"""Chunks that wait anyway are written as one, up to the size that servers pass on unsplit."""
+"""Chunks that wait in the queue are written as one, up to the size that servers pass on unsplit."""
 
 QUEUE_BYTES: Final = 8 * 1024 * 1024
-"""What may wait for the connection of one segment, in bytes: seconds of the best video. Beyond it, live media drops the
-segment; with as many as are in flight, and what the publisher keeps of each, that bounds the memory."""
+"""What may wait for the connection of one segment of live media, in bytes: seconds of the best video. If more waits,
+the segment is dropped. Memory is bounded by this limit, times the segments in flight."""
 
-PATIENCE_S: Final = 0.5
-"""How long live media waits for room in front of a segment, in seconds, before the oldest one is dropped. Some sources
-(HLS) come in bursts of several segments; that is no reason to drop any. Receivers buffer more than that."""
+BURST_S: Final = 0.5
+"""How long live media waits before a full publisher drops its oldest segment, in seconds. Some sources (HLS) come in
+bursts of several segments; receivers buffer more than this."""
 
-SETTLE_S: Final = 10.0
-"""How long the last segments have for their answers when the source has ended, in seconds."""
+CONFIRM_S: Final = 10.0
+"""How long the server may take to confirm the last segments of live media, in seconds."""
+
+Args = TypeVarTuple("Args")
+
+
+class Receiver(Protocol):
+    """Where :class:`Feed` takes steps from: :class:`Steps`, or a memory object stream of anyio."""
+
+    async def receive(self) -> Step:
+        """The next step.
+
+        Raises:
+            anyio.EndOfStream: there is none any more.
+            Exception: the source failed.
+        """
 
 
 @dataclass(slots=True)
@@ -41,11 +67,11 @@ class Totals:
     """What was published so far.
 
     Attributes:
-        segments: complete ones.
-        bytes: written, including those of the segments under way.
+        segments: confirmed by the server.
+        bytes: written, those of the segments in flight included.
         lost: segments that failed.
         dropped: segments that were given up here, because the network was too slow for them.
-        seq: the newest segment, if there is one.
+        seq: the newest segment; ``None`` before the first byte.
     """
 
     segments: int = 0
@@ -55,81 +81,184 @@ class Totals:
     seq: int | None = None
 
 
-class Feed:
-    """Publishes everything that a source produces.
+# A source, in a thread.
 
-    A segment that fails is reported and skipped, since the next one may still get through; if the publisher cannot go
-    on, its error is raised.
+
+@asynccontextmanager
+async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterator[Steps]:
+    """Run a source in a thread, for asyncio. The block is entered once the source is open.
+
+    Leaving the block stops the source. A read that blocks is not waited for: the thread is a daemon, and ends with its
+    read or with the process.
+
+    Raises:
+        Exception: the source's, if it cannot be opened; a later one comes out of :meth:`Steps.receive`.
+    """
+    steps = Steps()
+    loop = asyncio.get_running_loop()
+    opened = anyio.Event()
+    stopped = threading.Event()
+
+    def in_loop(call: Callable[[Unpack[Args]], None], *args: *Args) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the program is ending
+            loop.call_soon_threadsafe(call, *args)
+
+    def has_room() -> bool:
+        while not stopped.is_set():
+            if steps.room.acquire(timeout=POLL_S):
+                return not stopped.is_set()
+        return False
+
+    def work() -> None:
+        failure: Exception | None = None
+        try:
+            made = source(stopped.is_set)
+            in_loop(opened.set)
+            for step in made:
+                if not has_room():
+                    break
+                in_loop(steps.add, step)
+        except Exception as error:
+            failure = error
+        in_loop(steps.end, failure)
+        in_loop(opened.set)
+
+    threading.Thread(target=work, name="tricklecast source", daemon=True).start()
+    try:
+        await opened.wait()
+        steps.check_opened()
+        yield steps
+    finally:
+        stopped.set()
+        steps.room.release()
+
+
+class Steps:
+    """The steps of a source, as they are received.
+
+    Attributes:
+        room: counts how many steps may be added.
+    """
+
+    def __init__(self) -> None:
+        self.room = threading.Semaphore(STEPS_AHEAD)
+        self._waiting: deque[Step] = deque()
+        self._over = False
+        self._failure: Exception | None = None
+        self._changed = anyio.Event()
+
+    async def receive(self) -> Step:
+        """The next step.
+
+        Raises:
+            anyio.EndOfStream: there is none any more.
+            Exception: what the source raised after its last step.
+        """
+        while not self._waiting and not self._over:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        if self._waiting:
+            self.room.release()
+            return self._waiting.popleft()
+        raise self._failure or anyio.EndOfStream
+
+    def add(self, step: Step) -> None:
+        """Add a step; called in the event loop, as is :meth:`end`."""
+        self._waiting.append(step)
+        self._changed.set()
+
+    def end(self, failure: Exception | None = None) -> None:
+        """No step follows."""
+        self._over, self._failure = True, failure
+        self._changed.set()
+
+    def check_opened(self) -> None:
+        """Raise why the source could not be opened."""
+        if self._failure is not None and not self._waiting:
+            raise self._failure
+
+
+# From steps to segments.
+
+
+class Feed:
+    """Publishes the steps of a source.
+
+    A segment that fails is reported and skipped, since the next one may get through. An error after which nothing can
+    be published is raised.
 
     Args:
         publisher: entered; made with ``when_full="drop"`` if segments may be dropped, otherwise with ``"wait"``.
         steps: what to publish.
-        drops: the source may not be held up: what the network is too slow for is dropped.
+        drops: segments are dropped when the network is too slow; otherwise the source waits.
         warn: is told about each segment that is lost or dropped.
     """
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        steps: Steps,
-        *,
-        drops: bool,
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, publisher: Publisher, steps: Receiver, *, drops: bool, warn: Callable[[str], None]) -> None:
         self.totals = Totals()
         self._publisher = publisher
         self._steps = steps
         self._drops = drops
         self._warn = warn
-        self._carried: set[Segment] = set()
+        self._in_flight: set[Segment] = set()
         self._settled = anyio.Event()
-        self._failure: TrickleError | None = None
+        self._failure: Exception | None = None
 
     async def run(self) -> Totals:
         """Publish until the source ends.
 
         Raises:
-            TrickleError: the publisher cannot go on.
+            TrickleError: the publisher cannot go on, or the source failed; then its last segment is truncated.
         """
         async with anyio.create_task_group() as tasks:
             queue: _Queue | None = None
-            while (step := await self._next()) is not None:
-                if isinstance(step, Chunk):
-                    queue = queue or await self._begin(tasks)
-                    await queue.add(step.data)
-                elif queue is not None:
+            try:
+                while True:
+                    step = await self._steps.receive()
+                    if isinstance(step, Chunk):
+                        queue = queue or await self._begin(tasks)
+                        await queue.add(step.data)
+                    elif queue is not None:
+                        queue.end()
+                        queue = None
+            except anyio.EndOfStream:
+                if queue is not None:
                     queue.end()
-                    queue = None
-            if queue is not None:
-                queue.end()
+            except Exception as error:  # of the source: segments that are complete can still be confirmed
+                self._failure = error
+                if queue is not None:
+                    queue.fail(error)
             if self._drops:
-                tasks.cancel_scope.deadline = anyio.current_time() + SETTLE_S
+                tasks.cancel_scope.deadline = anyio.current_time() + CONFIRM_S
         if self._failure is not None:
             raise self._failure
-        for segment in self._carried:
+        for segment in self._in_flight:
             self.totals.lost += 1
-            self._warn(f"segment {segment.seq} is lost: no answer within {SETTLE_S:g} s")
+            self._warn(f"segment {segment.seq} is lost: no answer within {CONFIRM_S:g} s")
         return self.totals
 
     async def _begin(self, tasks: TaskGroup) -> _Queue:
-        """Enter the next segment; what is added to the queue is written into it."""
-        with anyio.move_on_after(PATIENCE_S if self._drops else None):
-            while len(self._carried) >= MAX_IN_FLIGHT:
+        """Enter the next segment; it is written from the queue."""
+        with anyio.move_on_after(BURST_S if self._drops else None):
+            while len(self._in_flight) >= MAX_IN_FLIGHT:
                 await self._settled.wait()
         queue = _Queue(self._drops)
-        tasks.start_soon(self._carry, queue, tasks)
+        tasks.start_soon(self._write, queue, tasks)
         await queue.entered.wait()
         return queue
 
-    async def _carry(self, queue: _Queue, tasks: TaskGroup) -> None:
+    async def _write(self, queue: _Queue, tasks: TaskGroup) -> None:
         """Publish one segment, from its queue."""
         segment = self._publisher.segment(wait=False)
         try:
             with queue.scope:
                 async with segment:
-                    self._carried.add(segment)
+                    self._in_flight.add(segment)
                     queue.entered.set()
-                    await self._write(segment, queue)
+                    while data := await queue.take():
+                        await segment.write(data)
+                        self.totals.bytes += len(data)
+                        self.totals.seq = max(segment.seq, self.totals.seq or 0)
                 await segment.settled()
             if queue.scope.cancelled_caught:
                 raise SegmentDropped
@@ -137,41 +266,29 @@ class Feed:
         except SegmentDropped:
             self.totals.dropped += 1
             self._warn(f"segment {segment.seq} is dropped: {self._publisher.trouble or 'the network is too slow'}")
-        except TrickleError as error:
+        except Exception as error:
             self._fail(segment, error, tasks)
         finally:
             queue.abandon()
-        self._carried.discard(segment)
+        self._in_flight.discard(segment)
         settled, self._settled = self._settled, anyio.Event()
         settled.set()
 
-    async def _write(self, segment: Segment, queue: _Queue) -> None:
-        while data := await queue.take():
-            await segment.write(data)
-            self.totals.bytes += len(data)
-            self.totals.seq = max(segment.seq, self.totals.seq or 0)
-
-    def _fail(self, segment: Segment, error: TrickleError, tasks: TaskGroup) -> None:
-        if self._publisher.error is not None or not isinstance(error, BrokenByPeer):
-            self._failure = self._failure or error
-            tasks.cancel_scope.cancel()
-        else:
+    def _fail(self, segment: Segment, error: Exception, tasks: TaskGroup) -> None:
+        if self._publisher.error is None and isinstance(error, BrokenByPeer):
             self.totals.lost += 1
             self._warn(f"segment {segment.seq} is lost: {error}")
-
-    async def _next(self) -> Step | None:
-        try:
-            return await self._steps.receive()
-        except anyio.EndOfStream:
-            return None
+        elif error is not self._failure:
+            self._failure = self._failure or error
+            tasks.cancel_scope.cancel()
 
 
 class _Queue:
     """The chunks of one segment on their way to its connection.
 
     Attributes:
-        entered: the segment has been entered, or never will be.
-        scope: what writes the segment; it is cancelled when too much waits here.
+        entered: set when the segment has been entered, or never will be.
+        scope: of the task that writes the segment; it is cancelled when too much waits here.
     """
 
     def __init__(self, drops: bool) -> None:
@@ -181,10 +298,11 @@ class _Queue:
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._over = False
+        self._failure: Exception | None = None
         self._changed = anyio.Event()
 
     async def add(self, data: bytes) -> None:
-        """One more chunk; waits for room, unless the source may not be held up."""
+        """Add a chunk; waits for room, unless segments are dropped instead."""
         while not self._drops and self._size >= JOIN_BYTES and not self._over:
             await self._changed.wait()
         if self._over:
@@ -202,22 +320,29 @@ class _Queue:
         self._over = True
         self._notify()
 
+    def fail(self, error: Exception) -> None:
+        """The rest of the segment is missing: :meth:`take` raises the error, so that the segment is truncated."""
+        self._failure = error
+        self.end()
+
     def abandon(self) -> None:
-        """Nobody takes chunks any more; further ones are thrown away."""
+        """Nobody takes chunks any more; further ones are discarded."""
         self.entered.set()
         self._chunks.clear()
         self.end()
 
     async def take(self) -> bytes:
-        """The chunks that are there, up to :data:`JOIN_BYTES` together, as soon as there are any; none at the end."""
+        """Wait for chunks, and take up to :data:`JOIN_BYTES` of them; empty at the end."""
         while not self._chunks and not self._over:
             await self._changed.wait()
+        if self._failure is not None and not self._chunks:
+            raise self._failure
         parts: list[bytes] = []
-        size = 0
-        while self._chunks and (not parts or size + len(self._chunks[0]) <= JOIN_BYTES):
+        taken = 0
+        while self._chunks and (not parts or taken + len(self._chunks[0]) <= JOIN_BYTES):
             parts.append(self._chunks.popleft())
-            size += len(parts[-1])
-        self._size -= size
+            taken += len(parts[-1])
+        self._size -= taken
         self._notify()
         return b"".join(parts)
 

@@ -1,6 +1,6 @@
-"""Plain bytes, split into segments by size, by line or by time. What goes in comes out: joined, segments are the input.
+"""Plain bytes, split into segments by size, by line or by time. Joined, the segments are the input.
 
-The splitters are sans-IO: they take bytes and the time, and answer steps. :func:`read_steps` reads for them.
+The splitters do no I/O: they take bytes and the time, and return steps. :func:`read_steps` reads for them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from tricklecast.publisher.steps import Chunk, Cut, Step
@@ -19,17 +20,17 @@ from tricklecast.trickle.terminal import parse_duration, parse_size
 
 READ_BYTES: Final = 65536
 MAX_LINE_BYTES: Final = 1 << 20
-"""A line is held back until it is whole, so that it arrives as one chunk; a longer one is passed on in parts."""
+"""A line is held back until it is complete, so that it arrives as one chunk; a longer one is passed on in parts."""
 
 POLL_S: Final = 0.2
-"""How soon a silent source notices that it was stopped."""
+"""How soon a silent source notices that it was stopped, in seconds."""
 
 
 class Splitter(ABC):
     """Divides bytes into segments."""
 
     deadline: float | None = None
-    """When :meth:`expire` wants to be called, if nothing is fed before."""
+    """When :meth:`expire` is to be called if no bytes arrive before, in monotonic seconds."""
 
     @abstractmethod
     def feed(self, data: bytes, now: float) -> Iterator[Step]:
@@ -40,7 +41,7 @@ class Splitter(ABC):
         yield from ()
 
     def finish(self) -> Iterator[Step]:
-        """The input is over: hand out what is still held."""
+        """The input has ended: return the bytes that are still held."""
         yield from ()
 
 
@@ -56,7 +57,7 @@ class BySize(Splitter):
         self._room = size
 
     def feed(self, data: bytes, now: float) -> Iterator[Step]:
-        """Pass bytes on as they come, and cut where a segment is full."""
+        """Pass bytes on as they come, and cut when a segment is full."""
         while data:
             head, data = data[: self._room], data[self._room :]
             yield Chunk(head)
@@ -135,6 +136,47 @@ def parse_by(text: str) -> Splitter:
     raise InvalidInput(wrong)
 
 
+@dataclass(frozen=True, slots=True)
+class RawSource:
+    """A file, or standard input, read as plain bytes.
+
+    Attributes:
+        path: of a file; ``None`` for standard input.
+        splitter: divides the bytes into segments.
+    """
+
+    path: str | None
+    splitter: Splitter
+
+    @property
+    def drops(self) -> bool:
+        """Plain bytes wait while the network is slow."""
+        return False
+
+    def open(self, report: object, is_stopped: Callable[[], bool]) -> Iterator[Step]:
+        """Open it, and read its steps.
+
+        Raises:
+            InvalidInput: it cannot be read.
+        """
+        name = self.path or "standard input"
+        try:
+            descriptor = standard_input() if self.path is None else os.open(self.path, os.O_RDONLY)
+            os.read(descriptor, 0)  # a directory can be opened, but not read
+        except OSError as error:
+            raise InvalidInput(f"cannot read {name}: {error.strerror}") from error
+        return self._steps(descriptor, name, is_stopped)
+
+    def _steps(self, descriptor: int, name: str, is_stopped: Callable[[], bool]) -> Iterator[Step]:
+        try:
+            yield from read_steps(descriptor, self.splitter, is_stopped)
+        except OSError as error:
+            raise InvalidInput(f"cannot read on from {name}: {error.strerror}") from error
+        finally:
+            if self.path is not None:
+                os.close(descriptor)
+
+
 def standard_input() -> int:
     """The descriptor of standard input.
 
@@ -154,7 +196,7 @@ def read_steps(
     Args:
         descriptor: open for reading; it is left open.
         splitter: divides what is read.
-        is_stopped: asked again and again.
+        is_stopped: asked at least every :data:`POLL_S` seconds.
         clock: the splitter's time, in seconds.
     """
     while not is_stopped():

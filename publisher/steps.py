@@ -1,8 +1,10 @@
-"""What a source of bytes produces, whatever it reads: chunks, and cuts between segments."""
+"""What a source gives to :mod:`tricklecast.publisher.feed`: chunks, and cuts between segments."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +24,33 @@ class Cut:
 
 
 Step = Chunk | Cut
+IsStopped: TypeAlias = Callable[[], bool]
+
+
+class Report(Protocol):
+    """Is told what a source does. Its methods may be called in any thread."""
+
+    def say(self, message: str, /) -> None:
+        """Print a line."""
+
+    def source(self, state: str, /) -> None:
+        """Show what the source waits for in the live line; an empty text when it waits no more."""
+
+
+class Source(Protocol):
+    """Plain bytes (:class:`tricklecast.publisher.raw.RawSource`), or media."""
+
+    @property
+    def drops(self) -> bool:
+        """Whether it cannot wait: segments are dropped when the network is too slow."""
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        """Open it, and make its steps; both block.
+
+        Args:
+            report: is told what happens.
+            is_stopped: the steps end soon after it returns ``True``.
+
+        Raises:
+            InvalidInput: it cannot be read. The steps raise it, too.
+        """

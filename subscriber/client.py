@@ -1,37 +1,66 @@
 """The subscriber: yields the segments of a channel as they begin.
 
-What to ask for and what an answer means is :mod:`tricklecast.subscriber.core`'s; here is only what takes time: making
-the GETs, waiting, and holding the responses. While one segment is being read, the GET for the next one is already out
-(one, not
-more: its answer waits in its socket, so a slow user is a slow reader, not a growing buffer).
+:mod:`tricklecast.subscriber.core` decides what to request and what an answer means, :mod:`tricklecast.subscriber.fetch`
+makes the GETs. While one segment is read, the GET for the next one is already out. It is only one, and its answer waits
+in its socket: a slow user is a slow reader, not a growing buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import Final, assert_never, get_args
+from enum import Enum
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, assert_never, get_args
 
 import anyio
 import httpx
 
-from tricklecast.subscriber.again import Again
-from tricklecast.subscriber.core import Cursor
-from tricklecast.subscriber.getter import Getter
-from tricklecast.subscriber.patience import REFRESH_S
-from tricklecast.subscriber.preconnect import Fetcher, Outcome, Preconnect
-from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.core import REFRESH_S, Advance, AnyStart, Cursor, End, OnLag, Start, Stop
+from tricklecast.subscriber.events import (
+    Ended,
+    Failed,
+    Monitor,
+    OnEvent,
+    Restarted,
+    SegmentTruncated,
+    SubscriberStatistics,
+)
+from tricklecast.subscriber.fetch import Fetcher, Preconnect, Runtime, Unanswered
+from tricklecast.subscriber.messages import MESSAGE_LIMIT, Messages, OnError
 from tricklecast.subscriber.segment import OnBroken, Segment
-from tricklecast.subscriber.single_use import SingleUse
-from tricklecast.subscriber.start import AnyStart, Start
-from tricklecast.subscriber.statistics import Counters, Statistics
-from tricklecast.subscriber.transport import TrailerTransport
-from tricklecast.subscriber.verdicts import Advance, End, OnLag, Stop
+from tricklecast.trickle.client.answers import Auth
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
-from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
+from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.errors import (
+    BrokenByPeer,
+    ClosedHere,
+    InvalidInput,
+    LocalProtocolError,
+    Position,
+    Refused,
+    RemoteProtocolError,
+    TrickleError,
+)
+
+STALL_TIMEOUT_S: Final = 30.0
+"""Default for the longest silence within a segment before the server is asked whether it is still there."""
+
+T = TypeVar("T")
+
+_IN_LOOPS: Final[set[Subscriber]] = set()
+"""Subscribers that are open by a loop alone. The garbage collector may find a dropped iterator together with all that
+hangs on it; without this reference it would take sockets apart before they can be closed."""
 
 
-class Subscriber(SingleUse[Segment]):
+class _Use(Enum):
+    NEW = "new"
+    BLOCK = "inside async with"
+    LOOP = "by async for alone"
+    OVER = "over"
+
+
+class Subscriber:
     """Reads a channel, segment by segment, under asyncio or trio.
 
     ::
@@ -40,37 +69,46 @@ class Subscriber(SingleUse[Segment]):
             async for chunk in segment:
                 ...
 
-    The loop ends when the channel does. Everything else that ends it raises a type of ``trickle.errors``, whose
-    ``resume`` is the ``start`` with which another subscriber goes on without loss. A loop that is left early, by
-    ``break``, an exception or a cancellation, closes its connections a moment later; with ``async with Subscriber(…)
-    as subscriber:`` around it they are closed where the block ends, and the loop can be left and taken up again. Under
-    trio, use the block: trio warns of an async generator that is dropped.
+    The loop ends when the channel does. Every other end raises an error of ``trickle.errors``; if going on can help,
+    its ``resume`` is the ``start`` with which another subscriber goes on without loss. After an error, every further
+    call raises the same error.
 
-    No segment is missed in silence: those before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
+    A loop that is left early (``break``, an exception, a cancellation) closes its connections a moment later. With
+    ``async with Subscriber(…) as subscriber:`` they are closed where the block ends, and the loop can be left and taken
+    up again; the block may be entered in one task and left in another. Under trio, use the block: trio warns of an
+    async generator that is dropped.
+
+    No call loses data when it is cancelled, for example by a timeout: the next call goes on. No segment is missed in
+    silence: the segments missed before a segment are its ``gap``, those before the end :attr:`missed_at_end`.
+
     It makes at most *segments + reconnects + waited / 20 s + 2 · (1 + seeks)* requests, and pays for reconnects out of
     a budget.
 
     Args:
         url: the channel's URL.
-        start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has), ``"earliest"`` (the
-            oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text,
-            ``128@3:9f86d081884c7d65``), which also tells whether the channel still has the life that it was taken in:
-            if not, the first segment is ``restarted``, and ``on_lag`` says which one that is.
+        start: ``"next"`` (the next segment to begin), ``"current"`` (the newest one that has begun), ``"earliest"``
+            (the oldest one that is kept), N, -N for the N-th from the head, or a :class:`Position` (or its text,
+            ``128@3:9f86d081884c7d65``). A position also tells whether the channel still has the same life. If not, the
+            first segment is ``restarted``, and ``on_lag`` says which one that is.
         on_lag: where to go on when the wanted segment has left the window: ``"live"``, ``"earliest"`` or ``"fail"``.
-        on_broken: whether iterating over a segment whose connection is cut ends (``"skip"``; the segment's ``broken``
-            is set) or raises ``ConnectionLost`` (``"raise"``). Either way the next segment can be read.
+        on_broken: whether iterating over a broken segment ends (``"skip"``; its ``broken`` is set) or raises
+            ``ConnectionLost`` (``"raise"``). In both cases the next segment can be read.
+        on_event: called with each event of :mod:`tricklecast.subscriber.events`, in the event loop: it must not block.
+            An exception that it raises ends the subscription.
         wait_for_channel_s: how long to wait for a channel or a server that is not there yet, in seconds.
-        refresh_s: how long a GET waits before it is asked again (and up to 20 % more), in seconds; keep it below the
-            idle timeout of what stands between here and the server.
-        stall_timeout_s: longest silence within a segment, in seconds, before it counts as cut; ``None``: none. A
-            peer that vanished is noticed without it, by TCP keep-alive.
-        transport: an httpx transport instead of the own one; most cannot show trailers, so that a truncation in the
-            middle of a segment stays unseen.
-        auth: any authentication that httpx knows; not together with ``client``.
-        client: an ``httpx.AsyncClient`` to use (for auth, proxies, headers); it is not closed here. Give it a
-            :class:`TrailerTransport` to see truncations. Its headers may not be those of the connection or of a body's
-            framing (``Content-Length``, ``Host`` …).
-        runtime: clock, sleep and randomness.
+        refresh_s: how long a GET waits before it is repeated (and up to 20 % more), in seconds. Keep it below the idle
+            timeouts of proxies on the way.
+        stall_timeout_s: longest silence within a segment, in seconds. After it the segment is requested once more: if
+            the server answers, reading goes on, since a quiet segment is no fault; if it does not, the segment is
+            broken and the next call raises ``ConnectionLost``. ``None``: no limit. A host that has vanished is noticed
+            all the same, by TCP keep-alive.
+        transport: an httpx transport instead of :class:`TrickleTransport`. Most cannot show trailers, so a truncation
+            in the middle of a segment stays unseen. Not together with ``client``.
+        auth: any authentication that httpx knows. With ``client``, it is used instead of the client's own.
+        client: an ``httpx.AsyncClient`` to use (for proxies, headers); it is not closed here. Give it a
+            :class:`TrickleTransport` to see truncations. Its headers must not be those of the connection or of a
+            body's framing (``Content-Length``, ``Host`` …).
+        runtime: clock, delays and random numbers, for tests.
 
     Raises:
         InvalidInput: an argument is wrong.
@@ -83,11 +121,12 @@ class Subscriber(SingleUse[Segment]):
         start: AnyStart = "next",
         on_lag: OnLag | str = OnLag.LIVE,
         on_broken: OnBroken = "skip",
+        on_event: OnEvent | None = None,
         wait_for_channel_s: float = 0.0,
         refresh_s: float = REFRESH_S,
-        stall_timeout_s: float | None = None,
+        stall_timeout_s: float | None = STALL_TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
-        auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None = None,
+        auth: Auth | None = None,
         client: httpx.AsyncClient | None = None,
         runtime: Runtime | None = None,
     ) -> None:
@@ -102,10 +141,12 @@ class Subscriber(SingleUse[Segment]):
             raise InvalidInput(f"on_broken is 'skip' or 'raise', not {on_broken!r}")
         if client is not None:
             check_headers(client.headers)
-        super().__init__()
-        self._runtime = runtime or Runtime()
+            if transport is not None:
+                raise InvalidInput("pass either client or transport: a client has a transport of its own")
         begin = Start.parse(start)
+        self._runtime = runtime or Runtime()
         self._cursor = Cursor(begin, on_lag=OnLag(on_lag), wait_for_channel_s=wait_for_channel_s, refresh_s=refresh_s)
+        self._monitor = Monitor(self.url.channel, on_event)
         self._on_broken: OnBroken = on_broken
         self._stall_s = stall_timeout_s
         self._transport = transport
@@ -113,25 +154,24 @@ class Subscriber(SingleUse[Segment]):
         self._shared_client = client
         self._client: httpx.AsyncClient | None = None
         self._fetcher: Fetcher | None = None
-        self._again: Again | None = None
+        self._use = _Use.NEW
         self._guard = anyio.ResourceGuard("iterating over")
         self._segment: Segment | None = None
         self._next: Preconnect | None = None
         self._hold_s = 0.0
         self._position = begin.place
         self._stop: Stop | None = None
-        self._over = False
-        self._failed = False
+        self._ended = False
+        self._error: Exception | None = None
         self._missed_at_end = 0
-        self._counters = Counters()
 
-    def statistics(self) -> Statistics:
-        """What has happened so far."""
-        return self._counters.snapshot()
+    def statistics(self) -> SubscriberStatistics:
+        """The counters at this moment."""
+        return self._monitor.statistics()
 
     @property
     def position(self) -> Position | None:
-        """The next segment to be handed out; ``None`` as long as that depends on the server's head.
+        """The next segment to be handed out; ``None`` while that depends on the server's head.
 
         A segment that is being read counts as handed out; its own :attr:`Segment.position` reads it again.
         """
@@ -142,103 +182,193 @@ class Subscriber(SingleUse[Segment]):
         """Segments that were missed between the last one handed out and the end of the channel."""
         return self._missed_at_end
 
-    async def _open(self) -> None:
-        self._client = self._shared_client or httpx.AsyncClient(
-            transport=self._transport or TrailerTransport(), auth=self._auth
-        )
-        getter = Getter(self.url, self._client)
-        self._fetcher = Fetcher(self._cursor, getter, self._counters, self._runtime, self._resolved)
-        self._again = Again(self._cursor, getter, self._counters, self._runtime)
+    def messages(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Messages:
+        """The channel as JSON, one document per segment; see :class:`Messages`. Segments without a byte are left out.
+
+        Args:
+            limit: the length of the longest document, in bytes.
+            on_error: ``"raise"``, or ``"skip"`` to count a segment that is not a JSON document and go on.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+        """
+        return Messages(self, limit=limit, on_error=on_error)
+
+    def lines(self, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise") -> Messages:
+        """The channel as lines of JSON, over the ends of segments. Each message comes as soon as its line ends.
+
+        Where a segment was missed or is not whole, two halves of a line are never joined: the line that was begun is
+        dropped, and so is the first line afterwards, unless it is a whole object or array. The same holds for the first
+        line of a subscription that begins in the middle of the channel. Dropped lines are counted as ``skipped``.
+
+        Args:
+            limit: the length of the longest line, in bytes.
+            on_error: ``"raise"``, or ``"skip"`` to count a line that is not a JSON document and go on.
+
+        Raises:
+            InvalidInput: an argument is wrong.
+        """
+        return Messages(self, limit=limit, on_error=on_error, lines=True)
+
+    # Opening and closing.
+
+    async def __aenter__(self) -> Self:
+        self._begin(_Use.BLOCK)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    def __aiter__(self) -> AsyncIterator[Segment]:
+        return self.looped(self)
+
+    def looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Iterate over what comes from this subscriber: inside its block, or in a loop that opens and closes it."""
+        # Nothing may hold the generator but the loop: the generator's end is how the loop's end is noticed.
+        return items if self._use is _Use.BLOCK else self._alone(items)
+
+    async def _alone(self, items: AsyncIterator[T]) -> AsyncIterator[T]:
+        self._begin(_Use.LOOP)
+        _IN_LOOPS.add(self)
+        try:
+            while True:
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            _IN_LOOPS.discard(self)
+            await self._close()
+
+    def _begin(self, use: _Use) -> None:
+        if self._use is not _Use.NEW:
+            raise LocalProtocolError("a Subscriber is used once: make another one to begin again")
+        self._use = use
+        http = self._shared_client or httpx.AsyncClient(transport=self._transport or TrickleTransport())
+        self._client = http
+        self._fetcher = Fetcher(self.url, http, self._auth, self._cursor, self._monitor, self._runtime, self._resolved)
 
     async def _close(self) -> None:
-        self._over = True
+        self._use = _Use.OVER
+        pending, self._next = self._next, None
+        # asyncio's own cancellation reaches into shields: the steps after the one that it meets are done all the same.
         with anyio.CancelScope(shield=True):
-            await self._release()
+            async with AsyncExitStack() as stack:
+                if self._client is not None and self._client is not self._shared_client:
+                    stack.push_async_callback(self._client.aclose)
+                if pending is not None:
+                    stack.push_async_callback(pending.abandon)
+                if self._segment is not None:
+                    stack.push_async_callback(self._segment.aclose)
+
+    def _check_open(self) -> None:
+        if self._use not in (_Use.BLOCK, _Use.LOOP):
+            raise ClosedHere("use 'async for' over, or 'async with' around, a new Subscriber")
+
+    # Iterating.
 
     async def __anext__(self) -> Segment:
-        """The next segment; the one before is left if it was not read to its end.
+        """The next segment. The one before is left, if it was not read to its end.
 
         Raises:
             ChannelNotFound: there is no such channel.
-            SegmentMissing: the wanted segment is not to be had, and ``on_lag`` or the retry budget forbids to go on.
-            Refused: the server says no.
-            ConnectionLost: no connection, and no retry left.
-            RemoteProtocolError: what is at that URL does not speak the protocol.
+            SegmentMissing: the wanted segment does not exist, and ``on_lag`` or the retry budget forbids to go on.
+            Refused: the server does not allow it.
+            ConnectionLost: there is no connection, and no retry is left.
+            RemoteProtocolError: the server at that URL does not speak the protocol.
             ClosedHere: the subscriber is not in use, or was closed in the meantime.
         """
         with self._guard:
             return await self._advance()
 
     async def _advance(self) -> Segment:
-        self._demand_open()
+        self._check_open()
         if self._segment is not None:
             await self._segment.aclose()
-        if self._over:
+        if self._error is not None:
+            raise self._error
+        if self._ended:
             raise StopAsyncIteration
         if self._stop is not None:
-            raise self._fail(self._stop.error)
+            raise self._failed(self._stop.error)
         pending = await self._settled()
-        match outcome := self._outcome_of(pending):
+        try:
+            outcome = pending.outcome
+        except Exception as unexpected:
+            # Not an answer of a server, so that repeating the request would be a blind guess.
+            self._failed(unexpected)
+            raise
+        match outcome:
             case Advance() as begun:
                 return self._begun(begun, pending)
             case End(gap):
-                self._counters.missed(gap)
-                self._missed_at_end, self._over = gap, True
+                first = 0 if self._position is None else self._position.seq
+                self._missed_at_end, self._ended = gap, True
+                self._monitor.missed(first, gap, "ended")
+                self._monitor.emit(Ended())
                 raise StopAsyncIteration
             case Stop(error):
-                raise self._fail(error)
+                raise self._failed(error)
         assert_never(outcome)
 
     async def _settled(self) -> Preconnect:
-        """Wait for what comes next; a seek in the meantime begins the wait anew."""
+        """Wait for the next segment; a seek in the meantime begins the wait anew."""
         while True:
             pending = self._next
             if pending is None:
                 pending = self._preconnect(self._hold_s)
-            await pending.settled()
+            await pending.over()
             if pending.abandoned:
-                await pending.abandon()  # until it is: one at a time
-            self._demand_open()
+                await pending.abandon()  # waits until it is: one at a time
+            self._check_open()
             self._next = None
             if not pending.abandoned:
                 return pending
 
-    def _outcome_of(self, pending: Preconnect) -> Outcome:
-        try:
-            return pending.outcome
-        except TrickleError as error:
-            raise self._fail(error) from None
-        except Exception:
-            # Nothing that this package knows of, so that asking again would be a blind guess.
-            self._over = self._failed = True
-            raise
-
-    def _fail(self, error: TrickleError) -> TrickleError:
-        self._over = self._failed = True
-        error.resume = error.resume or self._position
+    def _failed(self, error: Exception) -> Exception:
+        self._error = error
+        if isinstance(error, TrickleError) and error.resume is None and _may_help(error):
+            error.resume = self._position
+        self._monitor.emit(Failed(error))
         return error
 
     def _begun(self, begun: Advance, pending: Preconnect) -> Segment:
-        assert pending.opened is not None
-        assert self._again is not None
-        self._counters.begun(begun)
+        assert pending.source is not None
+        assert self._fetcher is not None
         self._position = Position(begun.seq + 1, begun.epoch, begun.life)
         self._segment = Segment(
             begun,
-            pending.opened,
-            self._again,
-            self._counters.received,
-            self._ended,
+            pending.source,
+            self._fetcher,
+            self._monitor,
+            self._segment_over,
             stall_timeout_s=self._stall_s,
             on_broken=self._on_broken,
         )
         self._preconnect(begun.delay_s)
+        self._report(begun)
         return self._segment
+
+    def _report(self, begun: Advance) -> None:
+        counts = self._monitor.counts
+        counts["segments"] += 1
+        counts["empty"] += begun.empty
+        counts["restarts"] += begun.restarted
+        if begun.restarted:
+            self._monitor.emit(Restarted(begun.seq, begun.epoch, begun.life))
+        self._monitor.missed(begun.seq - begun.gap, begun.gap, "restarted" if begun.restarted else "missing")
+        self._monitor.lag(begun.seq, begun.lag)
+        if begun.empty and begun.truncated is not None:
+            counts["truncated"] += 1
+            self._monitor.emit(SegmentTruncated(begun.seq, begun.truncated))
 
     async def seek(self, start: AnyStart, *, leave: bool = False) -> None:
         """Read on elsewhere: the next segment to be handed out is the one that ``start`` names.
 
-        May be called at any time, also by another task while one waits for a segment, and also after the end or an
+        It may be called at any time, also by another task while one waits for a segment, and also after the end or an
         error: inside ``async with``, the iteration can then be taken up again. A seek makes no gap; segments missed
         behind its target do.
 
@@ -251,41 +381,46 @@ class Subscriber(SingleUse[Segment]):
             ClosedHere: the subscriber is not in use.
         """
         target = Start.parse(start)
-        self._demand_open()
-        self._hold_s = self._cursor.seek(target, self._runtime.rng, failed=self._failed)
+        self._check_open()
+        self._hold_s = self._cursor.seek(target, self._runtime.rng, failed=self._error is not None)
         self._position = target.place
-        self._stop, self._over, self._failed, self._missed_at_end = None, False, False, 0
-        self._counters.sought()
+        self._stop, self._error, self._ended, self._missed_at_end = None, None, False, 0
+        self._monitor.counts["seeks"] += 1
         with anyio.CancelScope(shield=True):
             if self._next is not None:
                 await self._next.abandon()
             if leave and self._segment is not None:
                 await self._segment.stop()
 
-    def _ended(self, segment: Segment) -> None:
-        self._counters.ended(truncated=segment.truncated is not None, broken=segment.broken is not None)
+    def _segment_over(self, segment: Segment) -> None:
         if segment.broken is None:
             self._cursor.finished()
         elif self._stop is None:
-            self._stop = self._cursor.broken(segment.broken)
+            stop = self._cursor.broken(segment.broken)
+            self._stop = Stop(segment.broken) if isinstance(segment.broken, Unanswered) else stop
 
     def _preconnect(self, delay_s: float) -> Preconnect:
-        fetcher = self._fetcher
-        assert fetcher is not None
+        assert self._fetcher is not None
         self._hold_s = 0.0
-        self._next = Preconnect(lambda pending: fetcher.run(pending, delay_s))
+        self._next = self._fetcher.preconnect(delay_s)
         return self._next
 
     def _resolved(self, seq: int) -> None:
         self._position = self._position or Position(seq)
 
-    async def _release(self) -> None:
-        pending, self._next = self._next, None
-        # asyncio's own cancel reaches into shields: what comes after the step that it meets is done all the same.
-        async with AsyncExitStack() as stack:
-            if self._client is not None and self._client is not self._shared_client:
-                stack.push_async_callback(self._client.aclose)
-            if pending is not None:
-                stack.push_async_callback(pending.abandon)
-            if self._segment is not None:
-                stack.push_async_callback(self._segment.aclose)
+
+def _may_help(error: TrickleError) -> bool:
+    """Whether another subscription can go on where this one failed: not if the server will refuse that, too."""
+    if isinstance(error, Refused):
+        return error.temporary
+    return isinstance(error, BrokenByPeer) and not isinstance(error, RemoteProtocolError)
+
+
+def json_messages(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+    """``Subscriber(url, **options).messages(limit=limit, on_error=on_error)``."""
+    return Subscriber(url, **options).messages(limit=limit, on_error=on_error)
+
+
+def json_lines(url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Any) -> Messages:
+    """``Subscriber(url, **options).lines(limit=limit, on_error=on_error)``."""
+    return Subscriber(url, **options).lines(limit=limit, on_error=on_error)

@@ -1,50 +1,277 @@
-"""Which GET to make next, and what its answer means: the subscriber's decisions, without sockets, clock or dice.
+"""The subscriber's decisions: which GET to make next, and what its answer means. No sockets, clock or random source.
 
-A :class:`Cursor` stands on one seq. The caller makes the GET that :meth:`Cursor.ask` names, reports what came of it,
-and obeys the verdict. The rules (docs/reference/protocol.md, sections 4 to 6):
+A :class:`Cursor` stands at one seq. Its caller makes the GET that :meth:`Cursor.ask` names, reports the result
+(:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the :data:`Outcome`:
 
-- A start such as *next* is resolved once; from then on only concrete seqs are asked for, so that a wait that is
-  given up and asked again cannot skip a segment that began in between.
-- A 200 without a body is an empty segment, not an end. The end is the ``Closed`` header, and nothing else.
-- 404 means that there is no such channel. It is waited for only where that was wished for (``wait_for_channel_s``),
-  or for a while after the server went away, since a restarted one has its publishers back a little later.
-- 470 means another seq. No failure is followed by the same request at once, and all that is not a first step
-  forward costs a token of the retry budget: an arbitrary server cannot make a cursor hammer it.
-- Going back within the numbering happens only if the server's head is behind what was already read, or if the channel
-  has another life than the one that was read and ``on_lag`` is *earliest*: then all of that life is new.
-- A server that says by the numbering's name (``Life``) that its head is behind what was read of that very numbering was
-  restarted, and its publisher sends again what it had on its way. The cursor waits until the head has come by.
-- A segment whose body was cut is asked for once more, after a pause (:meth:`Cursor.cut`).
-- A server that went away costs one token of the budget however that looks, and a limited time (:class:`Absence`).
+===================  ====================================================================================
+Outcome              What the caller does
+===================  ====================================================================================
+:class:`Advance`     hands the segment to the user and, after ``delay_s``, makes the next GET
+:class:`Resolved`    makes the next GET at once; ``next`` turned out to be this seq
+:class:`RetryAfter`  makes the same GET again after ``delay_s``
+:class:`Resync`      makes the next GET after ``delay_s``; it is for another seq than the wanted one
+:class:`End`         ends the iteration: the channel has ended
+:class:`Stop`        raises the error
+===================  ====================================================================================
+
+The rules (docs/reference/protocol.md, sections 4 to 6):
+
+- A start such as ``next`` is resolved once. After that only concrete seqs are requested, so a wait that is given up
+  and repeated cannot skip a segment that began in between.
+- A 200 without a body is an empty segment, not an end. Only the ``Closed`` header ends a channel.
+- 404 means that the channel does not exist. The cursor waits for it only if the user asked for that
+  (``wait_for_channel_s``), or for :data:`REJOIN_WAIT_S` after the server was lost: publishers come back to a
+  restarted server a little later.
+- 470 means that the segment does not exist; the answer says where the head is. The cursor never repeats a failed
+  request at once. Every request that is not the first step forward costs a token of the retry budget, so no server
+  can make the cursor send requests in a tight loop.
+- The cursor goes back within a numbering only if the server's head is behind what was already read, or if the channel
+  has another life and ``on_lag`` is ``earliest``: then all of that life is new.
+- If the server's head is behind what was read of the very same numbering (``Life``), the server was restarted and its
+  publisher is sending again what was in flight. The cursor waits until the head has caught up.
+- An outage costs one token and a limited time, whether it shows as refused connections, resets or 5xx answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from random import Random
-from typing import Final
+from typing import Final, TypeAlias
 
-from tricklecast.subscriber import patience
-from tricklecast.subscriber.absence import Absence
-from tricklecast.subscriber.start import AnyStart, Start
-from tricklecast.subscriber.verdicts import (
-    Advance,
-    Answer,
-    Ask,
-    End,
-    Gone,
-    OnLag,
-    Resolved,
-    Resync,
-    RetryAfter,
-    Stop,
-    Verdict,
-)
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import Backoff, RetryBudget
-from tricklecast.trickle.errors import RemoteProtocolError, SegmentMissing, TrickleError
+from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.retry import Outage, Retries
+from tricklecast.trickle.errors import Position, RemoteProtocolError, SegmentMissing, TrickleError
+from tricklecast.trickle.paths import parse_seq
+
+REFRESH_S: Final = 20.0
+"""A GET that waits for a segment is repeated after this time, as Go's subscriber does. Proxies cut at 30 s or 60 s."""
+
+REFRESH_SPREAD: Final = 0.2
+"""Share of the refresh time that is random, so that the subscribers of one channel do not come back together."""
+
+MAX_CUT_S: Final = 10.0
+"""How long the rest of a cut segment is asked for; later it has most likely left the window."""
+
+HEAD_RECHECKS: Final = 4
+"""How often a head that seems to have gone back is checked again (about 2 s in all) before the cursor follows it."""
+
+REJOIN_WAIT_S: Final = 30.0
+"""How long the cursor waits for a lost server and its channel: a restart and the publishers' own backoff."""
+
+JOIN_BACKOFF: Final = Backoff(base_s=0.25, cap_s=2.0)
+"""Delays while waiting for a channel to begin: short, since its first segments are wanted."""
 
 REFERENCE_WINDOW: Final = 5
-"""Segments that the reference server keeps; it does not say which of them is the earliest, so look here for it."""
+"""Segments that the Go reference server keeps. It does not send ``Earliest``, so the search starts this far back."""
+
+
+class OnLag(StrEnum):
+    """Where to go on when the wanted segment has left the server's window."""
+
+    LIVE = "live"
+    """At the newest started segment."""
+
+    EARLIEST = "earliest"
+    """At the oldest segment that the server keeps: loses least, but may soon be too late again."""
+
+    FAIL = "fail"
+    """Nowhere: raise ``SegmentMissing``."""
+
+
+# Where a subscription begins --------------------------------------------------------------------------------------
+
+AnyStart: TypeAlias = int | str | Position
+"""``"next"``, ``"current"``, ``"earliest"``, N, -N, a :class:`Position`, or the text of any of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A start, as the first GET needs it.
+
+    Attributes:
+        ask: the seq to request; ``None`` for the ``next`` route.
+        back: once the head is known, the wanted seq is this far below it.
+        named: the user named this segment, so its absence is a gap.
+        position: the start is a position that another subscription reached.
+    """
+
+    ask: int | None
+    back: int = 0
+    named: bool = False
+    position: Position | None = None
+
+    @classmethod
+    def parse(cls, start: AnyStart) -> Start:
+        """Read the start that a user gave.
+
+        -N is counted from the head that ``/next`` answers, because the reference server breaks the connection when it
+        is asked for a seq below -2. For the same reason ``earliest`` begins at 0, which every server answers with
+        where its head is.
+
+        Raises:
+            InvalidSeq: the text is not a start.
+        """
+        match start:
+            case "next":
+                return cls(None)
+            case "current":
+                return cls(wire.SEQ_CURRENT)
+            case "earliest":
+                return cls(0)
+            case Position():
+                return cls(start.seq, named=True, position=start)
+            case str() if "@" in start:
+                return cls.parse(Position.parse(start))
+        seq = parse_seq(str(start))
+        if seq >= 0:
+            return cls(seq, named=True)
+        return cls(seq) if seq == wire.SEQ_CURRENT else cls(None, back=-1 - seq)
+
+    @property
+    def place(self) -> Position | None:
+        """The position that this start names, as far as it is known without the server."""
+        if self.position is not None:
+            return self.position
+        return Position(self.ask) if self.named and self.ask is not None else None
+
+
+# What the cursor answers ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The GET to make.
+
+    Attributes:
+        seq: the segment; ``None`` for the ``next`` route, which answers the head at once.
+        attempt: 1 for an original request, 2 for its first retry, ...
+    """
+
+    seq: int | None
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A segment has begun.
+
+    Attributes:
+        seq: the segment's seq, always concrete.
+        epoch: which life of the channel's name; ``None`` if the server does not say.
+        life: the name of its numbering; ``None`` if the server does not say.
+        gap: segments of this life that were missed immediately before this one.
+        restarted: the numbering is another one than that of the segment before.
+        content_type: the channel's media type.
+        size_at_start: bytes that the server had when it answered, ``None`` if it does not say.
+        truncated: why the segment is not whole, if the head of the answer says so.
+        empty: the segment is closed and has no byte.
+        lag: newer segments that had begun when the server got the GET.
+        delay_s: how long to wait before the next GET; above 0 only after segments that broke.
+    """
+
+    seq: int
+    epoch: int | None = None
+    life: str | None = None
+    gap: int = 0
+    restarted: bool = False
+    content_type: str = ""
+    size_at_start: int | None = None
+    truncated: str | None = None
+    empty: bool = False
+    lag: int = 0
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """``next`` is this seq: request it."""
+
+    seq: int
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """Make the same GET again after ``delay_s``, which is never 0."""
+
+    delay_s: float
+    error: TrickleError
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """The wanted segment does not exist: go on at ``seq`` after ``delay_s``."""
+
+    seq: int
+    delay_s: float
+    error: TrickleError
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The channel has ended; ``gap`` segments were missed between the last one read and the end."""
+
+    gap: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Give up with this error."""
+
+    error: TrickleError
+
+
+Outcome: TypeAlias = Advance | Resolved | RetryAfter | Resync | End | Stop
+
+
+# What answers tell about the numbering ------------------------------------------------------------------------------
+
+
+def is_renumbered(answer: Answer, epoch: int | None, life: str | None, seq: int) -> bool:
+    """Whether an answer is about another numbering than the one in which ``seq`` was next.
+
+    A numbering of another name is another one if it has had a segment below ``seq``. Otherwise its publisher goes on
+    with its old numbers on a restarted server (docs/reference/protocol.md, section 5).
+
+    Args:
+        answer: the answer.
+        epoch, life: of the numbering that was read, as far as they are known.
+        seq: one more than the last seq that was read of it.
+    """
+    told = answer.life
+    if told is not None and life is not None:
+        if told.name == life:
+            return False
+        if told.first is not None and told.first < seq:
+            return True
+    other = answer.natural(wire.EPOCH)
+    return None not in (other, epoch) and other != epoch
+
+
+def is_of_another_life(answer: Answer, epoch: int | None, life: str | None, seq: int) -> bool:
+    """Whether a channel that has ended is not the one in which ``seq`` was next; arguments as above.
+
+    On a server that does not send epochs the head may go back for a moment, so there it proves nothing.
+    """
+    if answer.natural(wire.EPOCH) is None:
+        return False
+    told, latest = answer.life, answer.natural(wire.LATEST)
+    is_same = told is not None and told.name == life
+    is_behind = latest is not None and latest < seq
+    return is_renumbered(answer, epoch, life, seq) or (is_behind and not is_same)
+
+
+def first_of(answer: Answer) -> int:
+    """The lowest seq of the numbering that an answer is about, as far as the server says."""
+    told = answer.life
+    return 0 if told is None or told.first is None else told.first
+
+
+# The cursor -------------------------------------------------------------------------------------------------------
 
 
 class Cursor:
@@ -54,9 +281,9 @@ class Cursor:
         start: the first segment, as :meth:`Start.parse` reads it.
         on_lag: where to go on when a segment has left the window.
         wait_for_channel_s: how long to wait for a channel (or a server) that is not there yet, in seconds.
-        refresh_s: how long a GET waits before it is asked again, in seconds; up to 20 % more is added at random.
+        refresh_s: how long a GET waits before it is repeated, in seconds; up to 20 % more is added at random.
         backoff: delays after failures.
-        budget: pays for retries; earned back by segments that arrive whole, and by waits that last their time.
+        budget: pays for retries. Whole segments and waits that lasted their time earn tokens.
     """
 
     def __init__(
@@ -65,7 +292,7 @@ class Cursor:
         *,
         on_lag: OnLag = OnLag.LIVE,
         wait_for_channel_s: float = 0.0,
-        refresh_s: float = patience.REFRESH_S,
+        refresh_s: float = REFRESH_S,
         backoff: Backoff | None = None,
         budget: RetryBudget | None = None,
     ) -> None:
@@ -74,9 +301,10 @@ class Cursor:
         self._refresh_s = refresh_s
         self._backoff = backoff or Backoff()
         self._budget = budget or RetryBudget()
-        self._failures = self._head = 0
-        self._hold = self._met = self._joined = False
-        self._away = Absence()
+        self._retries = Retries(self._backoff, self._budget)
+        self._head = 0
+        self._hold = self._server_seen = self._channel_seen = False
+        self._outage = Outage()
         self._epoch: int | None = None
         self._life: str | None = None
         self._stand(start if isinstance(start, Start) else Start.parse(start))
@@ -84,109 +312,107 @@ class Cursor:
     def _stand(self, start: Start) -> None:
         self._asked, self._attempt = start.ask, 1
         self._below, self._named = start.back, start.named
+        # The seq from which missed segments are counted.
         self._expected = start.ask if start.named else None
-        self._before: int | None = None
-        # Nobody has named the seq that is asked for: it stands for all that there is.
-        self._unnamed = start.ask == 0 and not start.named
-        # The seq that is asked for is one more than what was read, here or by whoever wrote the position down.
+        # The same in the numbering before a server went back; its publisher may still go on with those numbers.
+        self._expected_before: int | None = None
+        # The requested seq is not the user's: it stands for everything that the channel holds.
+        self._takes_any = start.ask == 0 and not start.named
+        # The requested seq follows one that was read, here or by the program that stored the position.
         self._follows = start.position is not None
         if start.position is not None:
             self._epoch, self._life = start.position.epoch, start.position.life
-        self._restarted, self._doubts = False, 0
-        self._away.anew()
+        self._restarted, self._rechecks = False, 0
+        self._outage.restart()
 
     def seek(self, start: Start, rng: Random, *, failed: bool = False) -> float:
-        """Go elsewhere. What was asked for before must not be reported any more.
+        """Go elsewhere. The answer to an earlier request must not be reported any more.
 
         Args:
             start: where to.
             rng: where jitter comes from.
-            failed: the cursor had said :class:`Stop`; it is not to be talked into hammering.
+            failed: the cursor had said :class:`Stop`; seeking must not become a way to retry without delays.
 
         Returns:
             Seconds to wait before the GET that :meth:`ask` now names.
         """
-        self._failures += failed
+        self._retries.failures += failed
         self._stand(start)
-        return self._delay(None, rng) if self._failures else 0.0
+        return self._retries.delay_s(rng) if self._retries.failures else 0.0
 
     def ask(self) -> Ask:
         """The GET to make now. Report it with :meth:`answered`, :meth:`lost` or :meth:`refreshed`."""
         return Ask(self._asked, self._attempt)
 
     def refresh_after(self, rng: Random) -> float:
-        """Seconds after which a GET without an answer is to be given up and reported as :meth:`refreshed`."""
-        return self._refresh_s * (1.0 + rng.uniform(0.0, patience.REFRESH_SPREAD))
+        """Seconds after which to give up a GET without an answer and report it as :meth:`refreshed`."""
+        return self._refresh_s * (1.0 + rng.uniform(0.0, REFRESH_SPREAD))
 
     def refreshed(self) -> None:
         """The GET waited for its whole time, as it should: make the one that :meth:`ask` names, at once."""
-        self._met = True
-        self._away.over()
+        self._server_seen = True
+        self._outage.over()
         self._budget.earn()
         if self._asked is not None and self._asked < wire.SEQ_NEXT:
-            # All that is relative to the head is answered at once unless nothing was ever written; then it is seq 0.
-            self._asked, self._unnamed = 0, True
+            # A seq relative to the head is answered at once unless nothing was ever written: then seq 0 comes first.
+            self._asked, self._takes_any = 0, True
 
     def finished(self, *, empty: bool = False) -> None:
-        """A segment's body was read to its end, or its user left it. Nothing is to be done.
+        """A segment was read to its end, or its user left it.
 
         Args:
-            empty: the segment held nothing. Such a segment is no proof of health: a dead one is answered like that.
+            empty: the segment held nothing. That is no proof of health: a dead segment is answered in the same way.
         """
         if not empty:
-            self._failures = 0
-            self._budget.earn()
+            self._retries.succeeded()
 
-    def cut(self, error: TrickleError, now: float, rng: Random, *, floor_s: float | None = None) -> RetryAfter | None:
-        """A segment's body was cut, or the GET that was to bring the rest of it failed.
+    def cut(self, now: float, rng: Random, *, floor_s: float | None = None) -> float | None:
+        """A segment's body was cut, or the GET for the rest of it failed.
 
         Args:
-            error: what happened.
             now: seconds on a monotonic clock.
             rng: where jitter comes from.
             floor_s: what ``Retry-After`` said, in seconds.
 
         Returns:
-            After what pause to ask for that segment once more; ``None`` if patience or the budget do not allow it.
+            Seconds to wait before the next GET for the rest; ``None`` if time or budget are used up.
         """
-        if (floor_s or 0.0) > patience.CUT_PATIENCE_S or not self._away.lose(self._budget):
+        if (floor_s or 0.0) > MAX_CUT_S or not self._outage.lose(self._retries):
             return None
-        verdict = self._away.wait(error, patience.CUT_PATIENCE_S, now, rng, self._backoff)
-        return RetryAfter(verdict.delay_s + (floor_s or 0.0), error) if isinstance(verdict, RetryAfter) else None
+        delay_s = self._outage.wait(MAX_CUT_S, now, rng, self._backoff)
+        return None if delay_s is None else delay_s + (floor_s or 0.0)
 
     def resumed(self) -> None:
-        """The rest of a segment that was cut is there. Nothing is to be done."""
-        self._away.over()
+        """The rest of a cut segment is there."""
+        self._outage.over()
 
     def broken(self, error: TrickleError) -> Stop | None:
-        """A segment's body was cut, and the rest of it is not to be had. Nothing is to be done, or to obey the verdict.
+        """A segment's body was cut, and the rest cannot be had: hold the GET after the next :class:`Advance` back.
 
-        The cursor stays where it is, one further; the GET after the next :class:`Advance` is held back.
-
-        Args:
-            error: what happened, for the case that this was once too often.
+        Returns:
+            ``Stop`` if the budget is used up, for the user's next call.
         """
-        self._failures += 1
+        self._retries.failures += 1
         self._hold = True
-        return None if self._away.lose(self._budget) else Stop(error)
+        return None if self._outage.lose(self._retries) else Stop(error)
 
-    def lost(self, error: TrickleError, now: float, rng: Random) -> Verdict:
+    def lost(self, error: TrickleError, now: float, rng: Random, *, connected: bool = True) -> Outcome:
         """The GET got no answer: the connection could not be made, or broke.
 
         Args:
-            error: what happened; it becomes the final one when there is nothing left to try. A
-                ``RemoteProtocolError`` is final at once: what is there does not speak the protocol. Where nobody is
-                there (``Gone``), the pauses stay short: who is not there cannot be hammered.
+            error: what happened; raised at last if nothing helps. A ``RemoteProtocolError`` is raised at once: the
+                peer does not speak the protocol.
             now: seconds on a monotonic clock.
             rng: where jitter comes from.
+            connected: there was a connection. Without one the delays stay short: no server is there to overload.
         """
         if isinstance(error, RemoteProtocolError):
             return Stop(error)
-        if not self._met:
+        if not self._server_seen:
             return self._wait(error, now, rng)
-        return self._outlast(error, now, rng, short=isinstance(error, Gone))
+        return self._outlast(error, now, rng, short=not connected)
 
-    def answered(self, answer: Answer, now: float, rng: Random) -> Verdict:
+    def answered(self, answer: Answer, now: float, rng: Random) -> Outcome:
         """The GET that :meth:`ask` named was answered.
 
         Args:
@@ -194,31 +420,21 @@ class Cursor:
             now: seconds on a monotonic clock.
             rng: where jitter comes from.
         """
-        self._met = True
+        self._server_seen = True
         self._head = max(self._head, answer.natural(wire.LATEST) or 0)
-        error = answer.error(self._asked)
         if answer.closed:
             return self._closed(answer, now, rng)
-        match answer.status:
-            case wire.Status.OK:
-                return self._begun(answer, rng)
-            case wire.Status.NOT_FOUND:
-                return self._missing(error, now, rng)
-            case wire.Status.SEQ_MISSING:
-                return self._moved(answer, error, now, rng)
-            case wire.Status.BAD_REQUEST if self._asked is None:
-                return self._without_next_route(rng, error)
-            case wire.Status.TOO_MANY_REQUESTS:
-                return self._retry(error, answer.retry_after_s, rng)
-            case status if status >= wire.Status.SERVER_ERROR and answer.retry_after_s is None:
-                return self._outlast(error, now, rng, short=False)
-            case status if status >= wire.Status.SERVER_ERROR:
-                self._away.lost = True  # most likely it is about to be restarted
-                return self._retry(error, answer.retry_after_s, rng)
-        return Stop(error)
+        status = answer.status
+        if status >= wire.Status.SERVER_ERROR:
+            return self._failed(answer, now, rng)
+        if status == wire.Status.BAD_REQUEST and self._asked is None:
+            return self._without_next_route(answer, now, rng)
+        return _BY_STATUS.get(status, Cursor._refused)(self, answer, now, rng)
 
-    def _begun(self, answer: Answer, rng: Random) -> Verdict:
-        self._away.over()
+    # Answers, by status.
+
+    def _begun(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        self._outage.over()
         if self._asked is None:
             head = answer.natural(wire.LATEST)
             if head is None:
@@ -231,57 +447,114 @@ class Cursor:
             return Stop(RemoteProtocolError(answer.status, seq=self._asked, detail=detail))
         return self._advance(seq, answer, rng)
 
+    def _missing(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        error = answer.error(self._asked)
+        if self._channel_seen and not self._outage.lost:
+            return Stop(error)
+        outcome = self._wait(error, now, rng)
+        if not self._outage.lost and not self._named:
+            # The channel did not exist when it was requested, so everything that it will ever hold is new.
+            self._asked, self._takes_any, self._expected = 0, True, None
+        return outcome
+
+    def _moved(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        error = answer.error(self._asked)
+        latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
+        if latest is None or asked is None or latest == asked:
+            return self._retry(error, answer.retry_after_s, rng)
+        if self._follows and told is not None:
+            if is_renumbered(answer, self._epoch, self._life, asked):
+                return self._renumbered(told, latest, answer, error, rng)
+            if latest < asked and (told.first is None or told.name == self._life):
+                wait = self._outlast(error, now, rng, short=True)
+                if isinstance(wait, RetryAfter):
+                    return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
+        earliest = answer.natural(wire.EARLIEST)
+        if self._outage.lost:
+            # The server is back. That this took long is no reason to be slow in asking it for another segment.
+            self._retries.failures = min(self._retries.failures, 1)
+        elif earliest is None and self._follows and latest < asked and self._rechecks < HEAD_RECHECKS:
+            # The reference server's head goes back for moments, when two requests of its publisher overtake each other.
+            self._rechecks += 1
+            return self._retry(error, answer.retry_after_s, rng)
+        if self._on_lag is OnLag.FAIL and not self._takes_any:
+            return Stop(error)
+        if latest > asked >= 0:
+            return self._forward(asked, latest, answer, error, rng)
+        return self._back(latest, earliest, answer, error, rng)
+
+    def _too_many(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        return self._retry(answer.error(self._asked), answer.retry_after_s, rng)
+
+    def _failed(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        error = answer.error(self._asked)
+        if answer.retry_after_s is None:
+            return self._outlast(error, now, rng, short=False)
+        self._outage.lost = True  # most likely it is about to be restarted
+        return self._retry(error, answer.retry_after_s, rng)
+
+    def _refused(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        return Stop(answer.error(self._asked))
+
+    def _without_next_route(self, answer: Answer, now: float, rng: Random) -> Outcome:
+        # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
+        error = answer.error(self._asked)
+        retry = self._retry(error, None, rng)
+        return retry if isinstance(retry, Stop) else self._resync(wire.SEQ_NEXT - self._below, retry, error)
+
+    # A segment has begun.
+
     def _resolve(self, head: int) -> int:
         seq = max(0, head - self._below)
-        self._unnamed = self._below > 0
-        self._expected = None if self._unnamed else seq
+        self._takes_any = self._below > 0
+        self._expected = None if self._takes_any else seq
         return self._go_to(seq)
 
-    def _advance(self, seq: int, answer: Answer, rng: Random) -> Verdict:
+    def _advance(self, seq: int, answer: Answer, rng: Random) -> Outcome:
         epoch, told = answer.natural(wire.EPOCH), answer.life
-        reborn = answer.is_renumbered(self._epoch, self._life, seq)
-        if reborn and self._follows:
-            is_past = seq > _first_of(answer)
+        renumbered = is_renumbered(answer, self._epoch, self._life, seq)
+        if renumbered and self._follows:
+            is_past = seq > first_of(answer)
             if self._on_lag is OnLag.FAIL or (self._on_lag is OnLag.EARLIEST and is_past):
-                return self._reborn(seq, answer, rng)
+                return self._another_life(seq, answer, rng)
             if told is not None and told.first is not None:
-                self._expected, self._before = told.first, None
-        if told is not None and (told.first is not None or reborn):
+                self._expected, self._expected_before = told.first, None
+        if told is not None and (told.first is not None or renumbered):
             self._life = told.name
-        delay_s = self._delay(None, rng) if self._hold else 0.0
-        verdict = Advance(
+        outcome = Advance(
             seq,
             epoch=epoch,
             life=None if told is None else self._life,
             gap=self._missed(seq),
-            restarted=self._restarted or reborn,
+            restarted=self._restarted or renumbered,
             content_type=answer.content_type,
             size_at_start=answer.natural(wire.SIZE),
             truncated=answer.headers.get(wire.TRUNCATED),
             empty=answer.empty,
             lag=max(0, (answer.natural(wire.LATEST) or 0) - seq - 1),
-            delay_s=delay_s,
+            delay_s=self._retries.delay_s(rng) if self._hold else 0.0,
         )
         self._epoch = self._epoch if epoch is None else epoch
-        self._joined, self._follows = True, True
-        self._restarted, self._hold, self._unnamed = False, False, False
-        self._doubts = self._doubts if answer.empty else 0
-        if not answer.empty or (self._before or 0) <= seq:
-            self._before = None
+        self._channel_seen = self._follows = True
+        self._restarted = self._hold = self._takes_any = False
+        self._rechecks = self._rechecks if answer.empty else 0
+        if not answer.empty or (self._expected_before or 0) <= seq:
+            self._expected_before = None
         self._expected = self._go_to(seq + 1)
-        return verdict
+        return outcome
 
     def _missed(self, seq: int) -> int:
-        """How many segments before this one were wanted and did not come.
+        """How many wanted segments before this one did not come.
 
-        A publisher goes on with its numbering on a server that was restarted: a seq beyond those from before is
-        counted from there. One below them belongs to a numbering that began again.
+        On a restarted server a publisher goes on with its numbering: a seq beyond the earlier ones is counted from
+        there. A seq below them belongs to a numbering that began again.
         """
-        expected = self._expected if self._before is None or seq < self._before else self._before
+        before = self._expected_before
+        expected = self._expected if before is None or seq < before else before
         return 0 if expected is None else max(0, seq - expected)
 
-    def _reborn(self, seq: int, answer: Answer, rng: Random) -> Verdict:
-        """The wanted segment is gone with the life that it belonged to; the one of that number is another one."""
+    def _another_life(self, seq: int, answer: Answer, rng: Random) -> Outcome:
+        """The wanted segment is gone with its life; the segment of that number is another one."""
         epoch, told = answer.natural(wire.EPOCH), answer.life
         detail = "the channel has another life" + f": epoch {epoch} instead of {self._epoch}" * (epoch != self._epoch)
         error = SegmentMissing(None, seq=seq, detail=detail, latest=answer.natural(wire.LATEST))
@@ -291,30 +564,37 @@ class Cursor:
         if isinstance(retry, Stop):
             return retry
         self._epoch, self._restarted, self._head = epoch, True, 0
-        self._expected, self._before, self._unnamed, self._follows = None, None, True, False
+        self._expected, self._expected_before, self._takes_any, self._follows = None, None, True, False
         if told is not None:
             self._life, self._expected = told.name, told.first
-        return Resync(self._go_to(_first_of(answer)), retry.delay_s, error)
+        return self._resync(first_of(answer), retry, error)
 
-    def _closed(self, answer: Answer, now: float, rng: Random) -> Verdict:
+    # The channel has ended.
+
+    def _closed(self, answer: Answer, now: float, rng: Random) -> Outcome:
         latest, asked = answer.natural(wire.LATEST), self._asked
-        if latest is not None and self._is_followed(answer, latest):
-            return self._begun(answer, rng)
-        if latest and asked is not None and self._follows and answer.is_of_another_life(self._epoch, self._life, asked):
+        if latest is not None and self._has_more(answer, latest):
+            return self._begun(answer, now, rng)
+        if (
+            latest
+            and asked is not None
+            and self._follows
+            and is_of_another_life(answer, self._epoch, self._life, asked)
+        ):
             is_missed = answer.status != wire.Status.OK and self._on_lag is OnLag.EARLIEST
-            return End(latest) if is_missed or self._on_lag is OnLag.LIVE else self._reborn(asked, answer, rng)
-        if not self._joined and self._wait_s > 0:
-            verdict = self._missing(answer.error(self._asked), now, rng)
-            return verdict if isinstance(verdict, RetryAfter) else End(self._missed(max(latest or 0, self._head)))
+            return End(latest) if is_missed or self._on_lag is OnLag.LIVE else self._another_life(asked, answer, rng)
         head = max(latest or 0, self._head)
-        # The reference server ends a channel with an answer for the segment that was asked for: that one is not missed.
+        if not self._channel_seen and self._wait_s > 0:
+            outcome = self._missing(answer, now, rng)
+            return outcome if isinstance(outcome, RetryAfter) else End(self._missed(head))
+        # The reference server ends a channel with an answer for the requested segment: that one is not missed.
         is_own = answer.natural(wire.SEQ) == asked == head - 1
         return End(max(0, self._missed(head) - is_own))
 
-    def _is_followed(self, answer: Answer, latest: int) -> bool:
-        """Whether a channel that has ended holds more than what was asked for: it stays readable for a while.
+    def _has_more(self, answer: Answer, latest: int) -> bool:
+        """Whether an ended channel holds more than the requested segment: it stays readable for a while.
 
-        Its empty segments say ``Closed``, too, and its head says it before anything was read.
+        Its empty segments have the ``Closed`` header, too, and so has the answer about its head.
         """
         if answer.status != wire.Status.OK:
             return False
@@ -322,43 +602,11 @@ class Cursor:
             return self._below > 0 and latest > 0
         return answer.empty and answer.natural(wire.SEQ) == self._asked < latest - 1
 
-    def _missing(self, error: TrickleError, now: float, rng: Random) -> Verdict:
-        if self._joined and not self._away.lost:
-            return Stop(error)
-        verdict = self._wait(error, now, rng)
-        if not self._away.lost and not self._named:
-            # The channel did not exist when it was asked for, so all that it will ever hold is new.
-            self._asked, self._unnamed, self._expected = 0, True, None
-        return verdict
+    # The requested segment does not exist.
 
-    def _moved(self, answer: Answer, error: TrickleError, now: float, rng: Random) -> Verdict:
-        latest, asked, told = answer.natural(wire.LATEST), self._asked, answer.life
-        if latest is None or asked is None or latest == asked:
-            return self._retry(error, answer.retry_after_s, rng)
-        if self._follows and told is not None:
-            if answer.is_renumbered(self._epoch, self._life, asked):
-                return self._renumbered(told, latest, answer, error, rng)
-            if latest < asked and (told.first is None or told.name == self._life):
-                wait = self._outlast(error, now, rng, short=True)
-                if isinstance(wait, RetryAfter):
-                    return RetryAfter(wait.delay_s + (answer.retry_after_s or 0.0), error)
-        earliest = answer.natural(wire.EARLIEST)
-        if self._away.lost:
-            # The server is back: that this took long is no reason to be slow in asking it for another segment.
-            self._failures = min(self._failures, 1)
-        elif earliest is None and self._follows and latest < asked and self._doubts < patience.DOUBTS:
-            # The reference server's head goes back for moments, when two requests of its publisher overtake each other.
-            self._doubts += 1
-            return self._retry(error, answer.retry_after_s, rng)
-        if self._on_lag is OnLag.FAIL and not self._unnamed:
-            return Stop(error)
-        if latest > asked >= 0:
-            return self._forward(asked, latest, answer, error, rng)
-        return self._back(latest, earliest, answer, error, rng)
-
-    def _renumbered(self, told: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
-        """The head is that of another numbering than the one that was read: nothing of it was."""
-        first = _first_of(answer)
+    def _renumbered(self, told: wire.Life, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
+        """The head is that of another numbering: nothing of it was read."""
+        first = first_of(answer)
         oldest = max(first, answer.natural(wire.EARLIEST) or 0)
         if self._on_lag is OnLag.FAIL:
             return Stop(error)
@@ -366,35 +614,36 @@ class Cursor:
         if isinstance(retry, Stop):
             return retry
         self._epoch, self._life, self._restarted, self._head = None, told.name, True, latest
-        self._expected, self._before, self._follows = first, None, False
+        self._expected, self._expected_before, self._follows = first, None, False
         seq = oldest if self._on_lag is OnLag.EARLIEST else max(oldest, latest - 1)
-        return Resync(self._go_to(min(seq, latest)), retry.delay_s, error)
+        return self._resync(min(seq, latest), retry, error)
 
-    def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
+    def _forward(self, asked: int, latest: int, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
+        """The segment has left the window, or was left out: go to a newer one."""
         earliest, following = answer.natural(wire.EARLIEST), answer.natural(wire.NEXT)
-        from_earliest = self._unnamed or self._on_lag is OnLag.EARLIEST
+        from_earliest = self._takes_any or self._on_lag is OnLag.EARLIEST
         oldest = max(0, latest - REFERENCE_WINDOW) if earliest is None and from_earliest else earliest or 0
-        # A hole in a window that still holds what is older: the publisher left some out. The server knows how many; if
-        # it does not tell, one is tried, but not twice in a row: the way out of a large hole is that of everybody else.
-        is_hole = earliest is not None and earliest <= asked and (following is not None or self._failures == 0)
+        # A hole in a window that still holds older segments: the publisher left some out. If the server does not say
+        # how many, one is tried, but not twice in a row: then the cursor goes where it goes after any loss.
+        is_hole = earliest is not None and earliest <= asked and (following is not None or self._retries.failures == 0)
         wanted = max(oldest, following or 0) if from_earliest or is_hole else latest - 1
-        if self._before is not None and max(asked, oldest) <= self._before <= latest:
-            # A restarted server, whose publisher went on with its numbering: here is what was wanted before.
-            wanted = self._before
+        before = self._expected_before
+        if before is not None and max(asked, oldest) <= before <= latest:
+            wanted = before  # a restarted server, whose publisher went on with its numbering
         seq = min(max(wanted, asked + 1, oldest), latest)
-        if self._failures == 0:
-            # A step forward after a healthy segment: another request, not a retry, so nothing is to be waited for.
-            self._failures = 1
+        if self._retries.failures == 0:
+            # A first step forward after a healthy segment is another request, not a retry: no delay, no token.
+            self._retries.failures = 1
             return Resync(self._go_to(seq), 0.0, error)
-        if not self._budget.spend():
+        if not self._retries.pay():
             return Stop(error)
-        self._failures += 1
-        return Resync(self._go_to(seq), self._delay(None, rng), error)
+        self._retries.failures += 1
+        return Resync(self._go_to(seq), self._retries.delay_s(rng), error)
 
-    def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Verdict:
-        """The head is behind what was asked for: the server has forgotten the channel's past, or counts wrongly.
+    def _back(self, latest: int, earliest: int | None, answer: Answer, error: TrickleError, rng: Random) -> Outcome:
+        """The head is behind the requested seq: the server has forgotten the channel's past, or counts wrongly.
 
-        The head itself is the one seq at which nothing is read twice, whichever it is.
+        At the head itself nothing can be read twice.
         """
         retry = self._retry(error, answer.retry_after_s, rng)
         if isinstance(retry, Stop):
@@ -404,45 +653,43 @@ class Cursor:
         seq = kept if self._on_lag is OnLag.EARLIEST else latest
         self._restarted = self._restarted or self._follows
         if self._expected is not None:
-            self._before = max(self._before or 0, self._expected) if self._follows else None
+            self._expected_before = max(self._expected_before or 0, self._expected) if self._follows else None
             self._expected = kept if self._follows else seq
         self._epoch = None
-        return Resync(self._go_to(seq), retry.delay_s, error)
+        return self._resync(seq, retry, error)
 
-    def _without_next_route(self, rng: Random, error: TrickleError) -> Verdict:
-        # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
-        retry = self._retry(error, None, rng)
-        if isinstance(retry, Stop):
-            return retry
-        return Resync(self._go_to(wire.SEQ_NEXT - self._below), retry.delay_s, error)
+    # Delays.
 
     def _outlast(self, error: TrickleError, now: float, rng: Random, *, short: bool) -> RetryAfter | Stop:
-        """Wait for a server that was there, and is not. While a channel was waited for, that goes on as before."""
-        if not self._away.is_first and not self._away.lose(self._budget):
+        """Wait for a lost server. If the subscription still waits for its channel to begin, that wait goes on."""
+        if not self._outage.is_first and not self._outage.lose(self._retries):
             return Stop(error)
         return self._wait(error, now, rng, short=short)
 
     def _wait(self, error: TrickleError, now: float, rng: Random, *, short: bool = True) -> RetryAfter | Stop:
         self._attempt += 1
-        limit_s = max(self._wait_s, patience.REJOIN_WAIT_S if self._away.lost else 0.0)
-        return self._away.wait(error, limit_s, now, rng, patience.JOIN_BACKOFF if short else self._backoff)
+        limit_s = max(self._wait_s, REJOIN_WAIT_S if self._outage.lost else 0.0)
+        delay_s = self._outage.wait(limit_s, now, rng, JOIN_BACKOFF if short else self._backoff)
+        return Stop(error) if delay_s is None else RetryAfter(delay_s, error)
 
     def _retry(self, error: TrickleError, floor_s: float | None, rng: Random) -> RetryAfter | Stop:
-        if (floor_s or 0.0) > patience.PATIENCE_S or not self._budget.spend():
+        delay_s = self._retries.refused(rng, floor_s)
+        if delay_s is None:
             return Stop(error)
-        self._failures += 1
         self._attempt += 1
-        return RetryAfter(self._delay(floor_s, rng), error)
+        return RetryAfter(delay_s, error)
 
-    def _delay(self, floor_s: float | None, rng: Random) -> float:
-        return self._backoff.delay(max(1, self._failures), rng, floor_s=max(floor_s or 0.0, patience.MIN_PAUSE_S))
+    def _resync(self, seq: int, retry: RetryAfter, error: TrickleError) -> Resync:
+        return Resync(self._go_to(seq), retry.delay_s, error)
 
     def _go_to(self, seq: int) -> int:
         self._asked, self._attempt = seq, 1
         return seq
 
 
-def _first_of(answer: Answer) -> int:
-    """The lowest seq of the numbering that an answer is about, as far as the server says."""
-    told = answer.life
-    return 0 if told is None or told.first is None else told.first
+_BY_STATUS: Final[dict[int, Callable[[Cursor, Answer, float, Random], Outcome]]] = {
+    wire.Status.OK: Cursor._begun,
+    wire.Status.NOT_FOUND: Cursor._missing,
+    wire.Status.SEQ_MISSING: Cursor._moved,
+    wire.Status.TOO_MANY_REQUESTS: Cursor._too_many,
+}

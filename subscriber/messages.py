@@ -2,31 +2,28 @@
 
 ::
 
-    async for message in json_messages("http://host:2939/trickle/control"):
+    async for message in Subscriber("http://host:2939/trickle/control").messages():
         print(message.seq, message.value)
 
-A channel of control messages has one document in each segment; :func:`json_lines` is for a log that runs on over
-segments, whose lines may be cut anywhere by chunks and by segments' ends. Nothing is lost in silence: what was missed
-or could not be used is counted on the next message (``gap``, ``skipped``) and in all (``messages.skipped``).
+A control channel has one document in each segment; ``publisher.publish_json`` writes it. :meth:`Subscriber.lines` reads
+a log that runs on over segments, whose lines may be cut anywhere by the ends of chunks and segments. Nothing is lost in
+silence: documents that were missed or cannot be used are counted on the next message (``gap``, ``skipped``) and in
+total (``messages.skipped``).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, Unpack
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
-import httpx
 import orjson
 
-from tricklecast.subscriber.client import Subscriber
-from tricklecast.subscriber.lines import Broken, Item, Line, Lines
-from tricklecast.subscriber.runtime import Runtime
-from tricklecast.subscriber.segment import OnBroken, Segment
-from tricklecast.subscriber.single_use import SingleUse
-from tricklecast.subscriber.start import AnyStart
-from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.events import SubscriberStatistics
+from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
 
@@ -34,29 +31,15 @@ MESSAGE_LIMIT: Final = 1024 * 1024
 """Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
 
 OnError: TypeAlias = Literal["raise", "skip"]
-
-
-class Options(TypedDict, total=False):
-    """What :class:`~tricklecast.subscriber.Subscriber` takes beside its URL."""
-
-    start: AnyStart
-    on_lag: OnLag | str
-    on_broken: OnBroken
-    wait_for_channel_s: float
-    refresh_s: float
-    stall_timeout_s: float | None
-    transport: httpx.AsyncBaseTransport | None
-    auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None
-    client: httpx.AsyncClient | None
-    runtime: Runtime | None
+T = TypeVar("T")
 
 
 class BadMessage(BrokenByPeer):
-    """What was published is no JSON document, is too long, or did not come whole.
+    """A document is not JSON, is too long, or did not come whole.
 
-    Inside ``async with``, iterating can go on: the next message is the one after it. Its ``resume`` is behind a
-    segment that is bad for ever; it is the segment itself if its connection was cut, or if it holds other lines, which
-    then come again.
+    Inside ``async with`` the iteration can go on: the next message is the one after it. ``resume`` is behind a segment
+    that stays bad. It is the segment itself if its connection was cut, or if it holds other lines, which then come
+    again.
     """
 
     what = "not a JSON message"
@@ -67,11 +50,11 @@ class Message:
     """A document.
 
     Attributes:
-        seq: the segment that it was in; of a line, the one in which it ended.
-        value: what it says: a dict, list, str, int, float, bool or ``None``.
+        seq: the segment that it was in; of a line, the segment in which the line ended.
+        value: a dict, list, str, int, float, bool or ``None``.
         gap: segments missed since the message before.
-        skipped: documents since the message before that could not be used, and parts of lines that were cut off by
-            a gap or by a segment that was not whole.
+        skipped: documents since the message before that could not be used, and parts of lines that were cut off by a
+            gap or by a segment that was not whole.
         restarted: the channel's numbering is another one than that of the message before.
     """
 
@@ -82,39 +65,64 @@ class Message:
     restarted: bool = False
 
 
-class _Source(Protocol):
-    """Where documents come from."""
+class Segments(Protocol):
+    """What messages are read from: a :class:`~tricklecast.subscriber.Subscriber`."""
 
-    async def next(self) -> Item | None:
-        """The next document, or something that cannot be one; ``None`` at the end."""
-        ...
+    @property
+    def position(self) -> Position | None: ...
+    @property
+    def missed_at_end(self) -> int: ...
+    def statistics(self) -> SubscriberStatistics: ...
+    async def seek(self, start: AnyStart, *, leave: bool = False) -> None: ...
+    def looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]: ...
+    async def __anext__(self) -> Segment: ...
+    async def __aenter__(self) -> object: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
-    def resume(self, item: Broken) -> Position | None:
-        """Where to begin again after that."""
-        ...
 
+class Messages:
+    """The messages of a channel, to be iterated over like a ``Subscriber``: with or without ``async with``.
 
-class Messages(SingleUse[Message]):
-    """The messages of a channel, to be iterated over like a :class:`Subscriber`: with or without ``async with``.
+    A call that is cancelled loses nothing: the next one goes on.
+
+    Args:
+        subscriber: where the segments come from.
+        limit: the length of the longest document, in bytes.
+        on_error: ``"raise"`` or ``"skip"``.
+        lines: the documents are lines.
 
     Attributes:
-        subscriber: what they come from: its position, its statistics, its ``missed_at_end``, its ``seek``.
+        subscriber: gives the position, the statistics, ``missed_at_end`` and ``seek``.
         skipped: documents, and parts of lines, that could not be used so far.
     """
 
-    def __init__(self, subscriber: Subscriber, source: _Source, tally: _Tally, on_error: OnError) -> None:
-        super().__init__()
+    def __init__(self, subscriber: Segments, *, limit: int, on_error: OnError, lines: bool = False) -> None:
+        check_number("limit", limit, at_least=1, whole=True)
         self.subscriber: Final = subscriber
         self.skipped = 0
-        self._source = source
-        self._tally = tally
+        self._limit = limit
         self._on_error = on_error
+        self._lines = Lines(limit) if lines else None
+        self._ready: deque[Line | Bad] = deque()
+        self._segment: Segment | None = None
+        self._expected: int | None = None
+        self._over = False
+        self._gap = self._newly_skipped = 0
+        self._restarted = False
 
-    async def _open(self) -> None:
+    async def __aenter__(self) -> Self:
         await self.subscriber.__aenter__()
+        return self
 
-    async def _close(self) -> None:
-        await self.subscriber.__aexit__(None, None, None)
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.subscriber.__aexit__(kind, error, traceback)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self.subscriber.looped(self)
 
     async def __anext__(self) -> Message:
         """The next message; the end of the channel ends the iteration.
@@ -123,157 +131,192 @@ class Messages(SingleUse[Message]):
             BadMessage: a document cannot be used, and ``on_error`` is ``"raise"``.
             TrickleError: what ``Subscriber`` raises.
         """
-        while (item := await self._source.next()) is not None:
+        while True:
+            while not self._ready:
+                if self._segment is None:
+                    await self._begin()
+                elif self._lines is None:
+                    await self._read_document(self._segment)
+                else:
+                    await self._read_lines(self._segment, self._lines)
+            item = self._ready.popleft()
             if isinstance(item, Line):
                 try:
-                    return self._tally.message(item.seq, orjson.loads(item.data))
+                    return self._message(item.seq, orjson.loads(item.data))
                 except orjson.JSONDecodeError as error:
-                    item = Broken(item.seq, str(error), torn=item.doubtful)
+                    item = Bad(item.seq, str(error), torn=item.doubtful)
             self.skipped += 1
-            self._tally.skipped += 1
-            # Half a line is nobody's mistake, and is told like the gap that it comes from.
+            self._newly_skipped += 1
+            # Half a line is no fault of its publisher. It is counted, like the gap that it comes from.
             if self._on_error == "raise" and not item.torn:
                 failed = BadMessage(seq=item.seq, detail=item.why)
-                failed.resume = self._source.resume(item)
+                failed.resume = self._resume(item)
                 raise failed
-        raise StopAsyncIteration
 
-
-@dataclass(slots=True)
-class _Tally:
-    """What the next message has to tell beside its value."""
-
-    gap: int = 0
-    skipped: int = 0
-    restarted: bool = False
-
-    def begun(self, segment: Segment) -> None:
-        self.gap += segment.gap
-        self.restarted = self.restarted or segment.restarted
-
-    def message(self, seq: int, value: Any) -> Message:
-        message = Message(seq, value, self.gap, self.skipped, self.restarted)
-        self.gap, self.skipped, self.restarted = 0, 0, False
+    def _message(self, seq: int, value: Any) -> Message:
+        message = Message(seq, value, self._gap, self._newly_skipped, self._restarted)
+        self._gap, self._newly_skipped, self._restarted = 0, 0, False
         return message
 
+    def _resume(self, bad: Bad) -> Position | None:
+        after = self.subscriber.position
+        # The other lines of the segment come again; beginning behind it would lose those that follow in it.
+        return replace(after, seq=bad.seq) if after is not None and (bad.again or self._lines is not None) else after
 
-class _Segments:
-    """One document per segment."""
+    async def _begin(self) -> None:
+        """Go on to the next segment.
 
-    def __init__(self, subscriber: Subscriber, tally: _Tally, limit: int) -> None:
-        self._subscriber = subscriber
-        self._tally = tally
-        self._limit = limit
-
-    async def next(self) -> Item | None:
-        async for segment in self._subscriber:
-            self._tally.begun(segment)
-            try:
-                data = await segment.read(self._limit)
-            except SegmentTooLarge as error:
-                return Broken(segment.seq, error.detail)
-            except ConnectionLost as error:
-                return Broken(segment.seq, f"cut after {segment.bytes_read} bytes: {error.detail}", again=True)
-            except ClosedHere:
-                continue  # left by a seek
-            if segment.truncated is not None:
-                return Broken(segment.seq, f"truncated: {segment.truncated}")
-            if data.strip():
-                return Line(segment.seq, data)
-        return None
-
-    def resume(self, item: Broken) -> Position | None:
-        after = self._subscriber.position
-        return replace(after, seq=item.seq) if item.again and after is not None else after
-
-
-class _SegmentsOfLines:
-    """One document per line, over all segments."""
-
-    def __init__(self, subscriber: Subscriber, tally: _Tally, limit: int) -> None:
-        self._subscriber = subscriber
-        self._tally = tally
-        self._lines = Lines(limit)
-        self._ready: deque[Item] = deque()
-        self._segment: Segment | None = None
-        self._expected: int | None = None
-
-    async def next(self) -> Item | None:
-        over = False
-        while not (self._ready or over):
-            if self._segment is None:
-                over = not await self._begin()
-            else:
-                await self._read(self._segment)
-        return self._ready.popleft() if self._ready else None
-
-    def resume(self, item: Broken) -> Position | None:
-        # The other lines of that segment come again; to begin behind it would lose those that follow in it.
-        after = self._subscriber.position
-        return None if after is None else replace(after, seq=item.seq)
-
-    async def _begin(self) -> bool:
-        """Go on to the next segment; ``False`` at the end of the channel."""
+        Raises:
+            StopAsyncIteration: the channel has ended.
+        """
         try:
-            segment = await anext(self._subscriber)
+            segment = await anext(self.subscriber)
         except StopAsyncIteration:
-            self._ready += self._lines.finish(whole=self._subscriber.missed_at_end == 0)
-            return False
-        self._tally.begun(segment)
-        follows = segment.seq == self._expected and not (segment.gap or segment.restarted)
-        self._ready += self._lines.begin(segment.seq, follows=follows)
-        self._segment, self._expected = segment, segment.seq + 1
-        return True
+            if self._lines is not None and not self._over:
+                self._over = True
+                self._ready += self._lines.finish(whole=self.subscriber.missed_at_end == 0)
+            if self._ready:
+                return
+            raise
+        self._gap += segment.gap
+        self._restarted = self._restarted or segment.restarted
+        if self._lines is not None:
+            follows = segment.seq == self._expected and not (segment.gap or segment.restarted)
+            self._ready += self._lines.begin(segment.seq, follows=follows)
+        self._segment, self._expected, self._over = segment, segment.seq + 1, False
 
-    async def _read(self, segment: Segment) -> None:
+    async def _read_document(self, segment: Segment) -> None:
+        item: Line | Bad | None = None
         try:
-            chunk = await anext(segment, b"")
-        except (ClosedHere, ConnectionLost):  # given up by a cancelled call, or cut
-            chunk = b""
-        if chunk:
-            self._ready += self._lines.feed(chunk)
+            data = await segment.read(self._limit)
+        except SegmentTooLarge as error:
+            item = Bad(segment.seq, error.detail)
+        except ConnectionLost as error:
+            item = Bad(segment.seq, f"cut after {segment.bytes_read} bytes: {error.detail}", again=True)
+        except ClosedHere:
+            pass  # left by a seek
         else:
-            self._ready += self._lines.end(whole=segment.complete)
+            if segment.truncated is not None:
+                item = Bad(segment.seq, f"truncated: {segment.truncated}")
+            elif data.strip():
+                item = Line(segment.seq, data)
+        self._segment = None
+        if item is not None:
+            self._ready.append(item)
+
+    async def _read_lines(self, segment: Segment, lines: Lines) -> None:
+        try:
+            data = await segment.read_some()
+        except (ClosedHere, ConnectionLost):  # left by another task, or cut
+            data = b""
+        if data:
+            self._ready += lines.feed(data)
+        else:
+            self._ready += lines.end(whole=segment.complete)
             self._segment = None
 
 
-def json_messages(
-    url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[Options]
-) -> Messages:
-    """A channel with one JSON document per segment; segments without any are passed over.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without its end, never blank; or the one document of a segment.
+
+    Attributes:
+        seq: the segment in which it ended.
+        data: its bytes.
+        doubtful: it may be the rest of a line.
+    """
+
+    seq: int
+    data: bytes
+    doubtful: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A document that cannot be used.
+
+    Attributes:
+        seq: the segment in which that turned out.
+        why: what is wrong with it, for people.
+        torn: it is a part of a line, the other part of which was missed.
+        again: reading the segment again may help.
+    """
+
+    seq: int
+    why: str
+    torn: bool = False
+    again: bool = False
+
+
+class Lines:
+    """Splits a channel into lines. For each segment, call :meth:`begin`, :meth:`feed` for its bytes, and :meth:`end`.
+
+    A line that was begun before a gap is dropped there. The bytes after a gap may begin in the middle of a line, too:
+    the first line is *doubtful*, and counts as a line only if it is a whole object or array, since no rest of a JSON
+    object or array is one. (The rest of a number is a number.)
 
     Args:
-        url: the channel.
-        limit: the length of the longest document, in bytes.
-        on_error: ``"raise"``, or ``"skip"`` to count a segment that is not a JSON document and go on.
-        options: the other arguments of :class:`~tricklecast.subscriber.Subscriber`.
-
-    Raises:
-        InvalidInput: an argument is wrong.
+        limit: longest line, in bytes; more than that is never held.
     """
-    check_number("limit", limit, at_least=1, whole=True)
-    subscriber, tally = Subscriber(url, **options), _Tally()
-    return Messages(subscriber, _Segments(subscriber, tally, limit), tally, on_error)
 
+    __slots__ = ("_doubtful", "_dropping", "_limit", "_part", "_seq")
 
-def json_lines(
-    url: str, *, limit: int = MESSAGE_LIMIT, on_error: OnError = "raise", **options: Unpack[Options]
-) -> Messages:
-    """A channel whose segments, one after the other, are lines of JSON; each message comes as soon as its line ends.
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._seq = -1
+        self._part = bytearray()
+        self._doubtful = True
+        self._dropping = False
 
-    Where a segment was missed or was not whole, the two halves of a line are never glued together: what was begun is
-    dropped, and so is the first line after it unless it is a whole object or array. The same holds for the first line
-    of a subscription that begins in the middle of the channel. What was dropped is counted as ``skipped``.
+    def begin(self, seq: int, *, follows: bool) -> list[Line | Bad]:
+        """A segment begins; ``follows``: nothing was missed between it and the segment before."""
+        items = [] if follows else self._tear()
+        self._doubtful = self._doubtful and seq != 0
+        self._seq = seq
+        return items
 
-    Args:
-        url: the channel.
-        limit: the length of the longest line, in bytes.
-        on_error: ``"raise"``, or ``"skip"`` to count a line that is not a JSON document and go on.
-        options: the other arguments of :class:`~tricklecast.subscriber.Subscriber`.
+    def feed(self, chunk: bytes) -> list[Line | Bad]:
+        """Some of its bytes; returns the lines that ended in them."""
+        *whole, rest = chunk.split(b"\n")
+        items: list[Line | Bad] = []
+        for end in whole:
+            items += self._add(end)
+            items += self._line()
+        return items + self._add(rest)
 
-    Raises:
-        InvalidInput: an argument is wrong.
-    """
-    check_number("limit", limit, at_least=1, whole=True)
-    subscriber, tally = Subscriber(url, **options), _Tally()
-    return Messages(subscriber, _SegmentsOfLines(subscriber, tally, limit), tally, on_error)
+    def end(self, *, whole: bool) -> list[Line | Bad]:
+        """The segment has ended. Its last line may go on in the next one, unless the segment was not whole."""
+        return [] if whole else self._tear()
+
+    def finish(self, *, whole: bool) -> list[Line | Bad]:
+        """The channel has ended, and its last line with it, unless segments were missed there."""
+        return self._line() if whole else self._tear()
+
+    def _add(self, data: bytes) -> list[Line | Bad]:
+        if self._dropping:
+            return []
+        self._part += data
+        if len(self._part) <= self._limit:
+            return []
+        self._part.clear()
+        self._dropping = True
+        return [Bad(self._seq, f"a line of more than {self._limit} bytes", torn=self._doubtful)]
+
+    def _line(self) -> list[Line | Bad]:
+        data, doubtful = bytes(self._part).strip(), self._doubtful
+        self._part.clear()
+        self._doubtful = self._dropping = False
+        if not data:
+            return []
+        if doubtful and data[:1] not in b"{[":
+            return [self._half()]
+        return [Line(self._seq, data, doubtful)]
+
+    def _tear(self) -> list[Line | Bad]:
+        items: list[Line | Bad] = [self._half()] if self._part.strip() else []
+        self._part.clear()
+        self._doubtful, self._dropping = True, False
+        return items
+
+    def _half(self) -> Bad:
+        return Bad(self._seq, "a part of a line", torn=True)

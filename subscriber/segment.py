@@ -1,23 +1,22 @@
-"""One segment as its subscriber reads it."""
+"""One segment, as its subscriber reads it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import Enum
 from typing import Final, Literal, TypeAlias
 
 import anyio
 import httpx
 
-from tricklecast.subscriber.again import Again, Read
-from tricklecast.subscriber.getter import body_of
-from tricklecast.subscriber.verdicts import Advance
+from tricklecast.subscriber.core import Advance
+from tricklecast.subscriber.events import Monitor, SegmentBroken, SegmentResumed, SegmentTruncated
+from tricklecast.subscriber.fetch import Fetcher, Received, Source
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import ClosedHere, ConnectionLost, Position, SegmentTooLarge
 
 READ_LIMIT: Final = 64 * 1024 * 1024
-"""Most bytes that ``read()`` takes by default: the server's own limit for a segment."""
+"""Most bytes that ``read()`` holds by default: the server's default limit for a segment."""
 
 OnBroken: TypeAlias = Literal["skip", "raise"]
 
@@ -31,57 +30,45 @@ class Reading(Enum):
     LEFT = "left"
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A GET that became a segment.
-
-    Attributes:
-        response: what its bytes come from.
-        requested_at, answered_at: when the GET was made, and when its head was there; monotonic seconds.
-    """
-
-    response: httpx.Response
-    requested_at: float
-    answered_at: float
-
-
 class Segment:
-    """A segment, iterated over chunk by chunk as the publisher sent them (up to 64 KiB each in one piece).
+    """A segment. Iterate over it, or call :meth:`read_some` or :meth:`read`.
 
-    It can be left at any time by going on to the next one. A read that is cancelled gives the segment up. If its
-    connection is cut, it is asked for again and goes on where it stopped, unless the server has no such segment any
-    more (:mod:`tricklecast.subscriber.again`); only then it is ``broken``.
+    Iterating yields one chunk for each ``write`` of the publisher, up to 64 KiB in one piece. Going on to the next
+    segment leaves this one. A read that is cancelled, for example by a timeout, loses no byte: the next read goes on.
+
+    If the connection is cut, the segment is requested again and goes on where it stopped. Only if the server does not
+    have it any more, it is ``broken``.
 
     Attributes:
         seq: its number.
-        epoch: which life of the channel's name it belongs to; ``None`` where the server does not say.
-        life: the name of its numbering, which stays the same when a server is restarted and its publisher goes on;
-            ``None`` where the server does not say.
-        gap: segments missed immediately before this one. After a ``restarted`` these are segments of the new
-            numbering, as far as the server lets it be known; a segment that the user left by a seek is none.
-        restarted: the channel's numbering is not the one of the segment before, or of the position that was begun at
-            (the channel was created again, or the server has restarted).
+        epoch: which life of the channel's name it belongs to; ``None`` if the server does not say.
+        life: the name of its numbering. It stays the same when a server is restarted and its publisher goes on;
+            ``None`` if the server does not say.
+        gap: segments missed immediately before this one. After ``restarted`` these are segments of the new numbering,
+            as far as the server says. Segments that the user skipped by a seek do not count.
+        restarted: the numbering is not that of the segment before, or of the position at which the subscription began:
+            the channel was created again, or the server was restarted.
         content_type: the channel's media type.
-        size_at_start: bytes that were there when the answer began, ``None`` where the server does not say.
+        size_at_start: bytes that the server had when it answered, ``None`` if it does not say.
         lag: newer segments that had begun when the server got the GET for this one; 0 at the live edge.
-        truncated: why the segment is not whole: what the server said at its start or, at the latest, at its end.
-            ``"skipped"``: it has no byte because its publisher passed it over; an empty one that was published as that
-            has ``None``.
-        broken: the connection was cut before the segment's end; what was read is a part of it.
+        truncated: why the segment is not whole, as the server said at its start or, at the latest, at its end.
+            ``"skipped"``: it has no byte because its publisher passed it over; a segment that was published without a
+            byte has ``None``.
+        broken: the connection was cut before the segment's end, and the rest cannot be had.
         requested_at: when the GET was made that was answered with this segment, in seconds on a monotonic clock.
-        answered_at: when the head of that answer was there, on the same clock.
+        answered_at: when the head of that answer came, on the same clock.
     """
 
     def __init__(
         self,
         begun: Advance,
-        opened: Opened,
-        again: Again,
-        on_bytes: Callable[[int], None],
+        source: Source,
+        fetcher: Fetcher,
+        monitor: Monitor,
         on_end: Callable[[Segment], None],
         *,
-        stall_timeout_s: float | None = None,
-        on_broken: OnBroken = "skip",
+        stall_timeout_s: float | None,
+        on_broken: OnBroken,
     ) -> None:
         self.seq: Final = begun.seq
         self.epoch: Final = begun.epoch
@@ -94,168 +81,189 @@ class Segment:
         self.truncated: str | None = begun.truncated
         self.broken: ConnectionLost | None = None
         self.reading = Reading.WHOLE if begun.empty else Reading.OPEN
-        self.requested_at: Final = opened.requested_at
-        self.answered_at: Final = opened.answered_at
-        self._response = opened.response
-        self._again = again
-        self._read = Read(begun.seq, begun.epoch, begun.life)
-        self._attempt = 1
-        self._gone_on_at: int | None = None
-        self._on_bytes = on_bytes
+        self.requested_at: Final = source.requested_at
+        self.answered_at: Final = source.answered_at
+        self._begun = begun
+        self._source = source
+        self._fetcher = fetcher
+        self._monitor = monitor
         self._on_end = on_end
         self._stall_s = stall_timeout_s
         self._on_broken = on_broken
-        self._chunks: AsyncIterator[bytes] | None = None
-        self._reader: anyio.CancelScope | None = None
+        self._received = Received()
+        self._unread: list[bytes] = []  # of a read() that was cancelled
+        self._cut: ConnectionLost | None = None
+        self._no_fault = False
+        self._resumed_at: int | None = None
+        self._scope: anyio.CancelScope | None = None
         self._stopped = False
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes have been handed on."""
-        return self._read.size
+        """How many bytes have been received."""
+        return self._received.size
 
     @property
     def position(self) -> Position:
-        """Where to begin in order to read this segment again."""
+        """Where a subscription begins that reads this segment again."""
         return Position(self.seq, self.epoch, self.life)
 
     @property
     def complete(self) -> bool:
-        """Whether all of the segment has been read, and it was not cut short by anyone."""
+        """Whether the segment was read to its end, and is whole."""
         return self.reading is Reading.WHOLE and self.truncated is None
 
     def __aiter__(self) -> Segment:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next chunk.
+        """The next chunk, as the publisher wrote it.
 
-        A segment whose connection is cut ends here like a whole one, with ``broken`` set; its chunks are in the
-        user's hands already. With ``on_broken="raise"``, and always in :meth:`read`, it raises instead.
-
-        A segment that is left by a seek ends here, too.
+        A broken segment ends like a whole one, with ``broken`` set, unless the subscriber has ``on_broken="raise"``.
+        A segment that is left by a seek ends, too.
 
         Raises:
-            ConnectionLost: the segment broke, and that is to be raised.
+            ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
             ClosedHere: the segment was left before.
         """
-        chunk = await self._next_chunk()
+        chunk = self._take_unread() or await self._receive(joined=False)
         if chunk:
             return chunk
         if self.broken is not None and self._on_broken == "raise":
-            self._on_broken = "skip"
             raise self.broken
         raise StopAsyncIteration
 
+    async def read_some(self) -> bytes:
+        """The bytes that are there, joined up to about 64 KiB; waits for at least one, and returns ``b""`` at the end.
+
+        This is the cheapest way to read: chunks that came together cost one call.
+
+        Raises:
+            ConnectionLost: the segment broke, with ``on_broken="raise"``; again at every further call.
+            ClosedHere: the segment was left before.
+        """
+        data = self._take_unread() or await self._receive(joined=True)
+        if not data and self.broken is not None and self._on_broken == "raise":
+            raise self.broken
+        return data
+
     async def read(self, limit: int = READ_LIMIT) -> bytes:
-        """The whole rest of the segment.
+        """The rest of the segment.
 
         Args:
             limit: most bytes to hold.
 
         Raises:
-            ConnectionLost: the segment broke: what came of it would be taken for the whole.
+            ConnectionLost: the segment broke: a part of it could be taken for all of it.
             SegmentTooLarge: it is longer than the limit; the segment has been left.
             ClosedHere: the segment was left before.
         """
-        parts: list[bytes] = []
-        size = 0
-        while chunk := await self._next_chunk():
-            parts.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                await self.aclose()
-                error = SegmentTooLarge(None, seq=self.seq, detail=f"longer than the limit of {limit} bytes")
-                error.resume = self.position
-                raise error
+        parts = self._unread
+        size = sum(map(len, parts))
+        while size <= limit and (data := await self._receive(joined=True)):
+            parts.append(data)
+            size += len(data)
+        if size > limit:
+            self._unread = []
+            await self.aclose()
+            error = SegmentTooLarge(None, seq=self.seq, detail=f"longer than the limit of {limit} bytes")
+            error.resume = self.position
+            raise error
         if self.broken is not None:
             raise self.broken
         if self.reading is Reading.LEFT:
             raise ClosedHere(f"segment {self.seq} was left by a seek")
-        return b"".join(parts)
+        return self._take_unread()
 
     async def aclose(self) -> None:
-        """Leave the segment, also while another task reads it: there it raises ``ClosedHere``.
+        """Leave the segment, also while another task reads it: that task gets ``ClosedHere``.
 
         Nothing happens if it was read to its end.
         """
         if self.reading is Reading.OPEN:
-            if self._reader is not None:
-                self._reader.cancel()
+            if self._scope is not None:
+                self._scope.cancel()
             await self._end(Reading.LEFT)
 
     async def stop(self) -> None:
-        """Leave the segment, also while another task reads it: there it ends, marked as not complete."""
+        """Leave the segment, also while another task reads it: there it ends, and is not complete."""
         self._stopped = True
         await self.aclose()
 
-    async def _next_chunk(self) -> bytes:
-        """The next chunk, ``b""`` at the end, after a cut and after :meth:`stop`."""
-        chunk = await self._read_on() if self.reading is Reading.OPEN else b""
+    def _take_unread(self) -> bytes:
+        if not self._unread:
+            return b""
+        unread, self._unread = self._unread, []
+        return b"".join(unread)
+
+    async def _receive(self, *, joined: bool) -> bytes:
+        """Bytes, ``b""`` at the end, after a break and after :meth:`stop`.
+
+        Nothing is awaited between receiving bytes and returning them, so that a cancellation cannot lose them.
+        """
+        while self.reading is Reading.OPEN:
+            data = await (self._read_on(joined) if self._cut is None else self._resume(self._cut))
+            if data and not self._is_left():
+                self._received.add(data)
+                self._monitor.counts["bytes"] += len(data)
+                return data
         if self._is_left() and not self._stopped:
             raise ClosedHere(f"segment {self.seq} was left")
-        return chunk
-
-    async def _read_on(self) -> bytes:
-        chunk = b""
-        try:
-            with anyio.CancelScope() as self._reader:
-                chunk = await self._pull_or_resume()
-        except BaseException:
-            self._reader = None
-            await self.aclose()
-            raise
-        self._reader = None
-        if self._is_left():
-            return b""
-        self._read = self._read.plus(chunk)
-        self._on_bytes(len(chunk))
-        return chunk
-
-    async def _pull_or_resume(self) -> bytes:
-        """A chunk with a byte in it at least, or ``b""``: the segment has ended."""
-        while self.reading is Reading.OPEN:
-            try:
-                chunk = await self._pull()
-            except ConnectionLost as error:
-                chunk = await self._resume(error) if self.reading is Reading.OPEN else b""
-            if chunk:
-                return chunk
         return b""
 
-    async def _pull(self) -> bytes:
-        if self._chunks is None:
-            self._chunks = body_of(self._response)
+    async def _read_on(self, joined: bool) -> bytes:
+        """Bytes from the connection; ``b""`` if there are none because it ended, broke or stalled."""
+        chunks = self._source.chunks
+        data: bytes | None = None
+        deadline = float("inf") if self._stall_s is None else anyio.current_time() + self._stall_s
         try:
-            if self._stall_s is None:
-                chunk = await anext(self._chunks, b"")
-            else:
-                with anyio.fail_after(self._stall_s):
-                    chunk = await anext(self._chunks, b"")
-        except TimeoutError:
-            raise self._lost(f"no byte for {self._stall_s:g} s") from None
+            with anyio.CancelScope(deadline=deadline) as self._scope:
+                data = await (chunks.receive() if joined else chunks.receive_chunk())
         except httpx.TransportError as error:
-            raise self._lost(str(error)) from error
-        if not chunk:
+            if not self._is_left():
+                self._cut = self._lost(str(error))
+            return b""
+        except BaseException:
+            if not chunks.is_cancel_safe and not self._is_left():
+                # A transport that the user passed: its response is of no use after a cancellation. Ask for the rest.
+                self._no_fault, self._cut = True, self._lost("the read was cancelled")
+            raise
+        finally:
+            self._scope = None
+        if data is None and not self._is_left():
+            self._no_fault, self._cut = True, self._lost(f"no byte for {self._stall_s:g} s")
+        elif data == b"":
             await self._end(Reading.WHOLE)
-        return chunk
+        return data or b""
 
     async def _resume(self, error: ConnectionLost) -> bytes:
-        """Go on behind what was handed on, or mark the segment as broken."""
-        await self._close_response()
-        # Once without any progress is enough: the same would happen again.
-        stuck = self._gone_on_at == self._read.size
-        rest = None if stuck else await self._again.get(self._read, error, self._attempt)
-        if self._is_left():
-            if rest is not None:
+        """Go on behind what was read, or mark the segment as broken."""
+        # Two cuts without a byte between them are enough: the same would happen again.
+        if self._resumed_at == self._received.size and not self._no_fault:
+            rest: Source | ConnectionLost | None = error
+        else:
+            rest = None
+            try:
+                with anyio.CancelScope() as self._scope:
+                    await self._close_response()
+                    rest = await self._fetcher.rest(
+                        self._begun, self._received, error, self._source.attempt, no_fault=self._no_fault
+                    )
+            finally:
+                self._scope = None
+        if rest is None or self._is_left():
+            if isinstance(rest, Source):
                 await rest.response.aclose()
             return b""
-        if rest is None:
-            self.broken = error
+        if isinstance(rest, ConnectionLost):
+            rest.resume = self.position
+            self.broken = rest
             await self._end(Reading.BROKEN)
             return b""
-        self._gone_on_at, self._attempt = self._read.size, rest.attempt
-        self._response, self._chunks = rest.response, rest.chunks
+        if not self._no_fault:
+            self._monitor.counts["resumed"] += 1
+            self._monitor.emit(SegmentResumed(self.seq, self._received.size))
+        self._source, self._cut, self._no_fault, self._resumed_at = rest, None, False, self._received.size
         self.truncated = self.truncated or rest.response.headers.get(wire.TRUNCATED)
         return rest.first
 
@@ -265,18 +273,26 @@ class Segment:
         return error
 
     def _is_left(self) -> bool:
-        """Whether another task has left the segment while this one was waiting."""
+        """Whether another task has left the segment while this one waited."""
         return self.reading is Reading.LEFT
 
     async def _end(self, reading: Reading) -> None:
         if self.reading is not Reading.OPEN:
             return
         self.reading = reading
-        trailers = self._response.extensions.get("trailers", {})
+        trailers = self._source.response.extensions.get("trailers", {})
         self.truncated = self.truncated or trailers.get(wire.TRUNCATED)
-        self._on_end(self)
-        await self._close_response()
+        try:
+            if self.truncated is not None:
+                self._monitor.counts["truncated"] += 1
+                self._monitor.emit(SegmentTruncated(self.seq, self.truncated))
+            if self.broken is not None:
+                self._monitor.counts["broken"] += 1
+                self._monitor.emit(SegmentBroken(self.seq, self._received.size, self.broken))
+            self._on_end(self)
+        finally:
+            await self._close_response()
 
     async def _close_response(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._response.aclose()
+            await self._source.response.aclose()

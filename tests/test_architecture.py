@@ -29,9 +29,6 @@ NO_CONTRACTS = ("trickle/terminal.py", "trickle/client")
 LAZY_MOUNT = "app/cli.py"
 """The one module that may name other packages, and only inside functions."""
 
-FOR_USERS_TESTS = ("publisher/testing.py", "subscriber/testing.py")
-"""They offer the server to the tests of users' programs (ADR 4): the one import from client packages to `app`."""
-
 NO_CYCLES = ("trickle", "app")
 """Packages, or parts of them (`app/core`), among whose modules there is no import cycle."""
 
@@ -251,21 +248,16 @@ def test_packages_meet_only_in_the_contracts() -> None:
             return set()
         own = path.relative_to(ROOT).parts[0]
         foreign = [f"tricklecast.{other}" for other in PACKAGES if other not in (own, "trickle")]
-        names = {name for name in _imports(path) if _within(name, *foreign)}
-        if _name(path) in FOR_USERS_TESTS:
-            names = {
-                name for name in names if name != "tricklecast.app" and not _within(name, "tricklecast.app.testing")
-            }
-        return names
+        return {name for name in _imports(path) if _within(name, *foreign)}
 
     assert _offenders((path, others(path)) for path in _modules(*PACKAGES)) == []
 
 
-def test_clients_do_not_load_the_server_for_tests() -> None:
-    """Only users import `publisher.testing` and `subscriber.testing`."""
-    testing = ("tricklecast.publisher.testing", "tricklecast.subscriber.testing")
-    modules = _modules("publisher", "subscriber")
-    assert _offenders((path, [name for name in _imports(path) if _within(name, *testing)]) for path in modules) == []
+def test_only_users_import_what_stands_above_the_packages() -> None:
+    """`tricklecast.testing` and `tricklecast.sync` use several packages: no package may need them."""
+    above = ("tricklecast.testing", "tricklecast.sync")
+    modules = _modules(*PACKAGES)
+    assert _offenders((path, [name for name in _imports(path) if _within(name, *above)]) for path in modules) == []
 
 
 def test_no_module_imports_the_tools() -> None:

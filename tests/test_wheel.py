@@ -33,7 +33,7 @@ PROGRAM = """
 
     import {imports}
     from tricklecast import Publisher, Subscriber
-    from tricklecast.subscriber.testing import server
+    from tricklecast.testing import server
 
     assert {{module.MARKER for module in ({imports})}} == {{"of the user"}}
 
@@ -48,6 +48,43 @@ PROGRAM = """
 
     with server() as running:
         asyncio.run(main(running.url("cam")))
+"""
+
+
+TEST = """
+    import anyio
+    import pytest
+
+    from app.relay import shout
+    from tricklecast import Publisher, Subscriber
+    from tricklecast.testing import server
+
+
+    @pytest.fixture(scope="session")
+    def trickle():
+        with server() as running:
+            yield running
+
+
+    def test_shouting(trickle):
+        async def scenario():
+            async with Publisher(trickle.url("in")) as publisher:
+                await publisher.publish(b"hello")
+            await shout(trickle.url("in"), trickle.url("out"))
+            async with Subscriber(trickle.url("out"), start=0) as out:
+                assert await (await anext(out)).read() == b"HELLO"
+
+        anyio.run(scenario)
+"""
+
+RELAY = """
+    from tricklecast import Publisher, Subscriber
+
+
+    async def shout(source, target):
+        async with Subscriber(source, start=0) as heard, Publisher(target) as publisher:
+            async for segment in heard:
+                await publisher.publish((await segment.read()).upper())
 """
 
 
@@ -102,6 +139,8 @@ def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     for name in USERS_PACKAGES:
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text('MARKER = "of the user"\n')
+    (folder / "app" / "relay.py").write_text(textwrap.dedent(RELAY))
+    (folder / "test_relay.py").write_text(textwrap.dedent(TEST))
     (folder / "program.py").write_text(textwrap.dedent(PROGRAM).format(imports=", ".join(USERS_PACKAGES)))
     return Project(folder, folder / ".venv" / "bin" / "python")
 
@@ -145,3 +184,10 @@ def test_a_program_with_packages_of_the_same_names(project: Project) -> None:
     """The user's packages stay the user's, and a segment passes through a server for tests."""
     done = project.run("program.py")
     assert (done.stdout, done.stderr) == ("b'a segment'\n", "")
+
+
+def test_a_project_with_an_app_of_its_own_is_tested(project: Project) -> None:
+    """pytest runs the user's test of the user's `app`, against the server of `tricklecast.testing`."""
+    done = project.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_relay.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

@@ -46,6 +46,7 @@ class Reason(StrEnum):
     NOT_FOUND = "not_found"
     CONFLICT = "conflict"
     SUPERSEDED = "superseded"
+    OCCUPIED = "occupied"
     TOO_LARGE = "too_large"
     BAD_REQUEST = "bad_request"
     FORBIDDEN = "forbidden"
@@ -112,7 +113,7 @@ class AccessRecord:
         attempt: 1 for an original request, 2 for its first retry, ... as the client says.
         retry_after_ms: how long the client was told to wait; guard_ms: how long it was held back.
         trace: W3C trace id, if the client sent one.
-        detail: for events, and for those who were cut off: more about it.
+        detail: more about an event, about why a client was cut off, or about the client that published already.
     """
 
     ts_us: int

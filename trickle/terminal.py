@@ -1,4 +1,4 @@
-"""Parts that several commands share: options for tokens and certificates, amounts in arguments, numbers in reports.
+"""Parts that several commands share: options, amounts in arguments, numbers in reports, and lines on a terminal.
 
 No other module of :mod:`tricklecast.trickle` needs typer or reads the environment: only commands import this one.
 """
@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import ssl
-from collections.abc import Callable, Mapping, MutableMapping
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Protocol, TextIO, TypeAlias, TypeVar
 
 import typer
 
@@ -24,23 +30,35 @@ TOKEN_VARIABLE: Final = "TRICKLECAST_TOKEN"
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
+CONNECTION: Final = "Connection"
+"""The heading of these options in a help."""
+
 Token: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="TOKEN",
-        help="Access token. Every user of this machine can read the arguments of a command: prefer --token-file.",
+        help="Access token. Visible in process listings; prefer --token-file.",
+        rich_help_panel=CONNECTION,
     ),
 ]
 TokenFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        help="File with the access token, read for each request; the default is the variable TRICKLECAST_TOKEN.",
+        metavar="FILE",
+        help=f"File with the access token, read again for each request. Default: the variable {TOKEN_VARIABLE}.",
         dir_okay=False,
+        rich_help_panel=CONNECTION,
     ),
 ]
 CaFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--ca-file", help="Certificates (PEM) that an https server is checked against.", dir_okay=False),
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        help="Trust these certificates (PEM) for https, instead of the system's.",
+        dir_okay=False,
+        rich_help_panel=CONNECTION,
+    ),
 ]
 
 
@@ -244,3 +262,119 @@ def count(number: int, noun: str, plural: str = "") -> str:
         plural: the plural; the noun with an ``s`` by default.
     """
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def transferred(verb: str, segments: int, number: int, seconds: float) -> str:
+    """Write the beginning of a summary: ``received 3 segments (1.5 MB) in 2.0 s``.
+
+    Args:
+        verb: ``published`` or ``received``.
+        segments: how many segments.
+        number: how many bytes.
+        seconds: how long it took.
+    """
+    return f"{verb} {count(segments, 'segment')} ({size(number)}) in {seconds:.1f} s"
+
+
+class RateMeter:
+    """The bit rate of the last seconds. An average since the start would hide each change.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    WINDOW_S: Final = 5.0
+    """Longer than most segments, so that the rate does not swing with each of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._samples: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def bits_per_s(self, total: int) -> float:
+        """The rate, given all bytes so far. Call it several times within :data:`WINDOW_S`."""
+        now = self._clock()
+        while len(self._samples) > 1 and self._samples[1][0] <= now - self.WINDOW_S:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        self._samples.append((now, total))
+        return 8 * (total - before) / max(now - since, 0.1)
+
+
+# Lines on a terminal.
+
+
+class Screen:
+    """Lines on standard error, and below them, on a terminal, one line that is kept up to date.
+
+    Standard output stays free for data. A command goes on if standard error is closed or nobody reads it.
+
+    Args:
+        stream: where lines go; standard error by default.
+        width: columns of the terminal; by default its own.
+    """
+
+    REFRESH_S: Final = 0.25
+
+    def __init__(self, stream: TextIO | None = None, width: int | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._width = width
+        self._lock = threading.Lock()
+        self._line: Callable[[int], str] | None = None
+
+    def say(self, text: str) -> None:
+        """Print a line. May be called in any thread; control characters, as in a server's error, are not sent."""
+        with self._lock:
+            self._write(f"{self._cleared}{_printable(text)}\n{self._live_line()}")
+
+    @contextmanager
+    def live(self, line: Callable[[int], str]) -> Iterator[None]:
+        """Keep a line up to date while the block runs, on a terminal only.
+
+        Args:
+            line: returns the line; it gets the number of columns. It is called in another thread.
+        """
+        if not self.is_terminal:
+            yield
+            return
+        over = threading.Event()
+
+        def refresh() -> None:
+            while not over.wait(self.REFRESH_S):
+                with self._lock:
+                    self._write(self._cleared + self._live_line())
+
+        self._line = line
+        thread = threading.Thread(target=refresh, name="tricklecast live line", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            with self._lock:
+                self._write(self._cleared)
+                self._line = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person may be watching."""
+        return self._stream.isatty() and os.environ.get("TERM") != "dumb"
+
+    @property
+    def _cleared(self) -> str:
+        return "" if self._line is None else "\r\x1b[2K"
+
+    def _live_line(self) -> str:
+        if self._line is None:
+            return ""
+        width = self._width or shutil.get_terminal_size().columns
+        return _printable(self._line(width))[: width - 1]
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # a closed pipe, a closed file
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -39,11 +39,17 @@ CLOSED: Final = "Lp-Trickle-Closed"
 TRUNCATED: Final = "Lp-Trickle-Truncated"
 LIFE: Final = "Lp-Trickle-Life"
 DURABILITY: Final = "Lp-Trickle-Durability"
+PUBLISHER: Final = "Lp-Trickle-Publisher"
+"""The name of the client that publishes already, if it gave one (``Trickle-Client``)."""
+PUBLISHING_FOR: Final = "Lp-Trickle-Publishing-For"
+"""For how many seconds it has. Only the refusal that ``Lp-Trickle-If-Idle`` asks for has this header."""
 RETRY_AFTER: Final = "Retry-After"
 WWW_AUTHENTICATE: Final = "WWW-Authenticate"
 
 # Request headers; a publisher sends LIFE, too.
 RESET: Final = "Lp-Trickle-Reset"
+IF_IDLE: Final = "Lp-Trickle-If-Idle"
+"""Of a POST of a segment and of the DELETE of a channel: refuse it if another client publishes to the channel."""
 EXPECT_CONTENT: Final = "Expect-Content"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 ATTEMPT: Final = "Trickle-Attempt"
@@ -55,13 +61,28 @@ SIGNATURE: Final = "Trickle-Signature"
 TERMINATED: Final = "terminated"
 """The one value of ``Lp-Trickle-Closed``: the channel has ended."""
 
-EXPOSED_HEADERS: Final = (SEQ, LATEST, EARLIEST, NEXT, SIZE, EPOCH, CLOSED, TRUNCATED, LIFE, DURABILITY, RETRY_AFTER)
+EXPOSED_HEADERS: Final = (
+    SEQ,
+    LATEST,
+    EARLIEST,
+    NEXT,
+    SIZE,
+    EPOCH,
+    CLOSED,
+    TRUNCATED,
+    LIFE,
+    DURABILITY,
+    PUBLISHER,
+    PUBLISHING_FOR,
+    RETRY_AFTER,
+)
 """What a browser script may read (CORS)."""
 
 ALLOWED_REQUEST_HEADERS: Final = (
     EXPECT_CONTENT,
     "Content-Type",
     RESET,
+    IF_IDLE,
     "Authorization",
     IDEMPOTENCY_KEY,
     ATTEMPT,

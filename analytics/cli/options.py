@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
+
+FORMAT: Final = "Log format"
+THRESHOLDS: Final = "Thresholds"
 
 LogFormat = Annotated[
     str,
     typer.Option(
-        "--format", metavar="NAME|FILE", help="auto, tricklecast, nginx, envoy, caddy, traefik, or a field map."
+        "--format",
+        metavar="NAME|FILE",
+        help="Format of the logs: auto, tricklecast, nginx, envoy, caddy, traefik, or the file of a field map.",
+        rich_help_panel=FORMAT,
     ),
 ]
 ClientKey = Annotated[
     str | None,
-    typer.Option(metavar="FIELD[+FIELD]", help="The fields that tell clients apart in proxies' logs: ip+ua, ip."),
+    typer.Option(
+        metavar="FIELD[+FIELD]",
+        help="In proxies' logs: the fields that identify a client, such as ip or ip+ua.",
+        rich_help_panel=FORMAT,
+    ),
 ]
-PathPrefix = Annotated[str | None, typer.Option(metavar="PATH", help="The path before /CHANNEL/SEQ in proxies' logs.")]
+PathPrefix = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="In proxies' logs: the path before /CHANNEL/SEQ.", rich_help_panel=FORMAT),
+]
 ParamsFile = Annotated[
-    str | None, typer.Option("--params", metavar="FILE", help="Thresholds, as a TOML file of names and numbers.")
+    str | None,
+    typer.Option(
+        "--params", metavar="FILE", help="TOML file of thresholds (slow_hits = 50).", rich_help_panel=THRESHOLDS
+    ),
 ]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One threshold; may be given again.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set one threshold. May be repeated.",
+        rich_help_panel=THRESHOLDS,
+    ),
 ]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tricklecast.analytics.cli.interrupts import interruptible
-from tricklecast.analytics.cli.options import ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
+from tricklecast.analytics.cli.options import FORMAT, ClientKey, LogFormat, ParamsFile, PathPrefix, Settings
 from tricklecast.analytics.cli.outputs import STDOUT, check_outputs, write_at_once
 from tricklecast.analytics.cli.thresholds import thresholds
 from tricklecast.analytics.cli.times import parse_time
@@ -31,6 +31,10 @@ SMALL: Final = 256_000_000
 """Bytes of local logs below which ``auto`` takes the embedded engine."""
 
 LOCAL: Final = "local[*]"
+
+_REPORT: Final = "Report"
+_ENGINE: Final = "Engine"
+
 MAX_ROWS: Final = 20
 """Of a step that ``--explain`` shows on a terminal."""
 
@@ -63,66 +67,109 @@ def storms(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", "--from", metavar="TIME", help="Only requests from then on: 2025-10-09T14:30Z, 2h."),
+        typer.Option(metavar="TIME", help="Leave out earlier requests: 2025-10-09T14:30Z, or 2h ago."),
     ] = None,
-    until: Annotated[
-        str | None, typer.Option("--until", "--to", metavar="TIME", help="Only requests before then.")
-    ] = None,
-    engine: Annotated[
-        EngineName,
-        typer.Option(help="embedded (DuckDB, no Java) or spark; auto takes embedded for local logs below 256 MB."),
-    ] = EngineName.AUTO,
-    log_format: LogFormat = "auto",
-    client_key: ClientKey = None,
-    path_prefix: PathPrefix = None,
-    generic: Annotated[
-        bool, typer.Option("--generic", help="Any web server's log: judge by client, method, path and status.")
-    ] = False,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Leave out later requests.")] = None,
     html: Annotated[
         str | None, typer.Option("--html", metavar="FILE|-", help="Write the report as one HTML page.")
-    ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the report as JSON.")] = None,
-    prom: Annotated[
-        str | None, typer.Option(metavar="FILE|-", help="Write gauges for Prometheus (textfile collector).")
-    ] = None,
-    baseline: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LOG", help="Compare rates with those of other logs; may be given again."),
     ] = None,
     explain: Annotated[
         str | None, typer.Option(metavar="ID", help="Show one incident, and the rows of each step that led to it.")
     ] = None,
     fail_on: Annotated[FailOn, typer.Option(help="Exit with 1 from this severity on.")] = FailOn.WARN,
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json-file", metavar="FILE|-", help="Write the report as JSON.", rich_help_panel=_REPORT),
+    ] = None,
+    prom: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|-",
+            help="Write gauges for Prometheus (textfile collector).",
+            rich_help_panel=_REPORT,
+        ),
+    ] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LOG", help="Compare rates with those of these logs. May be repeated.", rich_help_panel=_REPORT
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option("-q", "--quiet", help="Print no progress, and no report.", rich_help_panel=_REPORT),
+    ] = False,
+    log_format: LogFormat = "auto",
+    client_key: ClientKey = None,
+    path_prefix: PathPrefix = None,
+    generic: Annotated[
+        bool,
+        typer.Option(
+            "--generic",
+            help="The log of any web server: storms are found by client, method, path and status.",
+            rich_help_panel=FORMAT,
+        ),
+    ] = False,
     params: ParamsFile = None,
     settings: Settings = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Where Spark runs: local[*] (default), spark://HOST:7077, yarn, k8s://https://HOST."),
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be given again.")
-    ] = None,
-    scratch: Annotated[
-        str | None,
-        typer.Option(metavar="DIR|URL", help="With a cluster: a folder that all executors share, for the roll-up."),
-    ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="embedded (DuckDB, no Java), or spark. auto takes embedded for local logs below 256 MB.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = EngineName.AUTO,
     incremental: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|URL", help="Keep what was read of each file there, and read only files that are new."
+            metavar="DIR|URL",
+            help="Folder for intermediate results: the next run reads only new files.",
+            rich_help_panel=_ENGINE,
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show Spark's log and whole errors.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, and no report on the terminal.")] = False,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where Spark runs: local[*], spark://HOST:7077, yarn, k8s://https://HOST.",
+            show_default="local[*]",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--conf", metavar="KEY=VALUE", help="A setting of Spark. May be repeated.", rich_help_panel=_ENGINE
+        ),
+    ] = None,
+    scratch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|URL",
+            help="With a cluster: a folder that all executors share.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show Spark's log, and complete errors.", rich_help_panel=_ENGINE)
+    ] = False,
 ) -> None:
-    """Find retry storms in access logs: who repeats which requests, since when, after what, at what cost, and the fix.
+    """Find retry storms in access logs: who repeats which requests, since when, why, at what cost, and the fix.
 
-    Exit codes: 0 no incident, 1 incidents from --fail-on upwards, 2 usage, 3 bad input (no logs, nothing in them could
-    be read, or, after a report that says so, more than 1 % of the lines could not), 4 Spark or Java is missing or
-    failed, 130 interrupted.
+    Exit codes: 0 no incident; 1 incidents (see --fail-on); 2 wrong usage; 3 bad input: no logs, or more than 1 % of the
+    lines cannot be read; 4 Spark or Java is missing or failed; 130 Ctrl-C.
+
+    Examples:
+
+    \b
+      tricklecast storms access.jsonl
+      tricklecast storms /var/log/nginx/*.log* --since 24h --html storms.html
+      tricklecast storms access.jsonl --explain 1
     """
     outputs = {
-        option: file for option, file in (("--html", html), ("--json", json_file), ("--prom", prom)) if file is not None
+        option: file
+        for option, file in (("--html", html), ("--json-file", json_file), ("--prom", prom))
+        if file is not None
     }
     try:
         with interruptible():
@@ -172,7 +219,7 @@ def _check(logs: list[str] | None, explain: str | None, outputs: dict[str, str],
         raise ValueError("-v and -q contradict each other")
     if explain is not None and not re.fullmatch(r"[0-9a-f]{1,64}", explain):
         raise ValueError(f"--explain takes an incident's id or number from a report, not {explain!r}")
-    others = [option for option in outputs if option != "--json"]
+    others = [option for option in outputs if option != "--json-file"]
     if explain is not None and others:
         raise ValueError(f"--explain shows one incident; it does not go with {others[0]}")
     check_outputs(outputs)
@@ -317,7 +364,7 @@ def _show(made: Made, outputs: dict[str, str], *, explained: bool, quiet: bool) 
             from tricklecast.analytics.report.html import as_html
 
             write_at_once(file, as_html(report))
-        elif option == "--json":
+        elif option == "--json-file":
             from tricklecast.analytics.report.json import as_json
 
             write_at_once(file, as_json(report))

@@ -114,7 +114,7 @@ def find_logs(arguments: Sequence[str], window: Window = ALWAYS) -> LogFiles:
                 given.add(identity)
     wanted = {identity: name for identity, name in found.items() if in_window(identity, window)}
     if not wanted:
-        raise BadInput("all logs are of another time: no partition between --from and --to")
+        raise BadInput("all logs are of another time: no partition between --since and --until")
     local = [name for name in wanted.values() if name != STDIN and not REMOTE.match(name)]
     try:
         copies = set(_copies(local))

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,20 +19,37 @@ if TYPE_CHECKING:
 SHOWN: Final = 100
 """Characters of a line that was left out."""
 
-_Only = Annotated[list[str] | None, typer.Option(help="Only these; may be repeated, and have * in it.")]
+_FILTERS: Final = "Filters (may be repeated; * matches any characters)"
+
+
+def _only(metavar: str, text: str) -> Any:
+    """An option that leaves lines out."""
+    return typer.Option(metavar=metavar, help=text, rich_help_panel=_FILTERS)
 
 
 def compact(
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Files (also .gz, Parquet), folders, globs.")],
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where the hours go: DIR/dt=.../hr=.../.")],
+    logs: Annotated[
+        list[str], typer.Argument(metavar="LOG...", help="Access logs: files (also .gz, Parquet), folders, globs.")
+    ],
+    out: Annotated[
+        str, typer.Option("-o", "--output", metavar="DIR", help="Write to this folder: DIR/dt=.../hr=.../.")
+    ],
     log_format: LogFormat = "auto",
     client_key: ClientKey = None,
     path_prefix: PathPrefix = None,
 ) -> None:
-    """Turn access logs into hourly Parquet, which is read several times faster and takes a fraction of the space.
+    """Turn access logs into hourly Parquet files, which are smaller, and several times faster to read.
 
-    Run it as often as you like, also on logs that are still being written: what has been compacted is not compacted
-    again, and late lines go to their hour. Exit codes: 0 done, 2 usage, 3 bad input.
+    Run it as often as you like, also on logs that still grow: lines that were compacted before are not compacted again,
+    and late lines go to their hour.
+
+    Exit codes: 0 done; 2 wrong usage; 3 bad input.
+
+    Examples:
+
+    \b
+      tricklecast logs compact access-*.jsonl.gz -o parquet/
+      tricklecast logs compact /var/log/nginx/trickle.log* -o parquet/ --format nginx
     """
     from tricklecast.analytics.lines import Reading, find_logs
     from tricklecast.analytics.logs.compact import compact as do
@@ -44,22 +61,32 @@ def compact(
 
 def tail(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Access logs; - is standard input.")],
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as they grow, and across rotations.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many lines of each file to begin with.")] = 10,
-    channel: _Only = None,
-    client: _Only = None,
-    status: Annotated[list[str] | None, typer.Option(help="Only these: 404, 5xx; may be repeated.")] = None,
-    op: _Only = None,
-    reason: _Only = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on as the files grow, also across rotations.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", metavar="N", min=0, help="Begin with the last N lines of each file.")
+    ] = 10,
     failures: Annotated[bool, typer.Option("--failures", help="Only refusals and errors: status 400 and up.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="The lines as they are.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Show the lines as they are.")] = False,
+    channel: Annotated[list[str] | None, _only("NAME", "Only these channels.")] = None,
+    client: Annotated[list[str] | None, _only("NAME", "Only these clients.")] = None,
+    status: Annotated[list[str] | None, _only("CODE", "Only these status codes: 404, 5xx.")] = None,
+    op: Annotated[list[str] | None, _only("NAME", "Only these operations: publish, subscribe, ...")] = None,
+    reason: Annotated[list[str] | None, _only("NAME", "Only these reasons.")] = None,
     log_format: LogFormat = "auto",
     client_key: ClientKey = None,
     path_prefix: PathPrefix = None,
 ) -> None:
-    """Show access logs of any format, for people: one line per request, filtered, and as they grow.
+    """Show access logs of any format in a form that people can read: a line per request. Times are UTC.
 
-    Times are UTC. Ctrl-C ends it. Exit codes: 0 done, 2 usage, 3 bad input, 130 interrupted.
+    Exit codes: 0 done; 2 wrong usage; 3 bad input; 130 Ctrl-C.
+
+    Examples:
+
+    \b
+      tricklecast logs tail -f access.jsonl --failures
+      tricklecast logs tail -n 100 /var/log/nginx/trickle.log --channel 'cam-*' --status 5xx
     """
     from tricklecast.analytics.lines import Reading
     from tricklecast.analytics.logs.lines import readable
@@ -83,7 +110,13 @@ def tail(
 
 
 def schema() -> None:
-    """Print the JSON Schema of a line of the access log."""
+    """Print the JSON Schema of a line of the access log.
+
+    Examples:
+
+    \b
+      tricklecast logs schema > access-log.schema.json
+    """
     from tricklecast.analytics.logs.schema import json_schema
 
     print(json.dumps(json_schema(), indent=2))

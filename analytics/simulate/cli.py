@@ -23,53 +23,91 @@ from tricklecast.trickle.terminal import parse_duration
 
 NOT_GOOD_ENOUGH: Final = 1
 
+_FLEET: Final = "Fleet"
+_SCORE: Final = "Score"
+
 
 def simulate(
     folder: Annotated[
         Path | None,
         typer.Argument(metavar="DIR", help="Folder for the logs and truth.json.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="What everything is drawn from: same seed, same bytes.")] = 0,
-    kind: Annotated[Set, typer.Option("--set", help="Clear cases, cases near the thresholds, or none.")] = Set.STANDARD,
-    lines: Annotated[int | None, typer.Option(metavar="N", help="About so many lines.", show_default="500000")] = None,
-    duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time that the log covers: 90min, 6h.", show_default="2h")
+    kind: Annotated[
+        Set, typer.Option("--scenes", help="Storms: clear cases, cases near the thresholds, or none.")
+    ] = Set.STANDARD,
+    lines: Annotated[
+        int | None, typer.Option(metavar="N", help="Write about this many lines.", show_default="500000")
     ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, max=100, help="Servers.", show_default="4")] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(min=0, help="Readers at a time, in the mean, instead of --lines.", show_default="follows"),
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time that the logs cover: 90min, 6h.", show_default="2h")
     ] = None,
     form: Annotated[
-        FormatName, typer.Option("--format", help="Form of the lines; proxies' forms have no lifecycle events.")
+        FormatName,
+        typer.Option("--format", help="Format of the logs; proxies' formats have no lifecycle events."),
     ] = FormatName.JSONL,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier simulation.")] = False,
+    nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, max=100, help="Servers.", show_default="4", rich_help_panel=_FLEET),
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Mean number of readers at a time; instead of --lines.",
+            show_default="follows from --lines",
+            rich_help_panel=_FLEET,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="The same seed makes the same bytes.", rich_help_panel=_FLEET),
+    ] = 0,
     report: Annotated[
         Path | None,
         typer.Option(
-            "--score", metavar="REPORT", help="Judge a report.json instead of writing logs.", show_default=False
+            "--score",
+            metavar="REPORT",
+            help="Compare this report with the truth, and write no logs.",
+            show_default=False,
+            rich_help_panel=_SCORE,
         ),
     ] = None,
     truth: Annotated[
         Path | None,
-        typer.Option(metavar="FILE|DIR", help="What --score judges by.", show_default="truth.json in DIR"),
+        typer.Option(
+            metavar="FILE|DIR",
+            help="The truth for --score.",
+            show_default="truth.json in DIR",
+            rich_help_panel=_SCORE,
+        ),
     ] = None,
 ) -> None:
-    """Write access logs of a made-up fleet, with storms whose place, class and cause are known (truth.json).
+    """Write access logs of a simulated fleet, with retry storms whose place, class and cause are known (truth.json).
 
-    With --score, compare a report (`tricklecast storms --json`) with that truth. Exit codes: 0 written, or a good
-    report; 1 a report that is not good enough; 2 usage; 3 bad input; 130 interrupted, and nothing was written.
+    With --score, compare a report (`tricklecast storms --json-file`) with this truth.
+
+    Exit codes: 0 written, or the report is good; 1 the report is not good enough; 2 wrong usage; 3 bad input;
+    130 Ctrl-C: nothing was written.
+
+    Examples:
+
+    \b
+      tricklecast simulate logs/
+      tricklecast storms logs/ --json-file report.json
+      tricklecast simulate logs/ --score report.json
     """
     if lines is not None and clients is not None:
-        raise typer.BadParameter("the number of lines follows from --clients: give one of them", param_hint="--lines")
+        raise typer.BadParameter("give --lines or --clients, not both", param_hint="--lines")
     if report is not None:
         with interruptible():
             _judge(report, truth or folder or report.parent)
         return
     if truth is not None:
-        raise typer.BadParameter("a truth is for --score REPORT", param_hint="--truth")
+        raise typer.BadParameter("it needs --score REPORT", param_hint="--truth")
     if folder is None:
-        raise typer.BadParameter("name the folder for the logs: tricklecast simulate DIR", param_hint="DIR")
+        raise typer.BadParameter("give the folder for the logs", param_hint="DIR")
     wrong = "--duration"
     try:
         duration_s = None if duration is None else parse_duration(duration)

@@ -193,7 +193,7 @@ def score(report: Any, truth: Truth) -> Score:
     try:
         incidents = msgspec.convert(report, _Report).incidents
     except msgspec.ValidationError as error:
-        raise BadInput(f"this is no report.json of `tricklecast storms --json`: {error}") from error
+        raise BadInput(f"this is no report.json of `tricklecast storms --json-file`: {error}") from error
     storms = tuple(_storm(storm, [one for one in incidents if _belongs(one, storm)]) for storm in truth.storms)
     return Score(storms, tuple(_incident(one, truth) for one in incidents), len(truth.traps))
 

@@ -25,34 +25,41 @@ class Beginning(StrEnum):
 
 def watch(
     logs: Annotated[
-        list[str], typer.Argument(metavar="LOG...", help="Files that grow, folders of them, or - (stdin).")
+        list[str],
+        typer.Argument(metavar="LOG...", help="Access logs that grow: files, folders, or - for standard input."),
     ],
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep here what must survive a restart.", file_okay=False)
+        Path | None, typer.Option(metavar="DIR", help="Folder for what must survive a restart.", file_okay=False)
     ] = None,
     beginning: Annotated[
-        Beginning, typer.Option("--from", help="Where a first run begins; a later one goes on.")
+        Beginning, typer.Option("--start", help="Where a first run begins. A later one goes on where it ended.")
     ] = Beginning.LATEST,
-    json: Annotated[bool, typer.Option("--json", help="Print alerts as JSON, one per line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each alert as a line of JSON.")] = False,
     webhook: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="POST alerts there, as JSON; may be given again.")
+        list[str] | None, typer.Option(metavar="URL", help="POST alerts as JSON to this URL. May be repeated.")
     ] = None,
     alertmanager: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Send alerts to this Alertmanager; may be given again.")
+        list[str] | None, typer.Option(metavar="URL", help="Send alerts to this Alertmanager. May be repeated.")
     ] = None,
     log_format: LogFormat = "auto",
     client_key: ClientKey = None,
     path_prefix: PathPrefix = None,
     params: ParamsFile = None,
     settings: Settings = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Nothing but alerts and errors.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only alerts and errors.")] = False,
 ) -> None:
-    """Tell of retry storms while they happen: within a second of the tenth request, from logs that still grow.
+    """Report retry storms while they happen: within a second of the tenth request.
 
-    Ctrl-C or SIGTERM end it. With --state, the next run goes on where this one ended, and tells nothing twice.
+    With --state, the next run goes on where this one ended, and repeats no alert.
 
-    Exit codes: 0 ended as asked, 2 usage, or the state is in use, 3 bad input (no such log, one of which nothing is
-    understood, or a state that is another watch's).
+    Exit codes: 0 Ctrl-C or SIGTERM; 2 wrong usage, or the state is in use; 3 bad input: no such log, an unknown format,
+    or the state of another watch.
+
+    Examples:
+
+    \b
+      tricklecast storms watch access.jsonl --state /var/lib/storms
+      tricklecast storms watch /var/log/nginx/trickle.log --webhook https://hooks.example.org/alerts
     """
     # They bring DuckDB along, which takes longer than a usage error.
     from tricklecast.analytics.lines import BadFormat, Reading

@@ -1,4 +1,7 @@
-"""``tricklecast token``: sign a token for tests and first steps, and look into one."""
+"""``tricklecast token``: sign a token for tests and first steps, and look into one.
+
+Functions import what they need of cryptography, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import jwt
 import typer
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from tricklecast.app.access.jwks import algorithm_of, read_public_key, read_secret_key
 from tricklecast.app.access.rights import CLAIM, InvalidClaim, InvalidToken, Rights
-from tricklecast.app.access.secrets import InvalidKey, read_file, read_secret
-from tricklecast.app.access.tokens import TokenVerifier
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import parse_duration
 
@@ -37,33 +35,53 @@ PROBLEMS: Final = {
 """What ``inspect`` tells the user, who has the token anyway, for each reason of an invalid token."""
 
 
+_CLAIMS: Final = "Further claims"
+_Audience = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The server's --jwt-audience.", rich_help_panel=_CLAIMS)
+]
+_Issuer = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="The server's --jwt-issuer.", rich_help_panel=_CLAIMS)
+]
+
+
 def create(
     key: Annotated[
-        Path, typer.Option(help="Secret (HS256) or private key (PEM: RS256, ES256, EdDSA).", dir_okay=False)
+        Path,
+        typer.Option(metavar="FILE", help="Secret (HS256) or private key (PEM: RS256, ES256, EdDSA).", dir_okay=False),
     ],
     publish: Annotated[
-        Channels, typer.Option(metavar="CHANNEL", help="Allow publishing to it; * stands for any characters.")
+        Channels, typer.Option(metavar="CHANNEL", help="Allow publishing to this channel; * matches any characters.")
     ] = None,
-    subscribe: Annotated[Channels, typer.Option(metavar="CHANNEL", help="Allow reading it.")] = None,
+    subscribe: Annotated[Channels, typer.Option(metavar="CHANNEL", help="Allow reading this channel.")] = None,
     manage: Annotated[
-        Channels, typer.Option(metavar="CHANNEL", help="Allow listing, creating and ending it over the API.")
+        Channels,
+        typer.Option(metavar="CHANNEL", help="Allow listing, creating and ending this channel over the API."),
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="The client's name in the access log.")] = None,
     expires: Annotated[str, typer.Option(metavar="TIME", help="Time until it expires: 30s, 10m, 12h.")] = "1h",
-    audience: Annotated[str | None, typer.Option(help="The server's --jwt-audience.")] = None,
-    issuer: Annotated[str | None, typer.Option(help="The server's --jwt-issuer.")] = None,
-    kid: Annotated[str | None, typer.Option(help="Name of the key in the server's key set.")] = None,
     make_key: Annotated[
         bool, typer.Option("--make-key", help="First write a new secret to the key file, which must not exist.")
     ] = False,
+    subject: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The client's name in the access log.", rich_help_panel=_CLAIMS),
+    ] = None,
+    audience: _Audience = None,
+    issuer: _Issuer = None,
+    kid: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the key in the server's key set.", rich_help_panel=_CLAIMS),
+    ] = None,
 ) -> None:
     """Sign an access token, and print it.
 
-    Each of --publish, --subscribe and --manage may be repeated. A server verifies
-    the token with the same secret (--jwt-secret-file) or the public key (--jwt-key-file).
+    Each of --publish, --subscribe and --manage may be repeated. A server verifies the token with the same secret
+    (--jwt-secret-file) or the public key (--jwt-key-file).
+
+    Examples:
 
     \b
-    tricklecast token create --key secret --make-key --publish 'cam-*' --subscribe '*'
+      tricklecast token create --key secret --make-key --publish 'cam-*' --subscribe '*'
+      tricklecast token create --key private.pem --subscribe cam --expires 12h > token
     """
     claim = {"publish": publish or [], "subscribe": subscribe or [], "manage": manage or []}
     if not any(claim.values()):
@@ -87,14 +105,23 @@ def create(
 def inspect(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="A token, or - for standard input.")] = "-",
     key: Annotated[
-        Path | None, typer.Option(help="Verify it with this secret or public key (PEM).", dir_okay=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Verify it with this secret or public key (PEM).", dir_okay=False),
     ] = None,
-    audience: Annotated[str | None, typer.Option(help="The server's --jwt-audience.")] = None,
-    issuer: Annotated[str | None, typer.Option(help="The server's --jwt-issuer.")] = None,
+    audience: _Audience = None,
+    issuer: _Issuer = None,
 ) -> None:
-    """Show what a token says, and whether it is valid.
+    """Show the claims of an access token, and whether it is valid.
 
-    Without --key the command does not verify the signature. Exit code: 0 if it found no problem, otherwise 1.
+    Without --key the command does not verify the signature.
+
+    Exit codes: 0 no problem was found; 1 there are problems; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast token inspect "$TOKEN" --key secret
+      tricklecast token inspect < token
     """
     text = sys.stdin.read().strip() if token == "-" else token
     report = _inspect(text, key, audience, issuer)
@@ -112,6 +139,8 @@ def _make_key(path: Path) -> None:
 
 
 def _is_pem(path: Path) -> bool:
+    from tricklecast.app.access.secrets import read_file
+
     return b"-----BEGIN" in read_file(path)
 
 
@@ -121,6 +150,12 @@ def _sign(path: Path, claims: dict[str, Any], kid: str | None) -> str:
     Raises:
         InvalidKey: the file holds neither.
     """
+    import jwt
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    from tricklecast.app.access.jwks import algorithm_of
+    from tricklecast.app.access.secrets import InvalidKey, read_file, read_secret
+
     headers = {"kid": kid} if kid else None
     if not _is_pem(path):
         return jwt.encode(claims, read_secret(path).get_secret_value(), "HS256", headers=headers)
@@ -133,6 +168,8 @@ def _sign(path: Path, claims: dict[str, Any], kid: str | None) -> str:
 
 def _inspect(text: str, path: Path | None, audience: str | None, issuer: str | None) -> dict[str, Any]:
     """Take a token apart; its signature counts if there is a key file."""
+    import jwt
+
     try:
         parts = jwt.decode_complete(text, options={"verify_signature": False})
     except (jwt.PyJWTError, ValueError, RecursionError):
@@ -146,6 +183,9 @@ def _inspect(text: str, path: Path | None, audience: str | None, issuer: str | N
 
 
 def _problems(text: str, path: Path, audience: str | None, issuer: str | None) -> list[str]:
+    from tricklecast.app.access.jwks import read_public_key, read_secret_key
+    from tricklecast.app.access.tokens import TokenVerifier
+
     keys = read_public_key(path) if _is_pem(path) else read_secret_key(path)
     try:
         TokenVerifier(keys, audience=audience, issuer=issuer).verify(text.encode())

@@ -20,6 +20,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tricklecast.app.core.events import ChannelStatistics, EndReason, Journal
 from tricklecast.app.core.limits import Capacity, Limits
+from tricklecast.app.core.publishers import Identity, Publishers
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import (
     FINISH,
@@ -43,6 +44,9 @@ from tricklecast.trickle.wire import LAST_SEQ, NO_LIFE, SEQ_CURRENT, SEQ_NEXT, L
 
 STALE_TIMES: Final = 64
 """How many outdated times, beside twice as many as are set, an agenda may hold before it drops them."""
+
+ANONYMOUS: Final = Identity()
+"""The server itself, as the publisher of its own channels."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -160,6 +164,7 @@ class Channel:
         segments: by seq: kept, open and waiting ones.
         window: the closed ones among them, kept for catching up.
         ended: whether the channel is over; drain_until: when its name is then forgotten.
+        publishers: the clients that publish to it.
         active_at: when something was last published; bytes_in, bytes_out: for statistics; reading: its readers.
         life: the numbering of what is written from now on, as its readers are told. Its ``first`` is ``None`` until
             something is written in this start of the server.
@@ -194,6 +199,7 @@ class Channel:
         self._first = LAST_SEQ + 1
         self.kept: Kept | None = None
         self.reading = Capacity(limits.readers_per_channel)
+        self.publishers = Publishers(limits.publisher_grace_s)
         self._limits, self._budget, self._journal, self._faults = limits, budget, journal, faults
         self._schedule = schedule
         self._waiting: dict[int, Segment] = {}
@@ -307,6 +313,8 @@ class Channel:
         key: str | None = None,
         attempt: int = 1,
         claim: Life | None = None,
+        client: Identity = ANONYMOUS,
+        if_idle: bool = False,
     ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment (section 3).
 
@@ -318,10 +326,15 @@ class Channel:
             reset: close all lower open segments first, and allow any seq at or after the head.
             key, attempt: of the body; a POST with the key of the stored body sends the same body, from its start.
             claim: the numbering with which its publisher goes on. The first publisher that writes decides.
+            client: the publisher. if_idle: refuse if another client publishes; a retry of the stored body may go on.
         """
         if seq == SEQ_NEXT and (seq := self.first_free()) > LAST_SEQ:
             return self.refuse(Why.CLOSED, LAST_SEQ)
         segment = self.segments.get(seq)
+        if if_idle and (key is None or segment is None or segment.key != key):
+            refusal = self.refuse_beside_others(client, seq, now)
+            if refusal is not None:
+                return refusal
         if segment is None:
             if seq < self.floor:
                 return self.refuse(Why.CLOSED, seq)
@@ -345,7 +358,9 @@ class Channel:
         else:
             self._deadlines.clear(segment)  # the grace for a writer to come
         repeated = segment.begin_body(key)
-        writer = segment.writer = Writer(self, segment, serial, owner, attempt=attempt, repeated=repeated, claim=claim)
+        presence = self.publishers.join(client, now, self.active_at)
+        writer = Writer(self, segment, serial, owner, presence, attempt=attempt, repeated=repeated, claim=claim)
+        segment.writer = writer
         if self._freed.times:
             self._freed.clear(seq)
         self._expect_begin(segment, now)
@@ -376,8 +391,9 @@ class Channel:
             return self._cut(writer, refused, now)
         if writer.repeated:
             return self._break_off(writer, Verdict.NOT_THE_SAME, now)
-        outcome = writer.settle(Verdict.COMPLETE if segment.size else Verdict.EMPTY)
+        outcome = self._settle(writer, Verdict.COMPLETE if segment.size else Verdict.EMPTY)
         self.active_at = now
+        self.publishers.last = writer.presence
         self._close(segment, FINISH, now)
         self._notify()
         if self._faults.noted:
@@ -405,6 +421,11 @@ class Channel:
     def refuse(self, why: Why, seq: int | None = None) -> Refusal:
         """A refusal that says where the channel stands."""
         return Refusal(why, seq, self.next_seq, self.epoch, life=self.life)
+
+    def refuse_beside_others(self, client: Identity, seq: int | None, now: float) -> Refusal | None:
+        """The refusal of a client that must not disturb others, if another one publishes."""
+        occupied = self.publishers.other_than(client, now, self.active_at)
+        return None if occupied is None else self.refuse(Why.OCCUPIED, seq)._replace(occupied=occupied)
 
     # The end, and time.
 
@@ -509,6 +530,7 @@ class Channel:
             if first:
                 self._begin(segment, now)
         self.active_at = now
+        self.publishers.last = writer.presence
         return refused
 
     def _cut(self, writer: Writer[Channel], refused: Verdict, now: float) -> Outcome:
@@ -543,6 +565,11 @@ class Channel:
             elif segment.seq < self._unreserved:
                 self._freed.set(segment.seq, segment.seq)
         self.release(segment)
+        return self._settle(writer, verdict)
+
+    def _settle(self, writer: Writer[Channel], verdict: Verdict) -> Outcome:
+        """The writer's token becomes stale."""
+        self.publishers.leave(writer.presence)
         return writer.settle(verdict)
 
     def _begin(self, segment: Segment, now: float) -> None:
@@ -671,7 +698,7 @@ class Channel:
         """Take the segment away from its writer, if it has one; the writer hears of it in :meth:`_notify`."""
         if (writer := segment.writer) is not None:
             segment.writer = None
-            writer.settle(verdict)
+            self._settle(writer, verdict)
             self._preempted.append(writer)
 
     def _notify(self) -> None:

@@ -5,6 +5,7 @@ Tests call this after every step, and the server after a fault: if it raises, th
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 
 from tricklecast.app.core.channel import Channel
@@ -37,6 +38,8 @@ def check_channel(channel: Channel) -> None:
         assert segment.seq == seq, "a segment is filed under its own seq"
         _check_segment(channel, seq)
     assert 0 <= channel.floor <= channel.next_seq, "only seqs below the head are settled"
+    held = Counter(segment.writer.presence.client for segment in channel.unclosed if segment.writer is not None)
+    assert {one.client: one.writers for one in channel.publishers} == held, "the clients that publish are known"
     if channel.ended:
         assert len(closed) == len(segments), "nothing waits or is written in an ended channel"
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import NamedTuple, Protocol
 
-from tricklecast.app.core.channel import Agenda, Channel, Kept, Serve, Wait
+from tricklecast.app.core.channel import ANONYMOUS, Agenda, Channel, Kept, Serve, Wait
 from tricklecast.app.core.events import EndReason, Journal, Totals
 from tricklecast.app.core.limits import Capacities, Limit, Limits
+from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.results import COME_BACK_S, Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Why
 from tricklecast.app.core.segment import WAITING, Cursor, Faults, Segment, Writer, WriterOwner
 from tricklecast.app.core.window import Budget, Eviction
@@ -171,14 +172,28 @@ class Registry:
         self._tombstones[name] = Tombstone(epoch, head, until)
 
     def end(
-        self, name: str, now: float, reason: EndReason = EndReason.DELETED, *, force: bool = False
+        self,
+        name: str,
+        now: float,
+        reason: EndReason = EndReason.DELETED,
+        *,
+        force: bool = False,
+        if_idle_beside: Identity | None = None,
     ) -> Refusal | None:
-        """End a channel. A channel that is missing, or has ended already, is a refusal."""
+        """End a channel. A channel that is missing, or has ended already, is a refusal.
+
+        Args:
+            if_idle_beside: refuse if a client other than this one publishes to it.
+        """
         if is_reserved(name) and not force:
             return Refusal(Why.RESERVED)
         channel = self.live(name)
         if channel is None:
             return self._missing(name)
+        if if_idle_beside is not None:
+            refusal = channel.refuse_beside_others(if_idle_beside, None, now)
+            if refusal is not None:
+                return refusal
         self._end(channel, now, reason)
         self.faults.deliver()
         return None
@@ -266,6 +281,8 @@ class Registry:
         key: str | None = None,
         attempt: int = 1,
         claim: Life | None = None,
+        client: Identity = ANONYMOUS,
+        if_idle: bool = False,
     ) -> Writer[Channel] | AlreadyStored | Refusal:
         """Give out the right to write a segment, creating the channel where that is allowed.
 
@@ -289,7 +306,9 @@ class Registry:
         if isinstance(found, Refusal):
             return found
         serial = next(self._serials)
-        answer = found.reserve(seq, owner, serial, now, reset=reset, key=key, attempt=attempt, claim=claim)
+        answer = found.reserve(
+            seq, owner, serial, now, reset=reset, key=key, attempt=attempt, claim=claim, client=client, if_idle=if_idle
+        )
         if isinstance(answer, Writer):
             answer.count(self.capacities.publishers)
             found.content_type = found.content_type or content_type

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.publishers import Occupied
 from tricklecast.trickle.wire import NO_LIFE, Life
 
 COME_BACK_S: Final = (1, 5)
@@ -28,6 +29,8 @@ class Why(Enum):
     """The seq lies beyond head + 1."""
     CLOSED = auto()
     """The segment is closed, or another body is being written to it."""
+    OCCUPIED = auto()
+    """Another client publishes to the channel, and this one asked not to disturb it; ``Refusal.occupied`` names it."""
     NO_SEGMENT = auto()
     """There is no such segment to close."""
     RESERVED = auto()
@@ -53,6 +56,7 @@ class Refusal(NamedTuple):
             merely be late.
         come_back_s: shortest and longest time, in seconds, after which the client should ask again.
         life: of the channel, if it is there.
+        occupied: who publishes, for :attr:`Why.OCCUPIED`.
     """
 
     why: Why
@@ -64,6 +68,7 @@ class Refusal(NamedTuple):
     overtaking: bool = False
     come_back_s: tuple[int, int] = COME_BACK_S
     life: Life = NO_LIFE
+    occupied: Occupied | None = None
 
 
 class Ahead(NamedTuple):

@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum, auto
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.publishers import Presence
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.trickle.errors import LocalProtocolError
 from tricklecast.trickle.wire import Life
@@ -387,6 +388,7 @@ class Writer(Generic[C]):
     Attributes:
         channel, segment: where it writes; the channel object is one epoch of a name.
         serial: counts the writers of the server; of two tokens for one segment the higher one is valid.
+        presence: of the client that it was given to.
         owner: told when the server or another client makes the token stale.
         attempt: which attempt at its body this is: 1 for the first, 2 for its first retry, ...
         repeated: bytes still to come that the segment has already, from an earlier attempt at the same body.
@@ -394,7 +396,9 @@ class Writer(Generic[C]):
         outcome: how its part ended; ``None`` while the token is valid.
     """
 
-    __slots__ = ("_counted", "attempt", "channel", "claim", "outcome", "owner", "repeated", "segment", "serial")
+    __slots__ = (
+        "_counted", "attempt", "channel", "claim", "outcome", "owner", "presence", "repeated", "segment", "serial",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -402,6 +406,7 @@ class Writer(Generic[C]):
         segment: Segment,
         serial: int,
         owner: WriterOwner,
+        presence: Presence,
         *,
         attempt: int = 1,
         repeated: int = 0,
@@ -411,6 +416,7 @@ class Writer(Generic[C]):
         self.segment = segment
         self.serial = serial
         self.owner = owner
+        self.presence = presence
         self.attempt = attempt
         self.repeated = repeated
         self.claim = claim

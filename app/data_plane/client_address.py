@@ -13,6 +13,7 @@ from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
+from tricklecast.app.core.publishers import Identity
 from tricklecast.trickle import wire
 from tricklecast.trickle.records import Op
 
@@ -118,6 +119,14 @@ def _split_user_agent(value: bytes) -> tuple[str | None, str | None]:
 def client_key(ip: str, ua: str | None) -> str:
     """A stable key for a client that sent no name of its own: short and always the same, not secret."""
     return blake2b(f"{ip}\0{ua}".encode(), digest_size=8).hexdigest()
+
+
+def identity(headers: dict[bytes, bytes], ip: str | None) -> Identity:
+    """What a publisher is known by, beside others on its channel: its own name, or its address and user agent."""
+    name = headers.get(CLIENT)
+    if name:
+        return Identity(name[:MAX_TEXT].decode("latin-1"))
+    return Identity(address=f"{ip} {headers.get(USER_AGENT, b'')[:MAX_TEXT].decode('latin-1')}")
 
 
 def guarded_client(op: Op | None, headers: dict[bytes, bytes], ip: str | None) -> int:

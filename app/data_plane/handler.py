@@ -24,7 +24,7 @@ from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Refu
 from tricklecast.app.core.segment import Segment
 from tricklecast.app.core.storm_guard import Answer
 from tricklecast.app.data_plane.authorization import Granted, Refused
-from tricklecast.app.data_plane.client_address import FORWARDED_FOR, MAX_TEXT, guarded_client, has_name
+from tricklecast.app.data_plane.client_address import FORWARDED_FOR, MAX_TEXT, guarded_client, has_name, identity
 from tricklecast.app.data_plane.context import Connected, ParkedFor
 from tricklecast.app.data_plane.exchange import Exchange, Kept, Line, Parked
 from tricklecast.app.data_plane.reader import Reader
@@ -32,6 +32,7 @@ from tricklecast.app.data_plane.request import (
     CONTENT_TYPE,
     EXPECT_CONTENT,
     IDEMPOTENCY_KEY,
+    IF_IDLE,
     LIFE,
     RESET,
     TRUNCATED,
@@ -331,6 +332,8 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
         key=key or None,
         attempt=request.attempt() if key else 1,
         claim=parse_life(request.text(LIFE)) if LIFE in headers else None,
+        client=identity(headers, request.ip),
+        if_idle=IF_IDLE in headers and bool(request.text(IF_IDLE)),
     )
     if isinstance(reserved, Refusal):
         if reserved.overtaking and request.looks < LOOKS and len(plane.parked[ParkedFor.OVERTAKEN]) < MAX_OVERTAKEN:
@@ -339,6 +342,8 @@ def _publish(connection: Caller, request: Request, route: Route) -> Reply | Exch
             request.looks += 1
             return parked
         answer, reply = _answer_of(reserved), refusal_reply(reserved, route.op, plane.jitter)
+        if reserved.occupied is not None:
+            request.record.detail = " ".join(filter(None, reserved.occupied.client))
     elif isinstance(reserved, AlreadyStored):
         delayed = _delay(connection, request, route, Answer.CLOSED, route.seq)
         return delayed or _kept(connection, request, route, stored_reply(reserved))
@@ -399,7 +404,8 @@ def _manage(connection: Caller, request: Request, route: Route) -> Reply | Excha
             else:
                 done = registry.create(route.channel, request.text(EXPECT_CONTENT), now)
         case Op.DELETE:
-            done = registry.end(route.channel, now)
+            beside = identity(request.headers, request.ip) if request.text(IF_IDLE) else None
+            done = registry.end(route.channel, now, if_idle_beside=beside)
         case Op.CLOSE_SEGMENT:
             assert route.seq is not None, "closing names a seq"
             truncate = bool(request.text(TRUNCATED))

@@ -17,6 +17,7 @@ CONTENT_TYPE: Final = b"content-type"
 EXPECT_CONTENT: Final = wire.EXPECT_CONTENT.lower().encode()
 TRUNCATED: Final = wire.TRUNCATED.lower().encode()
 RESET: Final = wire.RESET.lower().encode()
+IF_IDLE: Final = wire.IF_IDLE.lower().encode()
 LIFE: Final = wire.LIFE.lower().encode()
 IDEMPOTENCY_KEY: Final = wire.IDEMPOTENCY_KEY.lower().encode()
 _ATTEMPT: Final = wire.ATTEMPT.lower().encode()
@@ -27,9 +28,9 @@ _CREDENTIALS_BYTES: Final = 9 << 10
 
 _NEEDED: Final = (
     USER_AGENT, b"expect", b"content-length", b"transfer-encoding", CONTENT_TYPE, EXPECT_CONTENT,
-    TRUNCATED, RESET, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
+    TRUNCATED, RESET, IF_IDLE, IDEMPOTENCY_KEY, LIFE, _ATTEMPT, CLIENT,
 )  # fmt: skip
-"""Header fields that a parked POST may still be asked for; of any other parked request none."""
+"""Header fields that a parked POST or DELETE may still be asked for; of any other parked request none."""
 
 HOST_TEXT: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
 """The characters of a URL's host and port, either of which may be empty (RFC 3986, sections 3.2.2 and 3.2.3)."""
@@ -161,7 +162,7 @@ class Request:
             credentials: whether a token will be asked for again, in a header or in the query.
         """
         headers = self.headers
-        needed = _NEEDED if self.method == b"POST" else ()
+        needed = _NEEDED if self.method in (b"POST", b"DELETE") else ()
         self.headers = {name: headers[name][: MAX_TEXT + 1] for name in needed if name in headers}
         if not credentials:
             self.target = b""

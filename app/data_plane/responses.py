@@ -6,6 +6,7 @@ while it is being written has only its head from here (:func:`segment_head`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
@@ -319,6 +320,8 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
         case Why.CLOSED:
             headers = (latest, (wire.SEQ, refusal.seq or 0))
             return Reply(Status.CONFLICT, Reason.CONFLICT, headers, b"Segment is closed", close=True)
+        case Why.OCCUPIED:
+            return _occupied_reply(refusal)
         case Why.NO_SEGMENT:
             return Reply(Status.BAD_REQUEST, Reason.NOT_FOUND, (latest,), b"Nonexistent segment")
         case Why.RESERVED:
@@ -330,6 +333,25 @@ def refusal_reply(refusal: Refusal, op: Op | None, jitter: Jitter) -> Reply:
             return shutdown_reply(jitter, refusal.come_back_s)
         case _:
             assert_never(refusal.why)
+
+
+def _occupied_reply(refusal: Refusal) -> Reply:
+    """The response to a publisher that asked not to disturb another one.
+
+    It names the other one as that calls itself, but never by its address.
+    """
+    occupied = refusal.occupied
+    assert occupied is not None, "a refusal beside another client names it"
+    headers: Headers = ((wire.LATEST, refusal.head), (wire.PUBLISHING_FOR, int(occupied.for_s)))
+    name = occupied.client.name
+    if name.isascii() and name.isprintable() and name:
+        headers = (*headers, (wire.PUBLISHER, name))
+    else:
+        name = "Another client"
+    body = f"{name} has published to this channel for {int(occupied.for_s)} s".encode()
+    left_s = occupied.grace_left_s
+    wait_s = None if left_s is None else math.ceil(left_s)
+    return Reply(Status.CONFLICT, Reason.OCCUPIED, headers, body, close=True, retry_after_s=wait_s)
 
 
 def limit_reply(limit: Limit, jitter: Jitter, *, close: bool, wait_s: int = 1) -> Reply:

@@ -33,14 +33,16 @@ from tricklecast.app.storage.database import (
     schema_of,
     segment_path,
 )
-from tricklecast.app.storage.restore import checksum
 from tricklecast.trickle.terminal import checked, count, parse_duration, parse_size, size
 
 EXIT_FINDINGS: Final = 1
 
 _Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The server's --data-dir.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_Epoch = Annotated[int | None, typer.Option(min=1, help="Which life of the channel; the latest if not given.")]
+_Epoch = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Which epoch of the channel.", show_default="the latest"),
+]
 
 
 class CannotUse(StorageError):
@@ -88,6 +90,8 @@ class Directory:
         """What is wrong with a segment; ``None`` if it is as it was written, or has been removed meanwhile."""
         if row.channel not in self.channels:
             return "nothing is known of its channel"
+        from tricklecast.app.storage.restore import checksum
+
         if not row.size or (crc := checksum(self.path(row), row.start, row.size)) == row.crc:
             return None
         query = "SELECT size, crc FROM segment WHERE channel = ? AND seq = ?"
@@ -159,7 +163,15 @@ def _is_used(folder: Path) -> bool:
 def check(folder: _Folder, as_json: _Json = False) -> None:
     """Read everything in a data directory, and compare it with the checksums.
 
-    A server may run on it meanwhile. Exit codes: 0 all is as it was written, 1 findings, 2 usage, 3 it cannot be read.
+    A server may use the directory meanwhile.
+
+    Exit codes: 0 everything is as it was written; 1 findings; 2 wrong usage; 3 the directory cannot be read.
+
+    Examples:
+
+    \b
+      tricklecast store check /var/lib/tricklecast
+      tricklecast store check /var/lib/tricklecast --json | jq .findings
     """
     directory = Directory(folder)
     findings = [{"what": text} for text in directory.damaged]
@@ -189,13 +201,23 @@ def check(folder: _Folder, as_json: _Json = False) -> None:
 
 def ls(
     folder: _Folder,
-    channel: Annotated[str | None, typer.Argument(metavar="[CHANNEL]", help="List its segments instead.")] = None,
+    channel: Annotated[
+        str | None, typer.Argument(metavar="[CHANNEL]", help="List the segments of this channel.")
+    ] = None,
     epoch: _Epoch = None,
     as_json: _Json = False,
 ) -> None:
     """List the channels in a data directory, or the segments of one.
 
-    Columns are separated by tabs; times are UTC. Exit codes: 0 done, 2 usage, 3 it cannot be read.
+    Columns are separated by tabs; times are UTC.
+
+    Exit codes: 0 done; 2 wrong usage; 3 the directory cannot be read.
+
+    Examples:
+
+    \b
+      tricklecast store ls /var/lib/tricklecast
+      tricklecast store ls /var/lib/tricklecast cam
     """
     directory = Directory(folder)
     for text in directory.damaged:
@@ -211,16 +233,24 @@ def ls(
 
 def export(
     folder: _Folder,
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="Its name.")],
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.")],
     out: Annotated[
         str, typer.Option("-o", "--output", metavar="FILE|FOLDER/|-", help="A new file, a folder, or standard output.")
     ],
     epoch: _Epoch = None,
 ) -> None:
-    """Write the segments of a channel: one after the other to a file, or each to a file of its own in a folder.
+    """Write the segments of a channel: joined in one file, or each in a file of its own in a folder.
 
-    A name that ends with / is a folder. Segments that are damaged are left out, and named.
-    A server may run meanwhile. Exit codes: 0 done, 1 segments are left out or not whole, 2 usage, 3 it cannot be done.
+    A name that ends with / is a folder. Damaged segments are left out, and listed. A server may use the directory
+    meanwhile.
+
+    Exit codes: 0 done; 1 segments were left out or are incomplete; 2 wrong usage; 3 it cannot be done.
+
+    Examples:
+
+    \b
+      tricklecast store export /var/lib/tricklecast cam -o cam.ts
+      tricklecast store export /var/lib/tricklecast cam -o cam/
     """
     directory = Directory(folder)
     life = directory.life(channel, epoch)
@@ -253,20 +283,29 @@ def export(
 
 def prune(
     folder: _Folder,
-    channel: Annotated[str | None, typer.Option(help="Only segments of this channel, of all its lives.")] = None,
-    older_than: Annotated[str | None, typer.Option(metavar="TIME", help="Remove what is older: 12h, 7d.")] = None,
-    keep_bytes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Remove the oldest until so many bytes are left: 10GB.")
+    channel: Annotated[str | None, typer.Option(metavar="CHANNEL", help="Only segments of this channel.")] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Remove segments that are older: 12h, 7d.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    keep_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Remove the oldest segments until this size is left: 10GB.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
 ) -> None:
     """Remove the oldest segments from a data directory that no server uses.
 
-    Channels keep their epochs and their heads. A file is removed with the last of its segments.
-    Exit codes: 0 done, 2 usage, 3 a server uses it, or it cannot be written.
+    Channels keep their epochs and their numbers. A file is removed with the last of its segments.
+
+    Exit codes: 0 done; 2 wrong usage; 3 a server uses the directory, or it cannot be written.
+
+    Examples:
+
+    \b
+      tricklecast store prune /var/lib/tricklecast --older-than 7d --dry-run
+      tricklecast store prune /var/lib/tricklecast --keep-bytes 10GB
     """
     if older_than is None and keep_bytes is None:
-        raise typer.BadParameter("say what is to be removed: --older-than or --keep-bytes")
+        raise typer.BadParameter("give --older-than or --keep-bytes")
     age_s = None if older_than is None else checked("--older-than", parse_duration, older_than)
     keep = None if keep_bytes is None else checked("--keep-bytes", parse_size, keep_bytes)
     before_us = None if age_s is None else (time.time() - age_s) * 1e6

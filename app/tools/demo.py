@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
-import httpx
 import typer
-from rich.console import Console
 
 from tricklecast.trickle.errors import TrickleError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 STEP_S: Final = 180
 """Limit of a step, far above what any step takes."""
@@ -88,22 +89,33 @@ class Stage:
 
 
 def demo(
-    keep: Annotated[
-        Path | None, typer.Option(help="Keep logs, media and report in this directory.", show_default=False)
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Leave logs, media and report in this folder.", show_default=False),
     ] = None,
     clip: Annotated[
-        Path | None, typer.Option(help="A film clip of your own (H.264/AAC) to publish.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE", help="Publish this clip (H.264 and AAC).", show_default=False),
     ] = None,
 ) -> None:
-    """Show the main job at work, in about a minute.
+    """Show everything at work, in about a minute.
 
-    Starts a server on a free port, publishes a film clip to it with two subscribers, proves that the received media
-    decode to the same frames, replays a historic fault from a naive client, and has Spark find that storm in the
-    access log. Ends by itself. Exit code: 0 only if all of it held.
+    The demo starts a server on a free port, publishes a clip to it, receives it with two subscribers, and compares the
+    decoded frames. Then a naive client causes a retry storm, and Spark finds it in the access log.
+
+    Exit codes: 0 all checks passed; 1 a check failed, or an error.
+
+    Examples:
+
+    \b
+      tricklecast demo
+      tricklecast demo --clip film.mp4 --work-dir demo/
     """
+    from rich.console import Console
+
     console = Console()
     with ExitStack() as stack:
-        directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tricklecast-demo-")))
+        directory = work_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tricklecast-demo-")))
         directory.mkdir(parents=True, exist_ok=True)
         stage = Stage(directory, console, stack.enter_context(ExitStack()))
         (log := directory / "access.jsonl").unlink(missing_ok=True)
@@ -112,8 +124,8 @@ def demo(
     console.print()
     for text, holds in stage.checks:
         console.print(f"{'[green]✓[/green]' if holds else '[red]✗[/red]'} {text}", highlight=False)
-    if keep is not None:
-        console.print(f"Logs, media and report are in {keep}", highlight=False)
+    if work_dir is not None:
+        console.print(f"Logs, media and report are in {work_dir}", highlight=False)
     if not all(holds for _, holds in stage.checks):
         raise DemoFailed("a check of the demo failed")
 
@@ -163,7 +175,7 @@ def _run_report(stage: Stage, log: Path) -> None:
         # The report prints as wide and as colourful as this console, and shows its progress on standard error.
         colour = {"FORCE_COLOR": "1"} if stage.console.is_terminal else {}
         environment = {**os.environ, **colour, "COLUMNS": str(stage.console.width)}
-        command = ("storms", str(log), "--engine", "spark", "--json", str(report_file), "--fail-on", "never")
+        command = ("storms", str(log), "--engine", "spark", "--json-file", str(report_file), "--fail-on", "never")
         text = _finish(stage.start(*command, stderr=None, env=environment))
         incidents = json.loads(report_file.read_text())["incidents"]
         detail(f"{len(incidents)} found in {sum(1 for _ in log.open('rb'))} lines")
@@ -201,6 +213,8 @@ def replay_fault(url: str) -> None:
     both. It sends :data:`NAIVE_REQUESTS` requests, about 100 per second. The channel must not exist yet.
     """
     names = {"Trickle-Client": NAIVE_CLIENT, "User-Agent": "naive/1.0"}
+    import httpx
+
     with httpx.Client(timeout=30) as publisher, httpx.Client(timeout=30, headers=names) as naive:
         publisher.post(f"{url}/0", content=b"the only segment")
         publisher.post(f"{url}/1", content=b"")  # the preconnect, closed before the DELETE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -15,6 +13,7 @@ from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import (
     CaFile,
+    Screen,
     Token,
     TokenFile,
     bearer_for,
@@ -109,13 +108,12 @@ async def ingest(
     from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
     from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
-    from tricklecast.publisher.media.relay import ContainerKind, MediaOptions
-    from tricklecast.publisher.media.remux import Cutting
+    from tricklecast.publisher.media.reader import MediaOptions
 
     options = SessionOptions(
         media=MediaOptions(
-            container=ContainerKind(container),
-            cutting=Cutting(min_segment_s=checked("--min-segment", parse_duration, min_segment)),
+            container=container,
+            min_segment_s=checked("--min-segment", parse_duration, min_segment),
             reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
         ),
         max_sessions=max_streams,
@@ -123,7 +121,7 @@ async def ingest(
         verify=checked("--ca-file", tls_context, ca_file) or True,
         auth=bearer_for(token, token_file),
     )
-    say = _silence if quiet else _say
+    say = _silence if quiet else Screen().say
     receiver: RtmpListener | SrtReceiver
     if scheme == "rtmp":
         channels = Channels(to, keys)
@@ -157,13 +155,6 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _say(message: str, /) -> None:
-    """Show a line on standard error. If nobody reads it any more, that is no reason to stop."""
-    with suppress(OSError):
-        sys.stderr.write(f"{message}\n")
-        sys.stderr.flush()
 
 
 def _silence(message: str, /) -> None:

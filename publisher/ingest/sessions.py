@@ -22,7 +22,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
@@ -30,17 +30,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.feed import Feed, Totals
-from tricklecast.publisher.media.inputs import Input, Kind, Opened
-from tricklecast.publisher.media.muxer import codec_name
-from tricklecast.publisher.media.relay import MediaOptions, Relay
-from tricklecast.publisher.media.source import open_media
-from tricklecast.publisher.steps import Step
-from tricklecast.publisher.worker import IsStopped, stepping
+from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
+from tricklecast.publisher.media.muxers import codec_name
+from tricklecast.publisher.media.reader import MediaOptions, read_media
+from tricklecast.publisher.run import run
+from tricklecast.publisher.steps import IsStopped, Report, Step
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 from tricklecast.trickle.paths import ChannelURL
-from tricklecast.trickle.terminal import Bearer, count, size
+from tricklecast.trickle.terminal import Bearer, Screen, count
 
 if TYPE_CHECKING:
     from av import Packet
@@ -259,55 +256,74 @@ class _Session:
 
     async def run(self) -> None:
         """Publish until the channel ends."""
-        begun_at = time.monotonic()
-        totals, how = Totals(), "interrupted"
+        options = self._options
         try:
-            publisher = Publisher(
+            await run(
                 str(self.url),
-                content_type=self._options.media.container.make().content_type,
-                verify=self._options.verify,
-                auth=self._options.auth,
-                when_full="drop",
+                _SessionSource(self._arrivals, options.media, self._has_ended),
+                screen=_Lines(self._say),
+                content_type=options.media.content_type,
+                verify=options.verify,
+                auth=options.auth,
             )
-            async with stepping(self._steps) as steps, publisher:  # what cannot be read creates no channel
-                feed = Feed(publisher, steps, drops=True, warn=self._say)
-                totals = feed.totals
-                await feed.run()
-            how = "the channel is ended"
         except TrickleError as error:
-            how = str(error)
+            self._say(str(error))
         except Exception:  # of one session: the others go on
             _log.exception("publishing %s failed", self.url.channel)
-            how = "broken off by a fault of this program"
+            self._say("stopped by a fault of this program")
         finally:
             self.end()
             self._arrivals.close()
             if self.source is not None:
-                self.source.refuse("the stream cannot be published")  # why is not for strangers
-            elapsed_s = time.monotonic() - begun_at
-            amount = f"{count(totals.segments, 'segment')} ({size(totals.bytes)}) in {elapsed_s:.1f} s"
-            counts = {"dropped": totals.dropped, "lost": totals.lost}
-            troubles = "".join(f", {number} {name}" for name, number in counts.items() if number)
-            self._say(f"published {amount}{troubles}; {how}")
-
-    def _steps(self, is_stopped: IsStopped) -> Iterator[Step]:
-        def is_over() -> bool:
-            return is_stopped() or self._has_ended.is_set()
-
-        return Relay(self._arrivals, self._options.media, _Report(self._say), is_over).open()
+                self.source.refuse("the stream cannot be published")  # the reason is for the operator's eyes
 
     def _say(self, message: str) -> None:
         self._say_line(f"{self.url.channel}: {message}")
 
 
-class _Report:
-    """What a session's thread reports."""
+class _Lines(Screen):
+    """Shows the lines of one session. It has no line that is kept up to date: there are many sessions."""
 
     def __init__(self, say: Say) -> None:
-        self.say = say
+        super().__init__()
+        self._say = say
 
-    def source(self, state: str, /) -> None:
-        """What the source does is not shown: there is no line that is kept up to date."""
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._say(text)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Never: see above."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionSource:
+    """The media of all sources of a session.
+
+    Attributes:
+        arrivals: the sources.
+        options: how segments are made.
+        has_ended: no source follows the one that is connected.
+    """
+
+    arrivals: _Arrivals
+    options: MediaOptions
+    has_ended: threading.Event
+
+    @property
+    def drops(self) -> bool:
+        """Encoders do not wait."""
+        return True
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        """Open the first source; the others are opened as they come."""
+
+        def is_over() -> bool:
+            return is_stopped() or self.has_ended.is_set()
+
+        return read_media(self.arrivals, self.options, report, is_over)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,20 +333,22 @@ class _Arrivals(Input):
     Attributes:
         say: shows a line.
         waiting: sources that nobody has opened yet: the end to read from, the encoder's address and the format.
+        has_begun: the first source was opened.
     """
 
     say: Say = field(kw_only=True)
     waiting: queue.SimpleQueue[tuple[socket.socket, str, str]] = field(default_factory=queue.SimpleQueue)
+    has_begun: threading.Event = field(default_factory=threading.Event)
 
     @property
     def name(self) -> str:
-        """The encoder; the line begins with the channel."""
-        return "the encoder"
+        """For messages, which begin with the channel."""
+        return "the stream"
 
     @property
     def listens(self) -> bool:
-        """Encoders connect to us."""
-        return True
+        """Whether a source is waited for. The first one is there when a session begins."""
+        return self.has_begun.is_set()
 
     def open(self, is_stopped: Callable[[], bool], *, within_s: float | None = None) -> Opened:
         """Open the next source; blocks until there is one.
@@ -347,6 +365,7 @@ class _Arrivals(Input):
                     raise InvalidInput("no encoder connected") from None
             else:
                 source = _Demuxed(end, format)
+                self.has_begun.set()
                 self.say(f"{peer} streams {source.description}")
                 return Opened(source, is_live=True)
 
@@ -377,17 +396,17 @@ class _Demuxed:
             raise
 
     @property
-    def streams(self) -> Sequence[Stream]:
+    def streams(self) -> Mapping[int, Stream]:
         """All streams."""
         return self._container.streams
 
     @property
     def description(self) -> str:
         """The streams for people, as in ``h264 1280x720, aac``."""
-        return ", ".join(codec_name(stream) + _picture_size(stream) for stream in self.streams)
+        return ", ".join(codec_name(stream) + _picture_size(stream) for stream in self.streams.values())
 
-    def packets(self) -> Iterator[Packet[Stream]]:
-        """The packets of all streams."""
+    def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
+        """The packets of all streams, with the numbers of their streams."""
         return self._container.packets()
 
     def read(self, size: int) -> bytes:

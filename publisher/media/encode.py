@@ -1,24 +1,27 @@
-"""Encoders whose packets any muxer takes: H.264, and AAC or Opus.
+"""Encoding for live media: H.264, and AAC or Opus.
 
-Each has a stream that serves muxers as a template. Parameter sets are in its extradata, as MP4 needs them; for MPEG-TS
-a bit stream filter repeats them before keyframes, as for any source that keeps them there.
+A frame that goes in comes out at once, keyframes stand at fixed times, and every group of pictures is closed. Times
+stay as they are: frame rates may vary, and sound keeps its distance to the picture. Where time jumps back, or sound
+jumps forward, by more than :data:`JUMP_S`, the encoder begins anew and passes the jump on.
 
-Encoding is for live media: a frame that goes in comes out at once, keyframes stand at fixed times, and every group of
-pictures is closed. An encoder can begin anew, where time jumps, without its stream changing.
+Each encoder has a stream that serves muxers as a template. Parameter sets are in its extradata, as MP4 needs them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
-from tricklecast.publisher.media.coding import QUALITY, AudioCoding, VideoCoding, VideoShape
+from tricklecast.publisher.media.inputs import NEEDS_PYAV, MediaSource
 from tricklecast.trickle.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from av import Packet
+    from av import CodecContext, Packet
     from av.audio.codeccontext import AudioCodecContext
     from av.audio.frame import AudioFrame
     from av.audio.stream import AudioStream
@@ -29,117 +32,254 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+AudioCodec: TypeAlias = Literal["aac", "opus"]
+
 VIDEO_ENCODER: Final = "libx264"
+AUDIO_ENCODERS: Final[Mapping[str, str]] = {"aac": "aac", "opus": "libopus"}
+
+# AAC knows more, but every player knows these.
+RATES: Final[Mapping[str, tuple[int, ...]]] = {
+    "aac": (16_000, 22_050, 24_000, 32_000, 44_100, 48_000),
+    "opus": (48_000,),
+}
+
+QUALITY: Final = 23
+"""x264's constant rate factor where no bitrate is wanted: its default."""
+
+MAX_BITRATE: Final = (1 << 31) - 1
+"""In bits per second: the largest number that libavcodec's limits can hold."""
+
+USUAL_RATE: Final = Fraction(25)
+MAX_RATE: Final = 240
+"""Containers that do not know their frame rate give that of their clock instead."""
+
+JUMP_S: Final = 1
+"""A frame further than this from its expected time, in seconds, is at another place in time; a nearer one follows a
+loss."""
+
+CLOCK: Final = Fraction(1, 90_000)
+"""The clock of encoded pictures: MPEG-TS's own, which most frame rates divide."""
+
 _NO_LIMIT: Final = 1 << 30
-"""No keyframe that was not asked for: x264 takes this as "infinite"."""
+"""x264 takes this distance of keyframes as "infinite"."""
+
+_REMEMBERED: Final = 64
+"""Capture times of so many frames are kept: more than decoders and encoders hold back."""
 
 # Recordings lose frames and clocks differ: up to 2 % of stretching where sound is 10 ms off its timestamps; where it is
 # 50 ms off, silence or a cut (a viewer notices sound that is 45 ms early, ITU-R BT.1359).
 _RESAMPLE: Final = "async=1000:min_comp=0.01:min_hard_comp=0.05"
 
-
-class Encoders:
-    """The encoders of one programme. All are added before the first one is used.
-
-    Raises:
-        InvalidInput: PyAV is not installed.
-    """
-
-    def __init__(self) -> None:
-        try:
-            import av
-        except ImportError as error:
-            raise InvalidInput('encoding media needs PyAV: pip install "tricklecast[media]"') from error
-        # Streams exist in containers only. This one discards everything, and is given nothing.
-        self._container: OutputContainer = av.open(os.devnull, mode="w", format="null")
-        self._encoders: list[VideoEncoder | AudioEncoder] = []
-
-    def add_video(self, shape: VideoShape, coding: VideoCoding) -> VideoEncoder:
-        """One more picture.
-
-        Raises:
-            InvalidInput: this build of PyAV has no encoder for it.
-        """
-        _require(VIDEO_ENCODER)
-        encoder = VideoEncoder(self._container, shape, coding)
-        self._encoders.append(encoder)
-        return encoder
-
-    def add_audio(self, rate: int, layout: str, coding: AudioCoding) -> AudioEncoder:
-        """One more sound.
-
-        Args:
-            rate: in Hz, one of the codec's.
-            layout: the channels, ``mono`` or ``stereo``.
-            coding: how it is encoded.
-
-        Raises:
-            InvalidInput: this build of PyAV has no encoder for it.
-        """
-        _require(coding.codec.value)
-        encoder = AudioEncoder(self._container, rate, layout, coding)
-        self._encoders.append(encoder)
-        return encoder
-
-    def open(self) -> None:
-        """Open all of them; from then on their streams are complete.
-
-        Raises:
-            InvalidInput: an encoder does not take its settings.
-        """
-        for encoder in self._encoders:
-            encoder.open()
-        self._container.start_encoding()
-
-    def close(self) -> None:
-        """Free them."""
-        self._container.close()
+# libavutil's AVColorRange and AVColorSpace; the last is swscale's number for BT.601.
+_LIMITED_RANGE: Final = 1
+_RGB: Final = 0
+_UNKNOWN_COLORS: Final = 2
+_BT601: Final = 6
+_SWS_BT601: Final = 5
 
 
-class VideoEncoder:
-    """Encodes pictures; made by :meth:`Encoders.add_video`.
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How media is encoded.
 
     Attributes:
-        stream: the template for muxers; the packets are of it.
+        video_bitrate: bits per second, kept over every second; ``None``: constant quality.
+        gop_s: from keyframe to keyframe, in seconds.
+        preset: x264's, from ``ultrafast`` to ``veryslow``.
+        audio_codec: ``"aac"`` or ``"opus"``.
+        audio_bitrate: of each audio stream, in bits per second.
+        threads: how many encode one picture; 0: one per processor.
+
+    Raises:
+        InvalidInput: a value makes no sense.
     """
 
-    def __init__(self, container: OutputContainer, shape: VideoShape, coding: VideoCoding) -> None:
-        self._shape = shape
-        self._coding = coding
-        self.stream: VideoStream = container.add_stream(VIDEO_ENCODER, rate=shape.rate)
-        self._context = self._configured(self.stream.codec_context)
-        self._next_keyframe: Fraction | None = None
+    video_bitrate: int | None = None
+    gop_s: float = 2.0
+    preset: str = "veryfast"
+    audio_codec: AudioCodec = "aac"
+    audio_bitrate: int = 128_000
+    threads: int = 0
 
-    def open(self) -> None:
-        """Open it; called by :meth:`Encoders.open`.
+    def __post_init__(self) -> None:
+        for bitrate in (self.video_bitrate, self.audio_bitrate):
+            if bitrate is not None and not 0 < bitrate <= MAX_BITRATE:
+                raise InvalidInput(f"no encoder takes {bitrate} bit/s")
+        if self.audio_codec not in AUDIO_ENCODERS:
+            raise InvalidInput(f"not an audio codec: {self.audio_codec!r} (aac or opus)")
+        if not self.gop_s > 0:
+            raise InvalidInput(f"keyframes cannot be {self.gop_s} s apart")
 
-        Raises:
-            InvalidInput: it does not take its settings.
-        """
-        shape, coding = self._shape, self._coding
-        quality = "" if coding.bitrate is None else f" at {coding.bitrate} bit/s"
-        _open(self._context, f"a picture of {shape.width}x{shape.height}, {float(shape.rate):g} a second{quality}")
 
-    def encode(self, frame: VideoFrame) -> Iterator[Packet[Stream]]:
-        """Encode one picture.
+@dataclass(frozen=True, slots=True)
+class VideoShape:
+    """The format of encoded pictures.
+
+    Attributes:
+        width: in pixels; even.
+        height: likewise.
+        rate: frames per second, as far as it is known.
+        pixel_aspect: a pixel's width divided by its height.
+        colors: space, primaries and transfer, numbered as in ISO/IEC 23091-2 (libavutil's constants).
+    """
+
+    width: int
+    height: int
+    rate: Fraction
+    pixel_aspect: Fraction | None = None
+    colors: tuple[int, int, int] = (_UNKNOWN_COLORS,) * 3
+
+    @classmethod
+    def of(cls, picture: VideoFrame | VideoCodecContext, rate: Fraction | None, aspect: Fraction | None) -> VideoShape:
+        """The shape of encoded pictures made of such pictures: both sides even, RGB in the colours of BT.601."""
+        space = picture.colorspace
+        is_rgb = space == _RGB or str(getattr(picture.format, "name", "")).startswith(("rgb", "bgr", "gbr"))
+        return cls(
+            width=max(2, 2 * round(picture.width / 2)),
+            height=max(2, 2 * round(picture.height / 2)),
+            rate=rate if rate and 0 < rate <= MAX_RATE else USUAL_RATE,
+            pixel_aspect=aspect or None,
+            colors=(_BT601 if is_rgb else int(space), int(picture.color_primaries), int(picture.color_trc)),
+        )
+
+
+class Encoder(ABC):
+    """Encodes the frames of one stream.
+
+    Raises:
+        InvalidInput: PyAV is not installed, or this build of it has no such encoder, or that takes no such settings.
+
+    Attributes:
+        stream: the template for muxers; the packets belong to it.
+    """
+
+    stream: VideoStream | AudioStream
+
+    def __init__(self, encoder: str, rate: Fraction | int, what: str) -> None:
+        try:
+            import av
+            from av.codec import codecs_available
+        except ImportError as error:
+            raise InvalidInput(NEEDS_PYAV) from error
+        if encoder not in codecs_available:
+            raise InvalidInput(f"this build of PyAV has no encoder {encoder}")
+        # Streams exist in containers only. This one discards everything, and gets nothing.
+        self._container: OutputContainer = av.open(os.devnull, mode="w", format="null")
+        self.stream = cast("VideoStream | AudioStream", self._container.add_stream(encoder, rate=rate))
+        self._encoder = encoder
+        self._expected: Fraction | None = None
+        self._captured: deque[tuple[Fraction, int]] = deque(maxlen=_REMEMBERED)
+        self._context: Any = self.stream.codec_context
+        self._configure(self._context)
+        try:
+            self._context.open(strict=False)
+        except (av.error.FFmpegError, OverflowError) as error:
+            raise InvalidInput(f"the encoder {encoder} does not take {what}") from error
+        self._container.start_encoding()
+
+    def encode(self, frame: Any, captured_us: int | None = None) -> Iterator[Packet[Stream]]:
+        """Encode a frame.
 
         Args:
-            frame: of the shape's size and format, later than the one before.
+            frame: a frame without a time begins where the one before it ended.
+            captured_us: when it was captured, in microseconds of Unix time; its packets have that in ``opaque``.
         """
-        from av.video.frame import PictureType
+        if frame.pts is None or frame.time_base is None:
+            frame.time_base = frame.time_base or CLOCK
+            frame.pts = round((self._expected or 0) / frame.time_base)
+        begin = frame.pts * frame.time_base
+        if captured_us is not None:
+            self.note(begin, captured_us)
+        yield from self._encoded(frame, begin)
 
-        assert frame.pts is not None
-        assert frame.time_base is not None
-        frame.pict_type = PictureType.I if self._is_keyframe(frame.pts * frame.time_base) else PictureType.NONE
-        yield from _belonging(self._context.encode(frame), self.stream)
+    def note(self, time: Fraction, captured_us: int) -> None:
+        """The frame at this media time, in seconds, was captured at ``captured_us``."""
+        self._captured.append((time, captured_us))
 
     def restart(self) -> Iterator[Packet[Stream]]:
-        """Hand out what is held back, and begin anew: the next frame is a keyframe, and may have any time."""
+        """Hand out the frames that are held back, and begin anew: the next frame may have any time."""
         from av import CodecContext
 
-        yield from _belonging(self._context.encode(None), self.stream)
-        self._context = self._configured(CodecContext.create(VIDEO_ENCODER, "w"))
-        self._next_keyframe = None
+        yield from self._packets(self._context.encode(None))
+        self._context = CodecContext.create(self._encoder, "w")
+        self._configure(self._context)
+        self._expected = None
+
+    def close(self) -> None:
+        """Free it."""
+        self._container.close()
+
+    def _packets(self, packets: Iterable[Packet[Any]]) -> Iterator[Packet[Stream]]:
+        for packet in packets:
+            packet.stream = self.stream
+            packet.opaque = None if packet.pts is None else self._captured_at(packet.pts * packet.time_base)
+            yield packet
+
+    def _captured_at(self, time: Fraction) -> int | None:
+        """When that was captured, judged by the nearest known time."""
+        nearest = min(self._captured, key=lambda known: abs(known[0] - time), default=None)
+        if nearest is None or abs(nearest[0] - time) > JUMP_S:
+            return None
+        return nearest[1] + round((time - nearest[0]) * 1_000_000)
+
+    @abstractmethod
+    def _configure(self, context: Any) -> None: ...
+
+    @abstractmethod
+    def _encoded(self, frame: Any, begin: Fraction) -> Iterator[Packet[Stream]]: ...
+
+
+class VideoEncoder(Encoder):
+    """Encodes pictures of any size and format.
+
+    A picture that is not later than the one before it is left out.
+
+    Args:
+        shape: all pictures are brought to it.
+        encoding: how.
+    """
+
+    def __init__(self, shape: VideoShape, encoding: Encoding) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self._shape = shape
+        self._coding = encoding
+        self._last: Fraction | None = None
+        self._next_keyframe: Fraction | None = None
+        self._reformatter = VideoReformatter()
+        quality = "" if encoding.video_bitrate is None else f" at {encoding.video_bitrate} bit/s"
+        what = f"a picture of {shape.width}x{shape.height}, {float(shape.rate):g} a second{quality}"
+        super().__init__(VIDEO_ENCODER, shape.rate, what)
+
+    def restart(self) -> Iterator[Packet[Stream]]:
+        """As :meth:`Encoder.restart`; the next frame is a keyframe."""
+        yield from super().restart()
+        self._last = self._next_keyframe = None
+
+    def _encoded(self, frame: VideoFrame, begin: Fraction) -> Iterator[Packet[Stream]]:
+        from av.video.frame import PictureType
+
+        if self._last is not None and begin <= self._last:
+            if self._last - begin <= JUMP_S:
+                return
+            yield from self.restart()
+        self._last, self._expected = begin, begin + 1 / self._shape.rate
+        picture = self._reformatter.reformat(
+            frame,
+            self._shape.width,
+            self._shape.height,
+            "yuv420p",  # the only format that every decoder of H.264 takes
+            dst_colorspace=_SWS_BT601 if frame.colorspace == _RGB else None,
+            dst_color_range=_LIMITED_RANGE,
+            interpolation="BICUBIC",
+        )
+        own = frame.pts, frame.time_base, frame.duration
+        picture.pts, picture.time_base = round(begin / CLOCK), CLOCK
+        picture.duration = round(1 / self._shape.rate / CLOCK)
+        picture.pict_type = PictureType.I if self._is_keyframe(begin) else PictureType.NONE
+        packets = self._context.encode(picture)
+        frame.pts, frame.time_base, frame.duration = own  # it may be the same object, and is the caller's
+        yield from self._packets(packets)
 
     def _is_keyframe(self, time: Fraction) -> bool:
         """Keyframes stand at multiples of the distance, counted from the first; with any frame rate."""
@@ -151,16 +291,16 @@ class VideoEncoder:
         self._next_keyframe += distance * ((time - self._next_keyframe) // distance + 1)
         return True
 
-    def _configured(self, context: VideoCodecContext) -> VideoCodecContext:
+    def _configure(self, context: VideoCodecContext) -> None:
         from av.codec.context import Flags
 
         shape, coding = self._shape, self._coding
-        context.width, context.height, context.pix_fmt = shape.width, shape.height, shape.pixel_format
-        context.framerate, context.time_base = shape.rate, shape.time_base
+        context.width, context.height, context.pix_fmt = shape.width, shape.height, "yuv420p"
+        context.framerate, context.time_base = shape.rate, CLOCK
         if shape.pixel_aspect is not None:
             context.sample_aspect_ratio = shape.pixel_aspect
-        if shape.colors is not None:
-            context.color_range, context.colorspace, context.color_primaries, context.color_trc = shape.colors
+        context.color_range = _LIMITED_RANGE
+        context.colorspace, context.color_primaries, context.color_trc = shape.colors
         context.flags |= Flags.global_header | Flags.closed_gop | Flags.frame_duration
         context.thread_count = coding.threads
         context.options = {
@@ -170,47 +310,43 @@ class VideoEncoder:
             "sc_threshold": "0",
             "g": str(_NO_LIMIT),
         }
-        if coding.bitrate is None:
+        if coding.video_bitrate is None:
             context.options |= {"crf": str(QUALITY)}
         else:
-            context.bit_rate = coding.bitrate
-            context.options |= {"maxrate": str(coding.bitrate), "bufsize": str(coding.bitrate)}
-        return context
+            context.bit_rate = coding.video_bitrate
+            context.options |= {"maxrate": str(coding.video_bitrate), "bufsize": str(coding.video_bitrate)}
 
 
-class AudioEncoder:
-    """Encodes sound of any format; made by :meth:`Encoders.add_audio`.
+class AudioEncoder(Encoder):
+    """Encodes sound of any format.
 
-    Sound that is missing is filled up with silence and sound that is too much is cut, so that it keeps to its
-    timestamps.
+    Missing sound is filled up with silence, and surplus sound is cut, so that it keeps to its timestamps.
 
-    Attributes:
-        stream: the template for muxers; the packets are of it.
+    Args:
+        rate: in Hz; the nearest one that the codec takes is used.
+        layout: the channels, ``mono`` or ``stereo``.
+        encoding: how.
     """
 
-    def __init__(self, container: OutputContainer, rate: int, layout: str, coding: AudioCoding) -> None:
-        self._rate = rate
+    def __init__(self, rate: int, layout: str, encoding: Encoding) -> None:
+        rates = RATES[encoding.audio_codec]
+        self._rate = rate if rate in rates else max(rates)
         self._layout = layout
-        self._coding = coding
-        self.stream: AudioStream = container.add_stream(coding.codec.value, rate=rate)
-        self._context = self._configured(self.stream.codec_context)
+        self._coding = encoding
         self._input: tuple[str, str, int] | None = None
         self._graph: Graph | None = None
+        what = f"{layout} sound of {self._rate} Hz at {encoding.audio_bitrate} bit/s"
+        super().__init__(AUDIO_ENCODERS[encoding.audio_codec], self._rate, what)
 
-    def open(self) -> None:
-        """Open it; called by :meth:`Encoders.open`.
+    def restart(self) -> Iterator[Packet[Stream]]:
+        """As :meth:`Encoder.restart`."""
+        yield from self._drain()
+        yield from super().restart()
 
-        Raises:
-            InvalidInput: it does not take its settings.
-        """
-        _open(self._context, f"{self._layout} sound of {self._rate} Hz at {self._coding.bitrate} bit/s")
-
-    def encode(self, frame: AudioFrame) -> Iterator[Packet[Stream]]:
-        """Encode a piece of sound.
-
-        Args:
-            frame: continues the one before, but for what was lost. Its format may change.
-        """
+    def _encoded(self, frame: AudioFrame, begin: Fraction) -> Iterator[Packet[Stream]]:
+        if self._expected is not None and abs(begin - self._expected) > JUMP_S:
+            yield from self.restart()
+        self._expected = begin + Fraction(frame.samples, frame.sample_rate)
         of_frame = (frame.format.name, frame.layout.name, frame.sample_rate)
         if of_frame != self._input:
             yield from self._drain()
@@ -219,15 +355,6 @@ class AudioEncoder:
             self._graph = self._resampler(frame)
         self._graph.push(frame)
         yield from self._pulled(self._graph)
-
-    def restart(self) -> Iterator[Packet[Stream]]:
-        """Hand out what is held back, and begin anew: the next frame may have any time."""
-        from av import CodecContext
-
-        yield from self._drain()
-        yield from _belonging(self._context.encode(None), self.stream)
-        codec = self._coding.codec.value
-        self._context = self._configured(cast("AudioCodecContext", CodecContext.create(codec, "w")))
 
     def _drain(self) -> Iterator[Packet[Stream]]:
         if self._graph is not None:
@@ -243,7 +370,7 @@ class AudioEncoder:
                 frame = cast("AudioFrame", graph.pull())
             except (BlockingIOError, EOFError):
                 break
-            yield from _belonging(self._context.encode(frame), self.stream)
+            yield from self._packets(self._context.encode(frame))
 
     def _resampler(self, frame: AudioFrame) -> Graph:
         from av.filter import Graph
@@ -261,37 +388,142 @@ class AudioEncoder:
         graph.set_audio_frame_size(context.frame_size)
         return graph
 
-    def _configured(self, context: AudioCodecContext) -> AudioCodecContext:
+    def _configure(self, context: AudioCodecContext) -> None:
         from av.codec.context import Flags
 
         formats = context.codec.audio_formats
-        assert formats, "an encoder of sound says what it takes"
+        assert formats, "an encoder of sound names its formats"
         context.format, context.layout = formats[0].name, self._layout
         context.sample_rate, context.time_base = self._rate, Fraction(1, self._rate)
-        context.bit_rate = self._coding.bitrate
+        context.bit_rate = self._coding.audio_bitrate
         context.flags |= Flags.global_header
+
+
+class Transcoder:
+    """A :class:`~tricklecast.publisher.media.inputs.MediaSource` made of another one: it decodes and encodes anew.
+
+    It takes the first video stream and all audio streams. Times of capture that the source gives are passed on.
+
+    Args:
+        source: is closed with the transcoder.
+        encoding: how.
+        warn: is told, once, about every stream that is left out or damaged.
+
+    Raises:
+        InvalidInput: nothing of the source can be decoded, or PyAV cannot encode it; the source is closed.
+    """
+
+    def __init__(self, source: MediaSource, encoding: Encoding, warn: Callable[[str], None]) -> None:
+        self._source = source
+        self._encoding = encoding
+        self._warn = warn
+        self._damaged: set[int] = set()
+        self._decoders: dict[int, CodecContext] = {}
+        self._encoders: dict[int, Encoder] = {}
+        try:
+            for track, stream in source.streams.items():
+                self._add(track, stream)
+            if not self._encoders:
+                raise InvalidInput("the source has no video or audio that can be decoded")
+        except InvalidInput:
+            self.close()
+            raise
+
+    @property
+    def streams(self) -> Mapping[int, Stream]:
+        """The encoded streams; these are no streams of the source."""
+        return {track: encoder.stream for track, encoder in self._encoders.items()}
+
+    def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
+        """The encoded packets; a picture's as soon as it is decoded.
+
+        Raises:
+            OSError: the source broke. The packets before that have been handed out.
+        """
+        from av import Packet
+
+        failure: OSError | None = None
+        time_bases: dict[int, Fraction] = {}
+        try:
+            for track, packet in self._source.packets():
+                if track in self._encoders:
+                    time_bases[track] = packet.time_base
+                    yield from self._transcoded(track, packet)
+        except OSError as error:
+            failure = error
+        for track, encoder in self._encoders.items():
+            empty: Packet[Stream] = Packet()
+            empty.time_base = time_bases.get(track, CLOCK)
+            yield from self._transcoded(track, empty)
+            for packet in encoder.restart():
+                yield track, packet
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Close the source, and free the encoders."""
+        self._source.close()
+        for encoder in self._encoders.values():
+            encoder.close()
+
+    def _transcoded(self, track: int, packet: Packet[Stream]) -> Iterator[tuple[int, Packet[Stream]]]:
+        encoder = self._encoders[track]
+        if isinstance(packet.opaque, int) and packet.pts is not None:
+            encoder.note(packet.pts * packet.time_base, packet.opaque)
+        for frame in self._decoded(track, packet):
+            for encoded in encoder.encode(frame):
+                yield track, encoded
+
+    def _decoded(self, track: int, packet: Packet[Stream]) -> list[Any]:
+        from av.error import ArgumentError, ExternalError, InvalidDataError, PatchWelcomeError, UnknownError
+
+        try:
+            return cast("Any", self._decoders[track]).decode(packet)  # type: ignore[no-any-return]
+        except (InvalidDataError, ArgumentError, ExternalError, PatchWelcomeError, UnknownError):
+            if track not in self._damaged:
+                self._damaged.add(track)
+                self._warn(f"stream {track} is damaged: the frames that cannot be decoded are left out")
+            return []
+
+    def _add(self, track: int, stream: Stream) -> None:
+        from av.stream import Disposition
+
+        encoder: Encoder | None = None
+        if stream.codec_context is not None and not stream.disposition & Disposition.attached_pic:
+            has_video = any(other.stream.type == "video" for other in self._encoders.values())
+            if stream.type == "video" and not has_video:
+                encoder = self._video(cast("VideoStream", stream))
+            elif stream.type == "audio":
+                encoder = self._audio(cast("AudioStream", stream))
+        if encoder is None:
+            self._warn(f"left out: stream {track} ({stream.type})")
+            return
+        if language := stream.metadata.get("language"):
+            encoder.stream.metadata["language"] = language
+        self._encoders[track] = encoder
+        self._decoders[track] = decoder_of(cast("VideoStream | AudioStream", stream))
+
+    def _video(self, stream: VideoStream) -> Encoder | None:
+        context = stream.codec_context
+        if not (context.width and context.height and context.pix_fmt):
+            return None  # nothing of it has been seen
+        rate = stream.guessed_rate or stream.average_rate
+        return VideoEncoder(VideoShape.of(context, rate, stream.sample_aspect_ratio), self._encoding)
+
+    def _audio(self, stream: AudioStream) -> Encoder | None:
+        context = stream.codec_context
+        if not (context.sample_rate and context.channels):
+            return None  # nothing of it has been heard
+        return AudioEncoder(context.sample_rate, "mono" if context.channels == 1 else "stereo", self._encoding)
+
+
+def decoder_of(stream: VideoStream | AudioStream) -> CodecContext:
+    """The stream's own decoder; a new one where the stream comes from an encoder."""
+    from av import CodecContext
+
+    context = stream.codec_context
+    if context.is_decoder:
         return context
-
-
-def _require(encoder: str) -> None:
-    from av.codec import codecs_available
-
-    if encoder not in codecs_available:
-        raise InvalidInput(f"this build of PyAV has no encoder {encoder}")
-
-
-def _open(context: VideoCodecContext | AudioCodecContext, what: str) -> None:
-    from av.error import FFmpegError
-
-    name = context.codec.name  # it is gone when opening has failed
-    try:
-        context.open(strict=False)
-    except (FFmpegError, OverflowError) as error:
-        raise InvalidInput(f"the encoder {name} does not take {what}") from error
-
-
-def _belonging(packets: Iterable[Packet[Any]], stream: Stream) -> Iterator[Packet[Stream]]:
-    """Packets of a stream, whichever codec context made them."""
-    for packet in packets:
-        packet.stream = stream
-        yield packet
+    decoder = CodecContext.create(context.codec.canonical_name, "r")
+    decoder.extradata = context.extradata
+    return decoder

@@ -1,46 +1,56 @@
-"""What ``INPUT`` names on the command line, and how each kind of source is opened.
+"""Inputs of media: files, URLs, pipes, devices and the test source, and how each of them is opened.
 
 ========================================  ==============================================================
 ``film.mp4``                              a file
 ``-``                                     standard input
-``rtsp://``, ``udp://``, ``https://`` …   what libavformat opens over a network
+``rtsp://``, ``udp://``, ``https://`` …   a network source that libavformat opens
 ``v4l2:/dev/video0``, ``alsa:hw:0`` …     a device, by libavdevice's name for its kind
 ``testsrc``, ``testsrc:size=320x180``     a generated picture and tone (:mod:`tricklecast.publisher.media.testsrc`)
 ========================================  ==============================================================
+
+Everything here blocks and runs in a worker thread.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from tricklecast.publisher.media.source import MediaSource, open_media
 from tricklecast.publisher.raw import StoppableReader, standard_input
+from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.wire import redacted
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.container import InputContainer
+    from av.stream import Stream
+
+    Packets: TypeAlias = Iterator[tuple[int, Packet[Stream]]]
 
 STDIN: Final = "-"
 
 OPEN_S: Final = 15.0
-"""How long a source on the network may take to open, in seconds: more than two keyframes, since it is probed, too."""
+"""A source on the network may take so many seconds to open: more than two keyframes, since it is probed, too."""
 
 READ_S: Final = 10.0
-"""After how many seconds without a packet a source on the network counts as dead."""
+"""A source on the network is dead after so many seconds without a packet."""
 
 RTSP_LISTEN_S: Final = 1_000_000
-"""How long libavformat itself waits for an RTSP client, in seconds. It must be told: its default, for ever, fails."""
+"""libavformat itself waits so many seconds for an RTSP client. It must be told: its default, for ever, fails."""
 
 DEVICES: Final = frozenset(
     {"alsa", "avfoundation", "dshow", "fbdev", "gdigrab", "jack", "kmsgrab", "lavfi", "oss", "pulse", "sndio"}
     | {"v4l2", "video4linux2", "x11grab", "xcbgrab"}
 )
-"""Kinds of devices: libavdevice's input formats. Which of them there are depends on how PyAV was built."""
+"""Kinds of devices: libavdevice's input formats. How PyAV was built decides which of them exist."""
 
 _UDP: Final = {
-    "overrun_nonfatal": "1",  # what came too fast is lost, which is no reason to stop
+    "overrun_nonfatal": "1",  # packets that come too fast are lost, which is no reason to stop
     "fifo_size": "65536",  # packets of 188 bytes: 12 MB, seconds of high-definition video
 }
 _HTTP: Final = {"reconnect": "1", "reconnect_delay_max": "8"}  # a file goes on from where it broke
@@ -52,14 +62,128 @@ _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "http": _HTTP,
     "https": _HTTP,
 }
-"""libavformat's options, by scheme; the user's win."""
+"""libavformat's options, by scheme; the user's options win."""
 
 _CONNECTIONLESS: Final = frozenset({"udp", "rtp"})
 _FILE_SCHEMES: Final = frozenset({"http", "https", "ftp", "sftp", "smb"})
 
+_CLEARER: Final = {
+    "Immediate exit requested": "nothing came in time",  # a time-out interrupted libavformat
+    "Protocol not found": "PyAV was built without this protocol",
+}
+
+_NO_TIMESTAMPS: Final = 0x0080
+"""libavformat's ``AVFMT_NOTIMESTAMPS``; PyAV's own name for it is no number."""
+
+NEEDS_PYAV: Final = 'media needs PyAV: pip install "tricklecast[media]"'
+
+
+class MediaSource(Protocol):
+    """Streams, and their packets as they come. Each source is used once, in one thread."""
+
+    @property
+    def streams(self) -> Mapping[int, Stream]:
+        """Templates for the streams of a muxer, by number."""
+
+    def packets(self) -> Packets:
+        """The packets of all streams with the numbers of their streams, interleaved, each stream's in decoding order.
+
+        It blocks until there is one. None is empty, and each belongs to the caller. A source that knows the wall clock
+        at the capture of a packet, in microseconds of Unix time, puts it into ``packet.opaque``.
+
+        Raises:
+            OSError: the source broke (PyAV's ``FFmpegError``, too).
+        """
+
+    def close(self) -> None:
+        """Free it; no packets are taken after this."""
+
+
+class ByteReader(Protocol):
+    """A stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` bytes; none at the end."""
+
+
+class ContainerSource:
+    """The packets of an open container, unchanged; the time of their arrival counts as the time of their capture.
+
+    Args:
+        container: is closed with the source.
+    """
+
+    def __init__(self, container: InputContainer) -> None:
+        self._container = container
+        # A bare stream without a container: cameras without a muxer send nothing but coded frames.
+        self._has_no_times = bool(container.format.flags & _NO_TIMESTAMPS)
+
+    @property
+    def streams(self) -> Mapping[int, Stream]:
+        """All streams of the container."""
+        return {stream.index: stream for stream in self._container.streams}
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the container does not say how long it is: most likely it is live."""
+        return self._container.duration is None
+
+    def packets(self) -> Packets:
+        """The packets, in the container's order; those of a bare stream get times by its frame rate."""
+        next_dts = 0
+        for packet in self._container.demux():
+            if not packet.size:  # at the end, it asks decoders for what they hold back
+                continue
+            if self._has_no_times and packet.dts is None:
+                packet.dts, next_dts = next_dts, next_dts + (packet.duration or 1)
+            packet.opaque = time.time_ns() // 1000
+            yield packet.stream_index, packet
+
+    def close(self) -> None:
+        """Close the container."""
+        self._container.close()
+
+
+def open_media(
+    source: str | ByteReader,
+    name: str,
+    *,
+    format: str | None = None,
+    options: Mapping[str, str] | None = None,
+    timeouts_s: tuple[float | None, float | None] = (None, None),
+) -> ContainerSource:
+    """Open a file, a URL, a device or a stream of bytes.
+
+    Args:
+        source: a path, a URL, a device's name or a stream of bytes.
+        name: its name in error messages.
+        format: its format; found out, if it is not given. Devices need it.
+        options: libavformat's, for the protocol and the format.
+        timeouts_s: the longest times for opening it, and for every read.
+
+    Raises:
+        InvalidInput: PyAV is not installed, or it cannot read this.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise InvalidInput(NEEDS_PYAV) from error
+    timeout = None if timeouts_s == (None, None) else timeouts_s
+    try:
+        container = av.open(source, mode="r", format=format, options=dict(options or {}), timeout=timeout)
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
+    return ContainerSource(container)
+
+
+def reason(error: Exception) -> str:
+    """Why a source failed, in one line."""
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return _CLEARER.get(text, text.splitlines()[0])
+
 
 class Kind(Enum):
-    """What an input is."""
+    """The kinds of inputs."""
 
     FILE = "file"
     PIPE = "pipe"
@@ -73,10 +197,10 @@ class Opened:
     """An open source.
 
     Attributes:
-        source: it.
+        source: its streams and packets.
         is_live: it comes at its own pace, and goes on while nobody reads.
-        begun_at: when its first byte came, in seconds (monotonic), if that is known: what was read to find out what it
-            is, is no reason to be that much behind it for ever.
+        begun_at: when its first byte came, in seconds (monotonic), if that is known. The time of probing is no reason
+            to be that much behind the source for ever.
     """
 
     source: MediaSource
@@ -86,11 +210,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What is to be opened.
+    """An input as a user names it.
 
     Attributes:
         text: as it was written.
-        kind: what it is.
+        kind: found out from the text.
         options: libavformat's, besides or instead of the usual ones.
         realtime: the generated source paces itself.
     """
@@ -122,7 +246,7 @@ class Input:
 
     @property
     def listens(self) -> bool:
-        """Whether it waits for somebody to connect to it, and has nothing to connect to."""
+        """Whether it waits for a sender to connect, instead of connecting itself."""
         query = self.text.partition("?")[2].split("&")
         if self._scheme in _CONNECTIONLESS:
             return True
@@ -132,8 +256,8 @@ class Input:
         """Open it; blocks.
 
         Args:
-            is_stopped: a source that can be stopped while it waits, ends soon after this returns ``True``.
-            within_s: how long somebody who should connect is waited for; ``None``: without end.
+            is_stopped: a source that can be stopped while it waits ends soon after this returns ``True``.
+            within_s: an input that listens waits so long for a sender; ``None``: without end.
 
         Raises:
             InvalidInput: it cannot be read.
@@ -145,8 +269,7 @@ class Input:
                 return self._pipe(is_stopped)
             case Kind.DEVICE:
                 format_, _, device = self.text.partition(":")
-                source = open_media(device, self.name, format=format_, options=self.options)
-                return Opened(source, is_live=True)
+                return Opened(open_media(device, self.name, format=format_, options=self.options), is_live=True)
             case Kind.NETWORK:
                 return self._network(within_s)
             case Kind.FILE:
@@ -160,9 +283,8 @@ class Input:
 
     def _pipe(self, is_stopped: Callable[[], bool]) -> Opened:
         descriptor = standard_input()
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, which can be sought in
-            source = open_media(f"/dev/fd/{descriptor}", self.name, options=self.options)
-            return Opened(source, is_live=False)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # redirected from a file, in which libavformat can seek
+            return Opened(open_media(f"/dev/fd/{descriptor}", self.name, options=self.options), is_live=False)
         reader = StoppableReader(descriptor, is_stopped)
         source = open_media(reader, self.name, options=self.options)
         return Opened(source, is_live=False, begun_at=reader.begun_at)
@@ -176,7 +298,7 @@ class Input:
             if scheme.startswith("rtsp"):
                 options.setdefault("listen_timeout", str(RTSP_LISTEN_S))
         source = open_media(self.text, self.name, options=options, timeouts_s=(open_s, READ_S))
-        # What has a length is a file, wherever it lies.
+        # A source with a length is a file, wherever it lies.
         return Opened(source, is_live=scheme not in _FILE_SCHEMES or source.is_endless)
 
 

@@ -1,25 +1,24 @@
-"""A generated picture with a running clock, and a tone: something to publish where there is no camera.
+"""A generated picture with a running clock, and a tone: a source to publish where there is no camera.
 
 The picture moves; over it stand the wall-clock time for programs (:mod:`tricklecast.trickle.media.clock`), the time
 of day (UTC) and the frame's number for people, and a white square that flashes as each second of media begins. The
 tone beeps then, so that picture and sound can be compared.
 
-The source paces itself: a frame comes when its time has come, so that the clock shows when it was "captured". Whoever
-publishes it need not wait once more.
+The source paces itself: a frame comes when its time has come, so that the clock shows when it was "captured".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tricklecast.publisher.media.coding import AudioCodec, AudioCoding, VideoCoding, VideoShape
-from tricklecast.publisher.media.encode import AudioEncoder, Encoders, VideoEncoder
-from tricklecast.publisher.media.pace import Clock, Pace
-from tricklecast.publisher.media.picture import Painter
+from tricklecast.publisher.media.encode import AUDIO_ENCODERS, AudioEncoder, Encoder, Encoding, VideoEncoder, VideoShape
+from tricklecast.publisher.media.timeline import Clock, Pace
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.media.clock import draw_clock, strip_height
 from tricklecast.trickle.terminal import parse_bitrate, parse_duration
 
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ BITS_PER_PIXEL: Final = 0.12
 """Bits for each pixel of each frame, where no bitrate is given: the clocks are sharp, the rest is good enough."""
 
 MIN_BITRATE: Final = 100_000
+TONE_BITRATE: Final = 64_000
 PRESET: Final = "superfast"
 
 # Rates that are fractions and that people write as decimals (SMPTE ST 12-1).
@@ -50,7 +50,7 @@ _NTSC: Final = {"23.976": Fraction(24000, 1001), "29.97": Fraction(30000, 1001),
 
 @dataclass(frozen=True, slots=True)
 class TestOptions:
-    """What the test source generates.
+    """The options of the test source.
 
     Attributes:
         size: width and height in pixels; even.
@@ -59,11 +59,11 @@ class TestOptions:
         speed: seconds of media per second; ``None``: as fast as it goes, with a clock that runs with the media.
         gop: from keyframe to keyframe, in seconds.
         bitrate: of the picture, in bits per second; ``None``: by its size.
-        audio: what the tone is encoded as; ``None``: no tone.
+        audio: the codec of the tone, ``"aac"`` or ``"opus"``; ``None``: no tone.
         tone: its frequency, in Hz.
     """
 
-    __test__ = False  # it is no test, whatever pytest makes of its name
+    __test__ = False  # pytest takes it for a test by its name
 
     size: tuple[int, int] = (640, 360)
     rate: Fraction = Fraction(25)
@@ -71,7 +71,7 @@ class TestOptions:
     speed: float | None = 1.0
     gop: float = 1.0
     bitrate: int | None = None
-    audio: AudioCodec | None = AudioCodec.AAC
+    audio: str | None = "aac"
     tone: int = 440
 
     @classmethod
@@ -100,21 +100,19 @@ class TestOptions:
             except InvalidInput as error:
                 raise InvalidInput(f"{NAME}: {key}={value}: {error}") from error
             except ValueError as error:
-                raise InvalidInput(
-                    f"{NAME}: {key}={value} makes no sense; it is written as in {key}={example}"
-                ) from error
+                raise InvalidInput(f"{NAME}: {key}={value} cannot be read; write it as in {key}={example}") from error
         return cls(**values)
 
 
 class TestSource:
-    """A :class:`tricklecast.publisher.media.source.MediaSource` that generates.
+    """A :class:`~tricklecast.publisher.media.inputs.MediaSource` that generates.
 
-    Each packet says in ``opaque`` when it was captured, in microseconds of Unix time.
+    Each packet has in ``opaque`` when it was captured, in microseconds of Unix time.
 
     Args:
-        options: what.
+        options: of the picture and the tone.
         is_stopped: the packets end soon after it returns ``True``.
-        clock: what the time is taken from.
+        clock: the source of time.
 
     Raises:
         InvalidInput: PyAV is not installed, or has no encoder for it.
@@ -129,59 +127,63 @@ class TestSource:
         is_stopped: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
-        self._options = TestOptions() if options is None else options
+        self._options = options = TestOptions() if options is None else options
         self._is_stopped = is_stopped
         self._clock = clock
-        self._painter = Painter(*self._options.size)
-        self._encoders = Encoders()
-        self._video = self._add_video()
-        self._audio = self._add_audio()
-        self._encoders.open()
+        self._painter = Painter(*options.size)
+        width, height = options.size
+        bitrate = options.bitrate or max(MIN_BITRATE, round(width * height * options.rate * BITS_PER_PIXEL))
+        encoding = Encoding(bitrate, options.gop, PRESET, options.audio or "aac", TONE_BITRATE, threads=1)  # type: ignore[arg-type]
+        self._encoders: dict[int, Encoder] = {0: VideoEncoder(VideoShape(width, height, options.rate), encoding)}
+        if options.audio is not None:
+            self._encoders[1] = AudioEncoder(AUDIO_RATE, "mono", encoding)
 
     @property
-    def streams(self) -> Sequence[Stream]:
+    def streams(self) -> Mapping[int, Stream]:
         """The picture, and the tone if there is one."""
-        return [encoder.stream for encoder in (self._video, self._audio) if encoder is not None]
+        return {track: encoder.stream for track, encoder in self._encoders.items()}
 
-    def packets(self) -> Iterator[Packet[Stream]]:
+    def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
         """The packets, each as its time has come; the time begins to run with the first."""
         pace = Pace(self._options.speed, self._is_stopped, self._clock)
         frames, tone = self._pictures(), self._tones()
         frame, sound = next(frames, None), next(tone, None)
         while frame is not None or sound is not None:
             if frame is not None and (sound is None or _begin(frame) < _end(sound)):
-                if not pace.wait(float(_begin(frame))):
+                begin = _begin(frame)
+                if not pace.wait(float(begin)):
                     return
-                yield from self._picture_packets(frame, pace)
+                self._paint(frame, begin, pace)
+                yield from self._captured(0, self._encoders[0].encode(frame), pace)
                 frame = next(frames, None)
             elif sound is not None:
                 if not pace.wait(float(_end(sound))):
                     return
-                assert self._audio is not None
-                yield from _captured(self._audio.encode(sound), pace)
+                yield from self._captured(1, self._encoders[1].encode(sound), pace)
                 sound = next(tone, None)
-        yield from _captured(self._video.restart(), pace)
-        if self._audio is not None:
-            yield from _captured(self._audio.restart(), pace)
+        for track, encoder in self._encoders.items():
+            yield from self._captured(track, encoder.restart(), pace)
 
     def close(self) -> None:
         """Free the encoders."""
-        self._encoders.close()
+        for encoder in self._encoders.values():
+            encoder.close()
 
-    def _add_video(self) -> VideoEncoder:
-        options = self._options
-        width, height = options.size
-        bitrate = options.bitrate or max(MIN_BITRATE, round(width * height * options.rate * BITS_PER_PIXEL))
-        shape = VideoShape(width, height, options.rate, 1 / options.rate)
-        return self._encoders.add_video(shape, VideoCoding(bitrate, options.gop, PRESET, threads=1))
+    @staticmethod
+    def _captured(track: int, packets: Iterator[Packet[Stream]], pace: Pace) -> Iterator[tuple[int, Packet[Stream]]]:
+        for packet in packets:
+            assert packet.pts is not None
+            packet.opaque = pace.unix_us(float(packet.pts * packet.time_base))
+            yield track, packet
 
-    def _add_audio(self) -> AudioEncoder | None:
-        if self._options.audio is None:
-            return None
-        return self._encoders.add_audio(AUDIO_RATE, "mono", AudioCoding(self._options.audio, 64_000))
+    def _paint(self, frame: VideoFrame, begin: Fraction, pace: Pace) -> None:
+        assert frame.pts is not None
+        # The first frame of each second: the one before it lies in another second.
+        flash = int(begin) != int(begin - 1 / self._options.rate) or frame.pts == 0
+        self._painter.paint(frame, frame.pts, pace.unix_us(float(begin)), flash=flash)
 
     def _pictures(self) -> Iterator[VideoFrame]:
-        """The pictures that lie below the clock."""
+        """The pictures below the clock."""
         width, height = self._options.size
         graph = _generator("testsrc2", f"size={width}x{height}:rate={self._options.rate}", "format", "yuv420p")
         while True:
@@ -191,7 +193,7 @@ class TestSource:
             yield frame
 
     def _tones(self) -> Iterator[AudioFrame]:
-        if self._audio is None:
+        if self._options.audio is None:
             return
         tone = f"frequency={self._options.tone}:beep_factor=4:sample_rate={AUDIO_RATE}:samples_per_frame={SAMPLES}"
         graph = _generator("sine", tone, "aformat", "sample_fmts=fltp")
@@ -203,14 +205,6 @@ class TestSource:
 
     def _is_over(self, time: Fraction) -> bool:
         return self._options.duration is not None and time >= self._options.duration
-
-    def _picture_packets(self, frame: VideoFrame, pace: Pace) -> Iterator[Packet[Stream]]:
-        time = _begin(frame)
-        assert frame.pts is not None
-        # The first frame of each second: the one before it lies in another second.
-        flash = int(time) != int(time - 1 / self._options.rate) or frame.pts == 0
-        self._painter.paint(frame, frame.pts, pace.unix_us(float(time)), flash=flash)
-        yield from _captured(self._video.encode(frame), pace)
 
 
 def _generator(source: str, arguments: str, then: str, format_: str) -> Graph:
@@ -230,13 +224,6 @@ def _begin(frame: VideoFrame | AudioFrame) -> Fraction:
 
 def _end(sound: AudioFrame) -> Fraction:
     return _begin(sound) + Fraction(sound.samples, sound.sample_rate)
-
-
-def _captured(packets: Iterator[Packet[Stream]], pace: Pace) -> Iterator[Packet[Stream]]:
-    for packet in packets:
-        assert packet.pts is not None
-        packet.opaque = pace.unix_us(float(packet.pts * packet.time_base))
-        yield packet
 
 
 def _parse_size(text: str) -> tuple[int, int]:
@@ -267,8 +254,10 @@ def _parse_speed(text: str) -> float | None:
     return speed
 
 
-def _parse_audio(text: str) -> AudioCodec | None:
-    return None if text == "none" else AudioCodec.parse(text)
+def _parse_audio(text: str) -> str | None:
+    if text != "none" and text not in AUDIO_ENCODERS:
+        raise InvalidInput("it must be aac, opus or none")
+    return None if text == "none" else text
 
 
 def _parse_tone(text: str) -> int:
@@ -288,4 +277,145 @@ _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "audio": (_parse_audio, "opus"),
     "tone": (_parse_tone, "440"),
 }
-"""How each of the attributes of :class:`TestOptions` is read, and an example."""
+"""Of each attribute of :class:`TestOptions`: its parser, and an example."""
+
+
+# The clocks in the picture. PyAV's libavfilter has no font.
+
+GLYPH_HEIGHT: Final = 7
+ADVANCE: Final = 6
+"""A glyph's five columns and the space behind it."""
+
+# Seven lines per glyph, from top to bottom; five bits per line, the leftmost the highest.
+_GLYPHS: Final = {
+    "0": (0x0E, 0x11, 0x13, 0x15, 0x19, 0x11, 0x0E),
+    "1": (0x04, 0x0C, 0x04, 0x04, 0x04, 0x04, 0x0E),
+    "2": (0x0E, 0x11, 0x01, 0x02, 0x04, 0x08, 0x1F),
+    "3": (0x1F, 0x02, 0x04, 0x02, 0x01, 0x11, 0x0E),
+    "4": (0x02, 0x06, 0x0A, 0x12, 0x1F, 0x02, 0x02),
+    "5": (0x1F, 0x10, 0x1E, 0x01, 0x01, 0x11, 0x0E),
+    "6": (0x06, 0x08, 0x10, 0x1E, 0x11, 0x11, 0x0E),
+    "7": (0x1F, 0x01, 0x02, 0x04, 0x08, 0x08, 0x08),
+    "8": (0x0E, 0x11, 0x11, 0x0E, 0x11, 0x11, 0x0E),
+    "9": (0x0E, 0x11, 0x11, 0x0F, 0x01, 0x02, 0x0C),
+    ":": (0x00, 0x04, 0x04, 0x00, 0x04, 0x04, 0x00),
+    ".": (0x00, 0x00, 0x00, 0x00, 0x00, 0x0C, 0x0C),
+    "#": (0x0A, 0x0A, 0x1F, 0x0A, 0x1F, 0x0A, 0x0A),
+    " ": (0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00),
+}
+
+
+class Digits:
+    """Text of digits, ``:``, ``.``, ``#`` and spaces, as lines of pixels.
+
+    Args:
+        scale: pixels per dot of a glyph, in both directions.
+        black: the background's byte.
+        white: the text's.
+    """
+
+    def __init__(self, scale: int, black: int, white: int) -> None:
+        self._scale = scale
+        self._margin = bytes([black]) * scale
+        dots = (bytes([black]) * scale, bytes([white]) * scale)
+        self._lines = {
+            character: [
+                b"".join(dots[line >> (ADVANCE - 2 - at) & 1] if at < 5 else dots[0] for at in range(ADVANCE))
+                for line in glyph
+            ]
+            for character, glyph in _GLYPHS.items()
+        }
+
+    def width(self, characters: int) -> int:
+        """How wide a text is, in pixels."""
+        return (characters * ADVANCE + 1) * self._scale
+
+    @property
+    def height(self) -> int:
+        """How high a text is, with a dot's margin above and below."""
+        return (GLYPH_HEIGHT + 2) * self._scale
+
+    def lines(self, text: str) -> Iterator[bytes]:
+        """The lines of a text's picture, from top to bottom."""
+        empty = self._margin * (len(text) * ADVANCE + 1)
+        glyphs = [self._lines[character] for character in text]
+        rows = [empty, *(self._margin + b"".join(glyph[row] for glyph in glyphs) for row in range(GLYPH_HEIGHT)), empty]
+        for row in rows:
+            for _ in range(self._scale):
+                yield row
+
+
+BLACK: Final = 16
+WHITE: Final = 235
+_GREY: Final = b"\x80"
+
+_CLOCK: Final = "00:00:00.000"
+_COUNT: Final = "#0000000"
+
+
+class Painter:
+    """Draws the clocks and the flash into pictures of one size: planar 4:2:0 with 8 bits (``yuv420p``).
+
+    Args:
+        width: in pixels; even.
+        height: likewise.
+    """
+
+    def __init__(self, width: int, height: int) -> None:
+        self._width = width
+        self._height = height
+        self._digits = Digits(max(1, width // 160), BLACK, WHITE)
+        self._strip = strip_height(height)
+        # Each line of text is grey as a whole, so that it can be read whatever moves below it.
+        self._left = 2 * (width // 80)
+        self._first = self._strip + self._strip % 2 + 2 * (height // 90)
+        self._second = self._first + self._digits.height + self._digits.height % 2
+
+    def paint(self, frame: VideoFrame, number: int, unix_us: int, *, flash: bool) -> None:
+        """Draw the time at which a frame is made.
+
+        Args:
+            frame: is drawn into.
+            number: the frame's, from 0 on.
+            unix_us: microseconds since 1970-01-01 UTC.
+            flash: a white square stands beside the clock.
+        """
+        planes = [(memoryview(plane), plane.line_size) for plane in frame.planes]
+        luma, stride = planes[0]
+        self._paint_strip(luma, stride, unix_us // 1000)
+        clock, count = _time_of_day(unix_us), f"#{number % 10**7:07}"
+        _blit(luma, stride, self._left, self._first, self._digits.lines(clock))
+        _blit(luma, stride, self._left, self._second, self._digits.lines(count))
+        side = self._digits.height
+        square = [bytes([WHITE if flash else BLACK]) * side] * side
+        _blit(luma, stride, self._left + self._digits.width(len(_CLOCK)), self._first, square)
+        for chroma, chroma_stride in planes[1:]:
+            self._make_grey(chroma, chroma_stride)
+
+    def _paint_strip(self, luma: memoryview, stride: int, unix_ms: int) -> None:
+        row, at = b"", 0
+        for cell in draw_clock(unix_ms, self._width, self._height):
+            row += bytes([WHITE if cell.white else BLACK]) * (cell.right - cell.left)
+            if cell.right == self._width:
+                size = (cell.bottom - cell.top) * stride
+                luma[at : at + size] = row.ljust(stride, b"\0") * (cell.bottom - cell.top)
+                row, at = b"", at + size
+
+    def _make_grey(self, chroma: memoryview, stride: int) -> None:
+        strip = (self._strip + 1) // 2 * stride
+        chroma[:strip] = _GREY * strip
+        height = (self._digits.height + 1) // 2
+        clock = (self._digits.width(len(_CLOCK)) + self._digits.height + 1) // 2
+        count = (self._digits.width(len(_COUNT)) + 1) // 2
+        _blit(chroma, stride, self._left // 2, self._first // 2, [_GREY * clock] * height)
+        _blit(chroma, stride, self._left // 2, self._second // 2, [_GREY * count] * height)
+
+
+def _blit(plane: memoryview, stride: int, left: int, top: int, lines: Iterable[bytes]) -> None:
+    for y, line in enumerate(lines, top):
+        plane[y * stride + left : y * stride + left + len(line)] = line
+
+
+def _time_of_day(unix_us: int) -> str:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=unix_us)
+    return f"{time:%H:%M:%S}.{time.microsecond // 1000:03}"

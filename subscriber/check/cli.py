@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tricklecast.subscriber.start import Start
-from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.terminal import (
     CaFile,
     Token,
@@ -32,44 +30,73 @@ if TYPE_CHECKING:
 EXIT_NOT_FINE: Final = 1
 REFRESH_PER_S: Final = 4
 
+_LIMITS: Final = "What is tested"
+
 
 async def check(
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.", show_default=False)
-    ],
-    for_time: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to look: 30s, 2m, 1h.")] = "30s",
+    url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
+    for_time: Annotated[str, typer.Option("--for", metavar="TIME", help="Test for this time: 30s, 2m, 1h.")] = "30s",
     start: Annotated[
-        str, typer.Option(help="Where to begin: next, current, earliest, a seq, or -N for the N-th from the head.")
+        str,
+        typer.Option(
+            metavar="WHERE", help="Where to begin: next, current, earliest, a number, or -N for the N-th from the end."
+        ),
     ] = "next",
-    wait: Annotated[str, typer.Option(metavar="TIME", help="Wait for a channel that is not there yet.")] = "0s",
+    wait: Annotated[
+        str, typer.Option(metavar="TIME", help="Wait this long for a channel that does not exist yet.")
+    ] = "0s",
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all segments.")] = False,
+    decode: Annotated[
+        bool,
+        typer.Option(help="Decode the first picture of each segment, if PyAV is installed.", rich_help_panel=_LIMITS),
+    ] = True,
     max_latency: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Highest end-to-end latency (of 95 %).", show_default="5s")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Highest end-to-end latency of 95 % of the segments.",
+            show_default="5s",
+            rich_help_panel=_LIMITS,
+        ),
     ] = None,
     max_segment: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Longest segment.", show_default="10s")
+        str | None,
+        typer.Option(metavar="TIME", help="Longest segment.", show_default="10s", rich_help_panel=_LIMITS),
     ] = None,
     max_jitter: Annotated[
-        str | None, typer.Option(metavar="TIME", help="By how much a segment may be late.", show_default="1s")
+        str | None,
+        typer.Option(metavar="TIME", help="Longest delay of a segment.", show_default="1s", rich_help_panel=_LIMITS),
     ] = None,
     max_skew: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="How far sound and picture may begin apart in a segment.", show_default="2s"),
+        typer.Option(
+            metavar="TIME",
+            help="Longest time between the beginnings of audio and video in a segment.",
+            show_default="2s",
+            rich_help_panel=_LIMITS,
+        ),
     ] = None,
-    decode: Annotated[bool, typer.Option(help="Decode the first picture of segments, if PyAV is there.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning is a failure, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all segments.")] = False,
     ca_file: CaFile = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Judge a live channel: subscribe for a while, and say what is wrong with it.
+    """Test a live channel: subscribe for a while, and report what is wrong with it.
 
-    Looks at segment lengths, keyframes, timestamps across segments, gaps, pace, latency and more; a channel that
-    carries no media is checked for what arrives. A limit that is given fails when it is exceeded, a default one only
-    warns. Ends early with the channel; Ctrl-C prints the report so far.
+    The test looks at segment lengths, keyframes, timestamps across segments, gaps, pace, latency and more. A limit that
+    you give fails when it is exceeded; a default limit only warns. Ctrl-C prints the report so far.
 
-    Exit code: 0 fine, 1 not fine, 2 wrong usage.
+    Exit codes: 0 no failure; 1 failures; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast check http://localhost:2939/trickle/cam
+      tricklecast check http://localhost:2939/trickle/cam --for 2min --max-latency 2s --strict
     """
+    from tricklecast.subscriber.core import Start
+    from tricklecast.trickle.client.arguments import channel_url
+
     channel_url(url)
     checked("--start", Start.parse, start)
     from tricklecast.subscriber.check.findings import Limits, Verdict

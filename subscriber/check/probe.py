@@ -19,8 +19,8 @@ from tricklecast.subscriber.check.media import Container, Kind
 from tricklecast.subscriber.check.observations import Ended, Head, Picture, Run, Seen
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.transport import TrailerTransport
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import TrickleError, header_int
 from tricklecast.trickle.records import Reason
 from tricklecast.trickle.terminal import Bearer
@@ -77,7 +77,7 @@ class Probe:
         self.size = 0
         self._order = order
         self._unix_us = unix_us
-        self._client = httpx.AsyncClient(transport=TrailerTransport(order.tls), auth=order.auth)
+        self._client = httpx.AsyncClient(transport=TrickleTransport(order.tls or True), auth=order.auth)
         self._subscriber = Subscriber(
             order.url, start=order.start, wait_for_channel_s=order.wait_s, client=self._client
         )

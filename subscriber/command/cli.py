@@ -1,10 +1,13 @@
-"""The commands ``tricklecast subscribe`` and ``tricklecast channels``."""
+"""The commands ``tricklecast subscribe`` and ``tricklecast channels``: their options.
+
+The module imports no client before a command runs, so that ``--help`` is quick.
+"""
 
 from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,15 +24,16 @@ from tricklecast.trickle.terminal import (
 )
 
 if TYPE_CHECKING:
-    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive import Keep
 
-LOSS_EXIT_CODE = 3
+LOSS_EXIT_CODE: Final = 3
+
+_LOSSES: Final = "Losses and errors"
+_OUTPUT: Final = "Output"
 
 
 async def subscribe(
-    url: Annotated[
-        str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.", show_default=False)
-    ],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
     output: Annotated[
         str | None,
         typer.Option(
@@ -37,108 +41,132 @@ async def subscribe(
             "-o",
             metavar="PATH",
             help="Where to write: - for standard output (the default in a pipe); FILE.mp4, .m4v, .mov, .m4a, .mkv or "
-            ".mka for a file that players can seek in; FOLDER/ for a file per segment and an index, which goes on "
-            "where it was left; any other FILE for the bytes as they come.",
+            ".mka for a media file that players can seek in; FOLDER/ for a file per segment and an index, which goes "
+            "on where it was left; any other FILE for the bytes as they come.",
         ),
     ] = None,
     start: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="WHERE",
-            help="Where to begin: next, current (the newest segment that has begun), earliest, a seq, -N for the N-th "
-            "from the head, or a position such as 128@3:9f86d081884c7d65, as the end of a run names it.",
+            help="Where to begin: current (the newest segment that has begun), next (the one after it), earliest, a "
+            "number, -N (the N-th from the end), or a position such as 128@3:9f86d081884c7d65, as the last line of an "
+            "earlier run names it.",
+            show_default="current",
         ),
-    ] = "next",
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Begin with what was published so long ago, as far as the server keeps it: 10m, 2h."
+            metavar="TIME", help="Begin with what was published this long ago, if the server still has it: 10m, 2h."
         ),
     ] = None,
-    on_lag: Annotated[
-        str,
-        typer.Option(metavar="POLICY", help="Where to go on after falling too far behind: live, earliest, or fail."),
-    ] = "live",
     for_time: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Stop after so long: 30s, 500ms, 2min, 1h.")
+        str | None, typer.Option("--for", metavar="TIME", help="Stop after this time: 30s, 500ms, 2min, 1h.")
     ] = None,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="TIME", help="Wait so long for a channel that is not there yet.")
+        str, typer.Option("--wait", metavar="TIME", help="Wait this long for a channel that does not exist yet.")
     ] = "0s",
-    reconnect: Annotated[
+    raw: Annotated[
         bool,
-        typer.Option("--reconnect", help="After an error, subscribe again where it ended, for as long as it takes."),
+        typer.Option("--raw", help="Write the bytes as they come, also to a FILE.mp4.", rich_help_panel=_OUTPUT),
     ] = False,
     keep: Annotated[
         str | None,
         typer.Option(
-            metavar="LIMIT", help="For a folder: keep the newest segments only, so many (500) or so much (20GB)."
+            metavar="LIMIT",
+            help="In a folder, keep only the newest segments: a number of them (500), or a size (20GB).",
+            rich_help_panel=_OUTPUT,
         ),
     ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write the bytes as they come, whatever the file is called.")
-    ] = False,
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Tell what happens as one JSON object per line, on standard output, or on standard error if the "
-            "output goes to standard output. Without -o nothing is written.",
+            help="Print each event as a line of JSON: on standard error if the media goes to standard output (-o -), "
+            "otherwise on standard output. Without -o, no media is written.",
+            rich_help_panel=_OUTPUT,
         ),
     ] = False,
+    reconnect: Annotated[
+        bool,
+        typer.Option(
+            "--reconnect",
+            help="After an error, subscribe again, as often as necessary, and go on where it ended.",
+            rich_help_panel=_LOSSES,
+        ),
+    ] = False,
+    on_lag: Annotated[
+        str,
+        typer.Option(
+            metavar="POLICY",
+            help="Where to go on after falling too far behind: live, earliest, or fail.",
+            rich_help_panel=_LOSSES,
+        ),
+    ] = "live",
     fail_on: Annotated[
         str,
         typer.Option(
             metavar="LOSS",
-            help=f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed or not whole (loss); or never.",
+            help=f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed, truncated or cut (loss); or "
+            "never.",
+            rich_help_panel=_LOSSES,
         ),
     ] = "never",
     ca_file: CaFile = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """Receive a channel, all its segments, until it ends.
+    """Receive the segments of a channel, until the channel ends.
 
-    Warnings about missed or cut segments and a summary go to standard error; on a terminal a line shows the state.
+    Warnings about missing or incomplete segments, and a summary, go to standard error.
 
-    Exit codes: 0 the channel ended, or the time was over; 1 an error, which names the position to go on from; 2 wrong
-    usage; 3 see --fail-on; 130 Ctrl-C; 143 SIGTERM. Whatever ends it, the files are in order.
+    Exit codes: 0 the channel or the time ended; 1 an error: the last line says how to go on; 2 wrong usage; 3 see
+    --fail-on; 130 Ctrl-C; 143 SIGTERM. Files are complete and readable in all of these cases.
+
+    Examples:
+
+    \b
+      URL=http://localhost:2939/trickle/cam
+      tricklecast subscribe $URL | ffplay -
+      tricklecast subscribe $URL -o film.mp4 --for 10min
+      tricklecast subscribe $URL -o recording/ --keep 20GB --reconnect
+      tricklecast subscribe $URL --json | jq .
     """
-    from tricklecast.subscriber.command.job import FailOn, Request, reports_on, run
-    from tricklecast.subscriber.command.outputs import is_folder
+    from tricklecast.subscriber.command.run import FailOn, Report, Request, is_folder, run
+    from tricklecast.subscriber.core import OnLag, Start
     from tricklecast.subscriber.sinks import standard_stream
-    from tricklecast.subscriber.start import Start
-    from tricklecast.subscriber.verdicts import OnLag
 
+    if since is not None and start is not None:
+        raise typer.BadParameter("give --since or --start, not both", param_hint="--since")
+    start = start or "current"
     checked("--start", Start.parse, start)
-    if since is not None and start != "next":
-        raise typer.BadParameter("say where to begin once: --since or --start", param_hint="--since")
     losses = checked("--fail-on", FailOn, fail_on, "never, gap or loss")
     target = _target(output, as_json=as_json)
     limit = _keep(keep)
     if keep is not None and not is_folder(target or ""):
-        raise typer.BadParameter("only a folder can be kept small: name one (-o FOLDER/)", param_hint="--keep")
+        raise typer.BadParameter("only a folder can be limited: use -o FOLDER/", param_hint="--keep")
     request = Request(
         url,
         target,
-        start,
-        None if for_time is None else checked("--for", parse_duration, for_time),
-        checked("--wait", partial(parse_duration, zero=True), wait),
-        checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
-        reconnect,
-        raw,
-        limit,
-        checked("--ca-file", tls_context, ca_file),
-        bearer_for(token, token_file),
-        None if since is None else checked("--since", parse_duration, since),
+        start=start,
+        since_s=None if since is None else checked("--since", parse_duration, since),
+        for_s=None if for_time is None else checked("--for", parse_duration, for_time),
+        wait_s=checked("--wait", partial(parse_duration, zero=True), wait),
+        on_lag=checked("--on-lag", OnLag, on_lag, "live, earliest or fail"),
+        reconnect=reconnect,
+        raw=raw,
+        keep=limit,
+        tls=checked("--ca-file", tls_context, ca_file),
+        auth=bearer_for(token, token_file),
     )
-    on_stderr = request.output == "-"
-    reporter = reports_on(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
+    on_stderr = target == "-"
+    report = Report.to(standard_stream("stderr" if on_stderr else "stdout")) if as_json else None
     try:
-        totals = await run(request, reporter)
+        totals = await run(request, report)
     except TrickleError as error:
-        if reporter is not None and on_stderr:
-            raise typer.Exit(1) from error  # the last event says why, on a stream that holds nothing but events
+        if report is not None and on_stderr:
+            raise typer.Exit(1) from error  # the last event says why; nothing but events may go to this stream
         raise
     lost = totals.missed + (totals.truncated + totals.broken if losses is FailOn.LOSS else 0)
     if lost and losses is not FailOn.NEVER:
@@ -146,34 +174,42 @@ async def subscribe(
 
 
 async def channels(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what the server says as JSON.")] = False,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the server's answer, as JSON.")] = False,
     ca_file: CaFile = None,
     token: Token = None,
     token_file: TokenFile = None,
 ) -> None:
-    """List the channels of a server."""
-    from tricklecast.subscriber.command.listing import fetch_channels, print_channels
-    from tricklecast.subscriber.transport import TrailerTransport
+    """List the channels of a server: a table on a terminal, tab-separated columns in a pipe.
 
-    transport = TrailerTransport(checked("--ca-file", tls_context, ca_file))
-    print_channels(await fetch_channels(url, transport, bearer_for(token, token_file)), as_json=as_json)
+    Exit codes: 0 done; 1 an error; 2 wrong usage.
+
+    Examples:
+
+    \b
+      tricklecast channels http://localhost:2939
+      tricklecast channels http://localhost:2939 --json | jq '.channels[].name'
+    """
+    from tricklecast.subscriber.command.listing import fetch_channels, print_channels
+
+    answer = await fetch_channels(url, checked("--ca-file", tls_context, ca_file), bearer_for(token, token_file))
+    print_channels(answer, as_json=as_json)
 
 
 def _target(output: str | None, *, as_json: bool) -> str | None:
     if output == "":
-        raise typer.BadParameter("an empty name", param_hint="--output")
-    if output is not None or as_json:
-        return output
-    if sys.stdout is not None and sys.stdout.isatty():
-        raise typer.BadParameter(
-            "media on a terminal helps nobody: name a file (-o FILE), or use a pipe", param_hint="--output"
-        )
-    return "-"
+        raise typer.BadParameter("the name is empty", param_hint="--output")
+    if output is None and not as_json:
+        output = "-"
+        if sys.stdout is not None and sys.stdout.isatty():
+            raise typer.BadParameter(
+                "refusing to write media to a terminal; use -o FILE or a pipe", param_hint="--output"
+            )
+    return output
 
 
 def _keep(text: str | None) -> Keep:
-    from tricklecast.subscriber.archive.keep import Keep
+    from tricklecast.subscriber.archive import Keep
 
     if text is None:
         return Keep()

@@ -1,59 +1,59 @@
-"""What ``tricklecast channels`` does: ask the control plane, print a table."""
+"""What the control plane tells of a server's channels: for ``tricklecast channels``, and for where to begin."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import sys
+import time
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
 import httpx
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from tricklecast.subscriber.transport import GarbageAnswer, TrailerTransport
-from tricklecast.subscriber.verdicts import first_line
+from tricklecast.trickle.client.answers import first_line
 from tricklecast.trickle.client.arguments import channel_url, server_url
-from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, error_for
+from tricklecast.trickle.client.transport import InvalidAnswer, TrickleTransport
+from tricklecast.trickle.errors import ConnectionLost, RemoteProtocolError, TrickleError, error_for
 from tricklecast.trickle.terminal import Bearer, size
 from tricklecast.trickle.wire import redacted
 
 ROUTE: Final = "/api/v1/channels"
 TIMEOUT_S: Final = 10.0
+NEWEST_S: Final = 60.0
+"""How far back the newest segment is looked for, in seconds."""
+
 COLUMNS: Final = ("CHANNEL", "STATE", "NEXT", "SEGMENTS", "BYTES", "READERS", "PUBLISHER", "IN", "OUT", "TYPE")
+NUMBERS: Final = ("NEXT", "SEGMENTS", "BYTES", "READERS", "IN", "OUT")
 
 
-async def fetch_channels(
-    url: str, transport: httpx.AsyncBaseTransport | None = None, auth: Bearer | None = None
-) -> dict[str, Any]:
+async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> dict[str, Any]:
     """Ask a server for its channels.
 
     Args:
         url: any URL on the server.
-        transport: for tests.
+        tls: the authorities that https servers are checked against; ``None``: the system's.
         auth: adds an access token to the request.
 
     Returns:
         The JSON object of the answer; ``"channels"`` is a list of objects.
 
     Raises:
-        InvalidURL: that is no URL of a server.
-        ConnectionLost: nobody answers there.
+        InvalidURL: this is no URL of a server.
+        ConnectionLost: the server does not answer.
         Refused: the server says no.
-        RemoteProtocolError: what answers is not a tricklecast server.
+        RemoteProtocolError: this is not a tricklecast server.
     """
     root = server_url(url)
-    response = await _ask(root, ROUTE, transport, auth)
+    response = await _ask(root, ROUTE, tls, auth)
     if response.status_code == 404 or response.status_code < 400:
         return _checked(response, redacted(root))
     raise error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
-async def start_since(
-    url: str, ago_s: float, transport: httpx.AsyncBaseTransport | None = None, auth: Bearer | None = None
-) -> str:
+async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> str:
     """Ask a server which segment of a channel was the first to close so many seconds ago, or later.
 
     Returns:
@@ -63,9 +63,7 @@ async def start_since(
     Raises:
         InvalidURL, ConnectionLost, Refused, RemoteProtocolError: as :func:`fetch_channels`.
     """
-    root = server_url(url)
-    route = f"{ROUTE}/{quote(channel_url(url).channel, safe='')}/segments?since={ago_s * 1000:.0f}ms&limit=1"
-    response = await _ask(root, route, transport, auth)
+    response = await _segments(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
     match response.status_code, _json(response):
         case 200, {"epoch": int(epoch), "segments": [{"seq": int(seq)}, *_]}:
             return f"{seq}@{epoch}"
@@ -74,21 +72,39 @@ async def start_since(
         case 404, {"detail": "no such channel"}:
             return "earliest"
         case status, _ if status == 404 or status < 400:
-            raise RemoteProtocolError(status, detail=f"{redacted(root)} does not tell when segments were published")
+            server = redacted(server_url(url))
+            raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
     raise error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
-async def _ask(
-    root: str, route: str, transport: httpx.AsyncBaseTransport | None, auth: Bearer | None
-) -> httpx.Response:
+async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> float | None:
+    """Ask a server when the newest segment of a channel began.
+
+    Returns:
+        The time, on the monotonic clock; ``None`` if the server does not say, or there is none of the last minute.
+    """
+    try:
+        response = await _segments(url, f"since={NEWEST_S:.0f}s", tls, auth)
+    except TrickleError:
+        return None
+    match response.status_code, _json(response):
+        case 200, {"more": False, "segments": [*_, {"opened_at": str(opened_at)}]}:
+            return time.monotonic() - max(0.0, time.time() - datetime.fromisoformat(opened_at).timestamp())
+    return None
+
+
+async def _segments(url: str, query: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
+    route = f"{ROUTE}/{quote(channel_url(url).channel, safe='')}/segments?{query}"
+    return await _ask(server_url(url), route, tls, auth)
+
+
+async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer | None) -> httpx.Response:
     shown = redacted(root)
     try:
-        # The own transport, since its errors say why in words.
-        transport = transport or TrailerTransport()
-        async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_S, auth=auth) as client:
+        async with httpx.AsyncClient(transport=TrickleTransport(tls or True), timeout=TIMEOUT_S, auth=auth) as client:
             with anyio.fail_after(TIMEOUT_S):
                 return await client.get(root + route)
-    except GarbageAnswer as error:
+    except InvalidAnswer as error:
         raise RemoteProtocolError(detail=f"{shown}: {error}") from error
     except TimeoutError as error:
         raise ConnectionLost(detail=f"{shown}: no answer within {TIMEOUT_S:g} s") from error
@@ -116,28 +132,27 @@ def _json(response: httpx.Response) -> Any:
         return None
 
 
-def print_channels(answer: dict[str, Any], *, as_json: bool = False, console: Console | None = None) -> None:
+def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
     """Print channels to standard output: JSON, a table on a terminal, tab-separated columns in a pipe."""
     if as_json:
         json.dump(answer, sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
         return
-    rows = [_row(channel) for channel in answer["channels"]]
-    console = console or Console()
-    if not console.is_terminal:
-        for row in [COLUMNS, *rows]:
-            sys.stdout.write("\t".join(row) + "\n")
-        return
-    if not rows:
-        console.print("no channels")
-        return
-    table = Table(box=None, pad_edge=False)
-    for column in COLUMNS:
-        right = column in ("NEXT", "SEGMENTS", "BYTES", "READERS", "IN", "OUT")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    rows = [COLUMNS, *(_row(channel) for channel in answer["channels"])]
+    if not sys.stdout.isatty():
+        lines = ["\t".join(row) for row in rows]
+    elif len(rows) == 1:
+        lines = ["no channels"]
+    else:
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if name in NUMBERS else cell.ljust(width)
+                for name, cell, width in zip(COLUMNS, row, widths, strict=True)
+            ).rstrip()
+            for row in rows
+        ]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def _row(channel: dict[str, Any]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 
 import tricklecast.app.cli
 from tests.support.forked import forked
-from tricklecast.app.cli import COMMANDS, Mount, load, main, run, runnable
+from tricklecast.app.cli import COMMANDS, Mount, load, main, run, runnable, wanted_help
 from tricklecast.trickle import __version__
 from tricklecast.trickle.errors import TrickleError
 
@@ -134,8 +135,8 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "fine_module.py").write_text("def command() -> None:\n    '''Help.'''\n")
     monkeypatch.syspath_prepend(tmp_path)
     needs = ("analytics", "no_such_dependency")
-    monkeypatch.setitem(COMMANDS, "lonely", Mount("lonely_module", "command", "", needs))
-    monkeypatch.setitem(COMMANDS, "unfit", Mount("fine_module", "command", "", needs))
+    monkeypatch.setitem(COMMANDS, "lonely", Mount("lonely_module", "command", "", extra=needs))
+    monkeypatch.setitem(COMMANDS, "unfit", Mount("fine_module", "command", "", extra=needs))
     for name in ("lonely", "unfit"):
         with pytest.raises(TrickleError) as error:
             load(name)
@@ -144,7 +145,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytes
 
 def test_a_broken_installation_is_not_blamed_on_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of our own that is missing is a fault, not something to install."""
-    monkeypatch.setitem(COMMANDS, "gone", Mount("tricklecast.app.no_such_module", "command", "", ("media", "av")))
+    monkeypatch.setitem(COMMANDS, "gone", Mount("tricklecast.app.no_such_module", "command", "", extra=("media", "av")))
     with pytest.raises(ModuleNotFoundError, match=r"app\.no_such_module"):
         load("gone")
 
@@ -296,3 +297,81 @@ def test_the_signature_stays() -> None:
     assert inspect.signature(runnable(command)) == inspect.signature(command)
     assert runnable(command)(count=5) == 5
     assert runnable(plain) is plain
+
+
+# Help.
+
+
+def helps() -> dict[str, str]:
+    """The help of each command; the demo's only if its libraries are there, as the other commands' are."""
+    shown = {}
+    for name in COMMANDS:
+        command = load(name)
+        shown[name] = command.get_help(typer.Context(command, info_name=f"tricklecast {name}"))
+    return shown
+
+
+def test_every_help_has_an_example_and_no_python_types() -> None:
+    """An example begins with the command; values have names such as FILE, not ``<str>``; arguments no brackets."""
+    for name, text in helps().items():
+        assert f"    tricklecast {name}" in text, name
+        assert "Exit codes: " in text or name in ("serve", "token create", "logs schema"), name
+        usage = text.partition("\n")[0]
+        assert not {"<", "{", "......"} & set(usage.split()), usage
+        assert not re.search(r"<(str|int|bool|float|file|path|list)|\[required\]|\{[A-Z]|\.{4}", text), name
+
+
+def test_options_are_in_groups() -> None:
+    """What matters first has the heading `Options`, and comes first; each further group has its own heading."""
+    text = helps()["publish"]
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings[:3] == ["Arguments:", "Options:", "Segments:"]
+    assert headings[-2:] == ["Connection:", "Other options:"]
+    options = text[text.index("\nOptions:") : text.index("\nSegments:")]
+    assert 1 <= options.count("\n  --") <= 5
+
+
+def test_an_option_means_the_same_in_all_commands() -> None:
+    """An option that is a flag in one command takes a value in no other one."""
+    takes_value: dict[str, dict[str, bool]] = {}
+    for name in COMMANDS:
+        for param in load(name).params:
+            if param.param_type_name == "option":
+                for option in param.opts:
+                    takes_value.setdefault(option, {})[name] = not param.is_flag
+    assert {option: found for option, found in takes_value.items() if len({*found.values()}) > 1} == {}
+
+
+def test_help_is_quick() -> None:
+    """It imports nothing that takes longer than 0.1 s; only `serve` needs pydantic, for its settings."""
+    code = (
+        "import sys\nfrom tricklecast.app.cli import COMMANDS, main\n"
+        "for name in ['', *COMMANDS]:\n"
+        "    if name != 'serve':\n"
+        "        sys.argv = ['tricklecast', *name.split(), '--help']\n"
+        "        main()\n"
+        f"print('LOADED', [name for name in {SLOW!r} if name in sys.modules])"
+    )
+    result = python(code)
+    assert result.stdout.splitlines()[-1] == "LOADED []", result.stdout + result.stderr
+
+
+SLOW = ("pydantic", "httpx", "anyio", "asyncio", "rich", "jwt", "cryptography", "av", "numpy", "duckdb", "pyspark")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["--help"], ""),
+        (["publish", "--help"], "publish"),
+        (["storms", "watch", "x", "--help"], "storms watch"),
+        (["storms", "x", "--help"], "storms"),
+        (["storms", "--", "--help"], None),
+        (["publish"], None),
+        (["logs", "--help"], None),
+        ([], None),
+    ],
+)
+def test_which_help_is_wanted(arguments: list[str], wanted: str | None) -> None:
+    """That of the command before it; behind ``--`` it is an argument."""
+    assert wanted_help(arguments) == wanted

@@ -53,7 +53,7 @@ def test_there_is_no_server(tmp_path: Path) -> None:
     """None was started, one has gone without a word, or something else answers: an error that says which."""
     done = health(tmp_path / "none")
     assert isinstance(done.exception, Unhealthy)
-    assert str(done.exception).startswith("no server has left its address: cannot read ")
+    assert str(done.exception).startswith("no server has written its address: cannot read ")
     file = tmp_path / "stale"
     with local_server(control_port=0) as server:
         write_address(file, f"http://127.0.0.1:{server.port}")

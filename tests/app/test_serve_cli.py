@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import tomllib
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tricklecast.app.cli import cli
-from tricklecast.app.serve_cli import describe
+from tricklecast.app.serve_cli import _show, describe, serve
 from tricklecast.app.settings import Settings, load
 
 
@@ -85,3 +88,44 @@ def test_the_help_shows_every_option_whole() -> None:
     shown = CliRunner().invoke(cli, ["serve", "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
     for name in Settings.model_fields:
         assert f"--{name.replace('_', '-')}" in shown.split(), name
+
+
+class Screen(io.StringIO):
+    """Standard error, which may be a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.isatty = lambda: terminal  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "shown"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_clients_are_shown_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, quiet: bool, shown: bool
+) -> None:
+    """Unless the server is told to be quiet."""
+    asked: list[object] = []
+    monkeypatch.setattr("tricklecast.app.server.serve", lambda *_, show: asked.append(show))
+    monkeypatch.setattr("sys.stderr", Screen(terminal))
+    serve(config=None, show_config=False, quiet=quiet)
+    assert [show is not None for show in asked] == [terminal and not quiet]
+
+
+def test_a_stopped_terminal_does_not_stop_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its user has stopped it (Ctrl-S), or after it has gone, lines are dropped."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(theirs, bytes(4096))
+    os.set_blocking(theirs, True)
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        _show(["dropped"])
+        assert not os.read(ours, 1 << 20).strip(b"\0")
+        _show(["c: created", "c: ended"])
+        shown = os.read(ours, 1 << 20).decode()
+        assert [line[8:] for line in shown.splitlines()] == [" c: created", " c: ended"]
+        os.close(ours)
+        _show(["nobody reads this"])

@@ -244,7 +244,17 @@ def test_a_folder_is_no_file_of_settings(tmp_path: Path) -> None:
 def test_a_table_in_the_file_is_an_unknown_key(config: Path) -> None:
     """The file is flat."""
     config.write_text("[server]\nport = 1\n")
-    with pytest.raises(InvalidSettings, match=r"server in .*: there is no such setting"):
+    with pytest.raises(InvalidSettings, match=r"server in .*: there is no such setting \(.*top level.*, in no table\)"):
+        load({}, config)
+
+
+@pytest.mark.parametrize("key", ["max-channel", "MAX_CHANELS", "TRICKLECAST_MAX_CHANNELS", "max_chanels"])
+def test_a_misspelt_key_of_the_file_gets_a_suggestion(config: Path, key: str) -> None:
+    """Also one that is spelt as an option or a variable."""
+    config.write_text(f"{key} = 1\n")
+    with pytest.raises(
+        InvalidSettings, match=rf"{key} in .*: there is no such setting \(did you mean max_channels\?\)"
+    ):
         load({}, config)
 
 

@@ -52,7 +52,7 @@ def test_the_list_can_be_narrowed() -> None:
 def test_a_server_that_keeps_the_rules(runner_for: RunnerFor, tmp_path: Path) -> None:
     """All passed is exit code 0, a line for each rule, the sums, and the same as JSON."""
     path = tmp_path / "results.json"
-    result = _invoke(_url(runner_for("default").address), "--only", "head/*", "--json", str(path))
+    result = _invoke(_url(runner_for("default").address), "--only", "head/*", "--json-file", str(path))
     assert result.exit_code == 0, result.output
     assert "PASS head/starts-at-zero — " in result.stdout
     assert result.stdout.splitlines()[-1].endswith(" 0 failed, 0 skipped")

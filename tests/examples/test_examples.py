@@ -17,7 +17,7 @@ from tests.analytics.support.writer import LogWriter
 from tests.support.spark_cluster import HOME, spark_cluster
 from tests.support.spark_cluster import environment as spark_environment
 from tests.support.waiting import eventually
-from tricklecast.subscriber.testing import TestServer, server
+from tricklecast.testing import TestServer, server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -132,7 +132,7 @@ def test_storms_job(tmp_path: Path) -> None:
     (truth,) = STORMS["not_found_loop"](writer)
     log, report = tmp_path / "access.jsonl", tmp_path / "report.json"
     log.write_text("".join(f"{line}\n" for line in writer.lines()))
-    arguments = [str(ROOT / "examples" / "storms_job.py"), str(log), "--json", str(report), "--fail-on", "never"]
+    arguments = [str(ROOT / "examples" / "storms_job.py"), str(log), "--json-file", str(report), "--fail-on", "never"]
     with spark_cluster(tmp_path) as master:
         command = [str(HOME / "bin" / "spark-submit"), "--master", master, *arguments]
         environment = {**spark_environment(), "PYTHONPATH": str(ROOT)}

@@ -20,11 +20,11 @@ import pytest
 
 from tests.integration.weather import Weather, weather
 from tests.support.waiting import until
-from tricklecast.app.testing import TestServer, server
 from tricklecast.publisher import Publisher
 from tricklecast.publisher import Segment as Written
 from tricklecast.subscriber import Position, Subscriber
-from tricklecast.subscriber.runtime import Runtime
+from tricklecast.subscriber.fetch import Runtime
+from tricklecast.testing import TestServer, server
 from tricklecast.trickle.errors import BrokenByPeer, TrickleError
 
 SEED: Final = "storm 1"

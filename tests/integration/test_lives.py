@@ -21,10 +21,10 @@ import httpx
 import pytest
 
 from tests.support.waiting import until
-from tricklecast.app.testing import TestServer, server
 from tricklecast.publisher import Publisher
-from tricklecast.publisher.transport import DuplexTransport
 from tricklecast.subscriber import Segment, Subscriber
+from tricklecast.testing import TestServer, server
+from tricklecast.trickle.client.transport import TrickleTransport as DuplexTransport
 from tricklecast.trickle.errors import TrickleError
 
 CHANNELS: Final = 6

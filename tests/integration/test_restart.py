@@ -23,9 +23,9 @@ import pytest
 
 from tests.support.certificates import make_certificate
 from tests.support.waiting import until
-from tricklecast.app.testing import TestServer, server
 from tricklecast.publisher import Publisher
 from tricklecast.subscriber import Subscriber
+from tricklecast.testing import TestServer, server
 from tricklecast.trickle.errors import TrickleError
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 

@@ -10,7 +10,7 @@ import trio
 from tests.support.server import RunningServer, serve
 from tests.support.waiting import WITHIN_S
 from tricklecast import ChannelNotFound, ClosedHere, Publisher, Subscriber
-from tricklecast.subscriber.background import Background
+from tricklecast.trickle.client.tasks import BackgroundTask
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_an_error_of_background_work_is_raised_by_check() -> None:
         raise KeyError("mine")
 
     async def main() -> None:
-        background = Background(fail)
+        background = BackgroundTask(fail)
         await background.over()
         with pytest.raises(KeyError, match="mine"):
             background.check()
@@ -91,10 +91,10 @@ def test_an_error_of_background_work_is_raised_by_check() -> None:
 
 def test_work_that_outlives_the_program_is_closed() -> None:
     """At its end, trio cancels all system tasks."""
-    left: list[Background] = []
+    left: list[BackgroundTask] = []
 
     async def main() -> None:
-        left.append(Background(trio.sleep_forever))
+        left.append(BackgroundTask(trio.sleep_forever))
 
     trio.run(main)
     with pytest.raises(ClosedHere):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from tests.publisher.peers import FakeServer, Head, Peer
+from tests.support.peers import FakeServer, Head, Peer
 from tricklecast.publisher import Publisher
 from tricklecast.trickle import wire
 

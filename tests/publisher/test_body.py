@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tests.publisher.peers import run
+from tests.support.peers import run
 from tricklecast.publisher.body import CHUNK_OVERHEAD, Body
 
 ROOM = 10 + 2 * CHUNK_OVERHEAD

@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
-from tests.publisher.media.test_relay import serving
+from tests.publisher.media.test_reader import serving
 from tests.support.forked import forked
 from tests.support.server import RunningServer, serve
 from tricklecast.app.cli import runnable
@@ -74,7 +74,7 @@ def status(url: str) -> int:
 def test_a_clip_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:
     """What readers get decodes to the frames of the file."""
     clip = make_clip(tmp_path / "clip.mp4")
-    done = publish(f"{server.base}/clip", clip, "--no-realtime", "--keep")
+    done = publish(f"{server.base}/clip", clip, "--no-realtime", "--leave-open")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("published 3 segments (")
     assert done.stderr.endswith("the last one 2; the channel is still open\n")
@@ -87,7 +87,7 @@ def test_a_clip_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:
 def test_fragmented_mp4_arrives_as_it_is(server: RunningServer, tmp_path: Path) -> None:
     """Segments of the other container, played twice: what readers get decodes to the frames of the file."""
     clip = make_clip(tmp_path / "clip.mkv")
-    done = publish(f"{server.base}/mp4", clip, "--no-realtime", "--keep", "--container", "fmp4", "--loop", "2")
+    done = publish(f"{server.base}/mp4", clip, "--no-realtime", "--leave-open", "--container", "fmp4", "--loop", "2")
     assert (done.returncode, done.stdout) == (0, "")
     received = b"".join(read(server, "mp4", seq) for seq in range(6))
     assert decode(received, "mp4").hashes["video"] == 2 * decode(clip).hashes["video"]
@@ -98,7 +98,7 @@ def test_fragmented_mp4_arrives_as_it_is(server: RunningServer, tmp_path: Path) 
 def test_segments_say_when_they_were_made(server: RunningServer) -> None:
     """The generated picture is published as it is generated, and its time is that of now."""
     begun_us = time.time_ns() // 1000
-    done = publish(f"{server.base}/now", "testsrc:size=160x90,duration=2s", "--keep", "--min-segment", "500ms")
+    done = publish(f"{server.base}/now", "testsrc:size=160x90,duration=2s", "--leave-open", "--min-segment", "500ms")
     assert done.returncode == 0, done.stderr
     first, second = (read_temi(read(server, "now", seq)) for seq in range(2))
     assert first is not None
@@ -111,7 +111,7 @@ def test_an_input_is_encoded_anew(server: RunningServer, tmp_path: Path) -> None
     """With --transcode, also what no container carries; keyframes stand where they are asked for."""
     clip = make_clip(tmp_path / "clip.mkv", audio="pcm_s16le")
     coding = ["--transcode", "--gop", "1s", "--video-bitrate", "200k", "--audio-codec", "opus", "--preset", "ultrafast"]
-    done = publish(f"{server.base}/anew", clip, "--no-realtime", "--keep", *coding)
+    done = publish(f"{server.base}/anew", clip, "--no-realtime", "--leave-open", *coding)
     assert done.returncode == 0, done.stderr
     decoded = decode(b"".join(read(server, "anew", seq) for seq in range(3)), "mpegts")
     assert len(decoded.hashes["video"]) == 3 * FRAME_RATE
@@ -122,7 +122,7 @@ def test_interrupted_while_it_waits_for_its_input(server: RunningServer, tmp_pat
     """A source that has gone is waited for; Ctrl-C ends the wait, and the channel."""
     with (
         serving(make_clip(tmp_path / "clip.ts").read_bytes()) as address,
-        publishing(create(server, "gone"), f"tcp://{address}", "--reconnect-for", "1h") as process,
+        publishing(create(server, "gone"), f"tcp://{address}", "--reopen-for", "1h") as process,
     ):
         assert process.stderr is not None
         assert b"ended; trying for 3600 s to open it again" in process.stderr.readline()
@@ -130,13 +130,13 @@ def test_interrupted_while_it_waits_for_its_input(server: RunningServer, tmp_pat
         process.send_signal(signal.SIGINT)
         assert process.wait(WITHIN_S) == 130
         # The last one was read by then, which is not to say that its publisher had its answer.
-        assert re.search(rb"published [23] segments .*; interrupted", process.stderr.read())
+        assert re.search(rb"published [23] segments .*; interrupted, the channel is ended", process.stderr.read())
 
 
 def test_media_comes_through_a_pipe(server: RunningServer, tmp_path: Path) -> None:
     """``-`` is standard input, which need not be seekable."""
     clip = make_clip(tmp_path / "clip.mkv")
-    done = publish(f"{server.base}/pipe", "-", "--no-realtime", "--keep", stdin=clip.read_bytes())
+    done = publish(f"{server.base}/pipe", "-", "--no-realtime", "--leave-open", stdin=clip.read_bytes())
     assert done.returncode == 0, done.stderr
     received = b"".join(read(server, "pipe", seq) for seq in range(3))
     assert decode(received, "mpegts").hashes == decode(clip).hashes
@@ -164,7 +164,7 @@ def test_media_is_paced(server: RunningServer, tmp_path: Path) -> None:
 def test_lines_become_segments(server: RunningServer) -> None:
     """Line by line while the input is still open; the tail is not lost; numbering goes on at the next run."""
     url = create(server, "lines")
-    with publishing(url, "-", "--raw", "--by", "line", "--keep", "--content-type", "application/json") as process:
+    with publishing(url, "-", "--raw", "--by", "line", "--leave-open", "--content-type", "application/json") as process:
         assert process.stdin is not None
         for number in range(3):
             process.stdin.write(b"%d\n" % number)
@@ -174,7 +174,7 @@ def test_lines_become_segments(server: RunningServer) -> None:
         process.stdin.close()
         assert process.wait(WITHIN_S) == 0
     assert read(server, "lines", 3) == b"tail"
-    assert publish(url, "-", "--raw", "--keep", stdin=b"more").returncode == 0
+    assert publish(url, "-", "--raw", "--leave-open", stdin=b"more").returncode == 0
     assert read(server, "lines", 4) == b"more"
     assert publish(url, "-", "--raw", "--start", "reset", stdin=b"reset").returncode == 0
     assert read(server, "lines", 5) == b"reset"
@@ -184,7 +184,7 @@ def test_a_file_is_split_by_size(server: RunningServer, tmp_path: Path) -> None:
     """Joined, the segments are the file."""
     path = tmp_path / "data"
     path.write_bytes(os.urandom(300_000))
-    done = publish(f"{server.base}/bytes", path, "--raw", "--by", "size:64KiB", "--keep")
+    done = publish(f"{server.base}/bytes", path, "--raw", "--by", "size:64KiB", "--leave-open")
     assert done.returncode == 0, done.stderr
     received = [read(server, "bytes", seq) for seq in range(5)]
     assert [len(data) for data in received] == [65_536] * 4 + [37_856]
@@ -207,8 +207,8 @@ def test_interrupted_it_ends_the_channel(server: RunningServer, number: int, cod
 
 
 def test_interrupted_it_may_keep_the_channel(server: RunningServer) -> None:
-    """With --keep, the channel stays as it is."""
-    with publishing(create(server, "kept"), "-", "--raw", "--by", "line", "--keep") as process:
+    """With --leave-open, the channel stays as it is."""
+    with publishing(create(server, "kept"), "-", "--raw", "--by", "line", "--leave-open") as process:
         assert process.stdin is not None
         process.stdin.write(b"x\n")
         process.stdin.flush()
@@ -234,7 +234,7 @@ def test_the_end_of_the_channel_from_outside_is_an_error(server: RunningServer) 
         process.stdin.flush()
         assert process.wait(WITHIN_S) == 1
         summary, error = process.stderr.read().splitlines()
-        assert summary.endswith(b"; broken off")
+        assert summary.endswith(b"; stopped by an error")
         assert error == b"tricklecast: the channel has ended"
 
 
@@ -263,7 +263,7 @@ def bad_inputs(base: str, tmp_path: Path) -> dict[str, tuple[list[object], int, 
         "bad preset": ([f"{base}/bad", clip, "--transcode", "--preset", "warp"], 2, "--preset is one of ultrafast"),
         "bad bitrate": ([f"{base}/bad", clip, "--transcode", "--video-bitrate", "much"], 2, "not a bit rate"),
         "bad duration": ([f"{base}/bad", clip, "--min-segment", "soon"], 2, "not a duration"),
-        "bad loop": ([f"{base}/bad", clip, "--loop", "0"], 2, "--loop is a number"),
+        "bad loop": ([f"{base}/bad", clip, "--loop", "0"], 2, "--loop: use a number of times"),
         "bad option": ([f"{base}/bad", clip, "--input-option", "tcp"], 2, "--input-option is KEY=VALUE"),
         "nothing before =": ([f"{base}/bad", clip, "--input-option", "=tcp"], 2, "--input-option is KEY=VALUE"),
         "a pipe again": ([f"{base}/bad", "-", "--loop", "2"], 2, "only a file can be played again, not standard"),

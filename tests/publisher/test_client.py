@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from tests.publisher.fakes import Trickle, cut, publisher, reply
-from tests.publisher.peers import FakeServer, Head, Peer, fake_server, run
+from tests.support.peers import FakeServer, Head, Peer, fake_server, run
 from tests.support.waiting import until
 from tricklecast.publisher import Closed, Publisher, Receipt, Segment, client
 from tricklecast.trickle import __version__, errors, wire

@@ -9,7 +9,7 @@ from random import Random
 import httpx
 import pytest
 
-from tests.publisher.dice import TopRandom, ZeroRandom
+from tests.support.dice import TopRandom, ZeroRandom
 from tricklecast.publisher.core import Plan, parse_start
 from tricklecast.publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S
 from tricklecast.publisher.verdicts import (

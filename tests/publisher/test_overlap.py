@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from tests.publisher.fakes import Answer, Trickle, cut, publisher, reply
-from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
 from tricklecast.publisher import Closed, Receipt, client
 from tricklecast.trickle import errors, wire

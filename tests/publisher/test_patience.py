@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tests.publisher.dice import TopRandom, ZeroRandom
+from tests.support.dice import TopRandom, ZeroRandom
 from tricklecast.publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_LIMIT_S, Patience
 from tricklecast.publisher.verdicts import Lost
 from tricklecast.trickle.backoff import RetryBudget

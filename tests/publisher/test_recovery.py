@@ -11,11 +11,12 @@ import httpx
 import pytest
 
 from tests.publisher.fakes import NoWait
-from tests.publisher.peers import run
 from tests.publisher.proxies import WITHOUT_ANSWER, proxy
 from tests.support.local import LocalServer, local_server
+from tests.support.peers import run
 from tests.support.waiting import WITHIN_S, until
-from tricklecast.publisher import Publisher, testing
+from tricklecast import testing
+from tricklecast.publisher import Publisher
 from tricklecast.trickle import errors, wire
 
 CHUNKS = [b"one", b"2" * 5000, b"three" * 20_000, b"4", b"five"]

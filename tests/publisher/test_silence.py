@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher
-from tests.publisher.peers import Peer, fake_server, run
+from tests.support.peers import Peer, fake_server, run
 from tricklecast.publisher import Segment, client
 from tricklecast.publisher.exchanges import SILENCE_S
 from tricklecast.publisher.patience import FIRST_RETRIES, OUTAGE_LIMIT_S

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.publisher.fakes import Trickle, publisher, reply
-from tests.publisher.peers import Head, Peer, fake_server, run
+from tests.support.peers import Head, Peer, fake_server, run
 from tests.support.waiting import until
 from tricklecast.publisher import client
 from tricklecast.trickle import errors

@@ -11,10 +11,11 @@ import pytest
 
 from tests.subscriber.fake import Exchange, Handler, run
 from tests.subscriber.test_client import Slept, collect, ended, subscribed
-from tricklecast.subscriber import Segment, Subscriber, TrailerTransport
-from tricklecast.subscriber.again import Read
-from tricklecast.subscriber.verdicts import Answer
+from tricklecast.subscriber import Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber.core import Advance
+from tricklecast.subscriber.fetch import is_same
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.answers import Answer
 from tricklecast.trickle.errors import ConnectionLost, Position
 
 Part = Callable[[Exchange], Awaitable[None]]
@@ -195,7 +196,7 @@ class TestGivingUp:
     def test_a_server_that_is_gone_has_no_rest(self) -> None:
         """A refused connection says that the server is down, with all that it held: it is not tried again and again."""
 
-        class Down(TrailerTransport):
+        class Down(TrickleTransport):
             asked = 0
 
             async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -258,7 +259,7 @@ class TestGivingUp:
 
     def test_a_server_that_makes_us_wait_has_another_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What was there already comes at once, and so does its head."""
-        monkeypatch.setattr("tricklecast.subscriber.again.ANSWER_S", 0.05)
+        monkeypatch.setattr("tricklecast.subscriber.fetch.ANSWER_S", 0.05)
 
         async def silent(exchange: Exchange) -> None:
             await exchange.closed_by_client()
@@ -302,11 +303,11 @@ class TestLeaving:
 
 def test_a_segment_is_the_same_by_its_head() -> None:
     """Same seq, same epoch, and not shorter than what was read of it."""
-    read = Read(4, 2).plus(b"abc")
+    begun = Advance(4, 2)
 
     def may_be(**headers: object) -> bool:
         names = {f"Lp-Trickle-{name.capitalize()}": str(value) for name, value in headers.items()}
-        return read.may_be(Answer.read(200, names))
+        return is_same(Answer.read(200, names), begun, 3)
 
     assert may_be(seq=4, epoch=2)
     assert may_be(seq=4, epoch=2, size=3)
@@ -314,4 +315,4 @@ def test_a_segment_is_the_same_by_its_head() -> None:
     assert not may_be(seq=5, epoch=2)
     assert not may_be(epoch=2)
     assert not may_be(seq=4)
-    assert not read.may_be(Answer.read(200, {wire.SEQ: "4", wire.EPOCH: "2", "Content-Length": "0"}))
+    assert not is_same(Answer.read(200, {wire.SEQ: "4", wire.EPOCH: "2", "Content-Length": "0"}), begun, 3)

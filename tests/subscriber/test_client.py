@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,9 +17,11 @@ import httpx
 import pytest
 
 from tests.subscriber.fake import Exchange, FakeServer, Handler, fake, run
-from tests.subscriber.test_transport import unused_port
-from tricklecast.subscriber import Runtime, Subscriber, TrailerTransport
-from tricklecast.subscriber.patience import REJOIN_WAIT_S
+from tests.support.local import local_server
+from tests.support.waiting import eventually
+from tests.trickle.client.test_connection import unused_port
+from tricklecast.subscriber import Runtime, Segment, Subscriber, TrickleTransport
+from tricklecast.subscriber.core import REJOIN_WAIT_S
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RESERVE, CAP_S
 from tricklecast.trickle.errors import (
@@ -321,17 +324,19 @@ class TestStarting:
         run(main)
 
     def test_a_missing_channel_raises(self) -> None:
-        """One request, one error; after it, the iteration is over."""
+        """One request, one error, which every further call raises again: a failure does not turn into an end."""
 
         async def handler(exchange: Exchange) -> None:
             await exchange.text(404, "Stream not found\n")
 
         async def main() -> None:
             async with subscribed(handler) as (subscriber, server):
-                with pytest.raises(ChannelNotFound, match="Stream not found"):
+                with pytest.raises(ChannelNotFound, match="Stream not found") as first:
                     await anext(subscriber)
-                with pytest.raises(StopAsyncIteration):
-                    await anext(subscriber)
+                for _ in range(2):
+                    with pytest.raises(ChannelNotFound) as again:
+                        await anext(subscriber)
+                    assert again.value is first.value
                 assert server.tails == ["next"]
 
         run(main)
@@ -618,16 +623,15 @@ class TestCutSegments:
         run(main)
 
     def test_iterating_can_raise_too(self) -> None:
-        """With ``on_broken="raise"``, once."""
+        """With ``on_broken="raise"``, at every further call, too."""
 
         async def main() -> None:
             async with subscribed(cut, start=0, on_broken="raise", runtime=Slept().runtime) as (subscriber, _):
                 first = await anext(subscriber)
                 assert await anext(first) == b"half"
-                with pytest.raises(ConnectionLost):
-                    await anext(first)
-                with pytest.raises(StopAsyncIteration):
-                    await anext(first)
+                for _ in range(2):
+                    with pytest.raises(ConnectionLost):
+                        await anext(first)
                 assert await collect(subscriber) == [(1, b"whole")]
 
         run(main)
@@ -650,18 +654,48 @@ class TestCutSegments:
 
         run(main)
 
-    def test_a_segment_that_stalls_breaks_if_that_is_wanted(self) -> None:
-        """Silence beyond ``stall_timeout_s`` counts as a cut."""
+    def test_a_server_that_has_stopped_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It takes connections and says nothing: after ``stall_timeout_s`` and one more request it is an error."""
+        monkeypatch.setattr("tricklecast.subscriber.fetch.ANSWER_S", 0.05)
 
         async def handler(exchange: Exchange) -> None:
-            await exchange.begin(int(exchange.tail))
-            await exchange.chunk(b"half")
+            if exchange.tail == "0" and exchange.headers["trickle-attempt"] == "1":
+                await exchange.begin(0)
+                await exchange.chunk(b"half")
             await exchange.closed_by_client()
 
         async def main() -> None:
-            async with subscribed(handler, start=0, stall_timeout_s=0.02) as (subscriber, _):
-                with pytest.raises(ConnectionLost, match=r"no byte for 0\.02 s"):
-                    await (await anext(subscriber)).read()
+            async with subscribed(handler, start=0, stall_timeout_s=0.02) as (subscriber, server):
+                segment = await anext(subscriber)
+                with pytest.raises(ConnectionLost, match=r"no byte for 0\.02 s, and the server does not answer"):
+                    await segment.read()
+                with pytest.raises(ConnectionLost) as caught:
+                    await anext(subscriber)
+                assert caught.value.resume == segment.position
+                assert sorted(server.tails) == ["0", "0", "1"]
+
+        run(main)
+
+    def test_a_quiet_segment_is_no_fault(self) -> None:
+        """However long it is silent: the server is asked whether it is there, for no token, and reading goes on."""
+        quiet = 20
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            await exchange.chunk(b"half")
+            if int(exchange.headers["trickle-attempt"]) <= quiet:
+                await exchange.closed_by_client()
+            else:
+                await exchange.chunk(b"whole")
+                await exchange.end()
+
+        async def main() -> None:
+            async with subscribed(handler, start=0, stall_timeout_s=0.01) as (subscriber, _):
+                assert await collect(subscriber) == [(0, b"halfwhole")]
+                now = subscriber.statistics()
+                assert (now.refreshes, now.retries, now.broken) == (quiet, 0, 0)
 
         run(main)
 
@@ -735,18 +769,66 @@ class TestLifetime:
 
         run(main)
 
-    def test_a_cancelled_read_gives_the_segment_up(self) -> None:
-        """It can never be taken for whole afterwards."""
+    @pytest.mark.parametrize("own", [True, False], ids=["own-transport", "other-transport"])
+    @pytest.mark.parametrize("native", [True, False], ids=["task", "scope"])
+    @pytest.mark.parametrize("how", ["anext", "read_some", "read"])
+    def test_a_cancelled_read_loses_nothing(self, how: str, native: bool, own: bool) -> None:
+        """Whatever cancels it, and wherever it stands: the next read goes on with the next byte."""
+        data = [bytes([65 + number]) * 10 for number in range(4)]
+        released = 0
+        changed = asyncio.Condition()
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            for number, chunk in enumerate(data):
+                async with changed:
+                    await changed.wait_for(lambda number=number: released > number)  # type: ignore[misc]
+                await exchange.chunk(chunk)
+            async with changed:
+                await changed.wait_for(lambda: released > len(data))
+            await exchange.end()
+
+        async def read(segment: Segment) -> bytes:
+            match how:
+                case "anext":
+                    return await anext(segment, b"")
+                case "read_some":
+                    return await segment.read_some()
+            return await segment.read()
+
+        async def read_for(segment: Segment, limit_s: float) -> bytes | None:
+            try:
+                if native:
+                    return await asyncio.wait_for(read(segment), limit_s)
+                with anyio.fail_after(limit_s):
+                    return await read(segment)
+            except TimeoutError:
+                return None
 
         async def main() -> None:
-            async with subscribed(stalls, start=0) as (subscriber, _):
-                segment = await anext(subscriber)
-                assert await anext(segment) == b"x"
-                with anyio.move_on_after(0.02):
-                    await anext(segment)
-                with pytest.raises(ClosedHere):
-                    await anext(segment)
-                assert not segment.complete
+            nonlocal released
+            transport = None if own else httpx.AsyncHTTPTransport()
+            options: dict[str, Any] = {"start": 0, "transport": transport, "runtime": Slept().runtime}
+            async with subscribed(handler, **options) as (subscriber, _):
+                segment, got = await anext(subscriber), b""
+                for number in range(len(data)):
+                    assert await read_for(segment, 0.01) is None
+                    async with changed:
+                        released += 1
+                        changed.notify_all()
+                    limit_s = 0.02
+                    while segment.bytes_read < 10 * (number + 1):
+                        got += await read_for(segment, limit_s) or b""
+                        limit_s *= 2
+                async with changed:
+                    released += 1
+                    changed.notify_all()
+                got += await read(segment)
+                assert got == b"".join(data)
+                assert segment.bytes_read == len(got)
+                assert subscriber.statistics().retries == 0
 
         run(main)
 
@@ -814,7 +896,7 @@ class TestLifetime:
 
         async def main() -> None:
             async with fake(channel(s0=b"x")) as server:
-                for transport in (httpx.AsyncHTTPTransport(), TrailerTransport()):
+                for transport in (httpx.AsyncHTTPTransport(), TrickleTransport()):
                     async with httpx.AsyncClient(transport=transport, headers={"Authorization": "Bearer t"}) as http:
                         async with Subscriber(server.url, start=0, client=http) as subscriber:
                             assert await collect(subscriber) == [(0, b"x")]
@@ -838,3 +920,85 @@ class TestLifetime:
                 assert await collect(subscriber) == [(0, b"mock")]
 
         run(main)
+
+    @pytest.mark.parametrize("own_client", [True, False])
+    def test_auth_is_used_with_and_without_a_client(self, own_client: bool) -> None:
+        """With a client that has one of its own, the subscriber's is used."""
+
+        async def main() -> None:
+            async with fake(channel(s0=b"x")) as server, httpx.AsyncClient(auth=("other", "one")) as client:
+                options: dict[str, Any] = {} if own_client else {"client": client}
+                async with Subscriber(server.url, start=0, auth=("me", "secret"), **options) as subscriber:
+                    await collect(subscriber)
+                assert {exchange.headers["authorization"] for exchange in server.exchanges} == {
+                    "Basic " + base64.b64encode(b"me:secret").decode()
+                }
+
+        run(main)
+
+    def test_a_client_has_its_own_transport(self) -> None:
+        """A second one would be ignored in silence."""
+        with pytest.raises(InvalidInput, match="either client or transport"):
+            Subscriber("http://host/trickle/cam", client=httpx.AsyncClient(), transport=TrickleTransport())
+
+    def test_many_tiny_chunks_do_not_stop_the_program(self) -> None:
+        """Neither joined nor one by one: other tasks run every few hundred chunks, and no byte is missing."""
+        count = 20_000
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail != "0":
+                return await ended(exchange)
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\nx\r\n" * count)
+            await exchange.end()
+
+        async def main(joined: bool) -> None:
+            calls = turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await anyio.lowlevel.checkpoint()
+
+            async with subscribed(handler, start=0) as (subscriber, _), anyio.create_task_group() as group:
+                segment = await anext(subscriber)
+                group.start_soon(other)
+                while await segment.read_some() if joined else await anext(segment, b""):
+                    calls += 1
+                group.cancel_scope.cancel()
+            assert segment.bytes_read == count
+            assert turns >= count / 512
+            assert calls <= count / 64 if joined else calls == count
+
+        for joined in (True, False):
+            run(lambda joined=joined: main(joined))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_it_is_left_in_another_task_than_it_was_entered(backend: str) -> None:
+    """As fixtures and start/stop objects do; in the middle of a segment, while the next one is waited for."""
+    seen: list[bytes] = []
+
+    async def main(url: str) -> None:
+        subscriber = Subscriber(url, start=0)
+
+        async def enter() -> None:
+            await subscriber.__aenter__()
+            seen.append(await (await anext(subscriber)).read_some())
+
+        async def leave() -> None:
+            await subscriber.__aexit__(None, None, None)
+            with pytest.raises(ClosedHere):
+                await anext(subscriber)
+
+        for step in (enter, leave):
+            async with anyio.create_task_group() as group:
+                group.start_soon(step)
+
+    with local_server() as server:
+        url = f"http://127.0.0.1:{server.port}/trickle/crossing"
+        httpx.post(f"{url}/0", content=b"zero").raise_for_status()
+        anyio.run(main, url, backend=backend)
+        eventually(lambda: httpx.get(f"{url.replace('/trickle/', '/api/v1/channels/')}").json()["readers"] == 0)
+    assert seen == [b"zero"]

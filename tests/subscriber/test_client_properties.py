@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.subscriber.test_core_properties import starts
 from tests.support.waiting import WITHIN_S
 from tricklecast.subscriber import OnLag, Runtime, Subscriber
-from tricklecast.subscriber.patience import MIN_PAUSE_S
-from tricklecast.subscriber.start import AnyStart
+from tricklecast.subscriber.core import AnyStart
 from tricklecast.trickle import wire
+from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import TrickleError
 
 bodies = st.lists(st.binary(min_size=1, max_size=4), max_size=3)
@@ -135,7 +135,7 @@ async def _consume(world: World, start: AnyStart, on_lag: OnLag, seed: int, seek
 def _short_waits() -> Iterator[None]:
     """The rest of a cut segment is waited for in real time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tricklecast.subscriber.again.ANSWER_S", 0.002)
+        patch.setattr("tricklecast.subscriber.fetch.ANSWER_S", 0.002)
         yield
 
 
@@ -157,7 +157,7 @@ def test_the_client_keeps_to_the_bound(
     repeated = [
         later - earlier
         for (before, earlier), (after, later) in zip(world.asked, world.asked[1:], strict=False)
-        if before == after and later - earlier < MIN_PAUSE_S
+        if before == after and later - earlier < MIN_DELAY_S
     ]
     # A wait that was refreshed has waited on the real clock; and where to seek is the user's decision.
     assert len(repeated) <= now.refreshes + now.seeks

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
-from tricklecast.subscriber.core import Cursor
-from tricklecast.subscriber.patience import (
-    CUT_PATIENCE_S,
-    DOUBTS,
+from tricklecast.subscriber.core import (
+    HEAD_RECHECKS,
     JOIN_BACKOFF,
-    MIN_PAUSE_S,
-    PATIENCE_S,
+    MAX_CUT_S,
     REFRESH_S,
     REFRESH_SPREAD,
     REJOIN_WAIT_S,
-)
-from tricklecast.subscriber.start import Start
-from tricklecast.subscriber.verdicts import (
     Advance,
-    Answer,
     Ask,
+    Cursor,
     End,
-    Gone,
     OnLag,
+    Outcome,
     Resolved,
     Resync,
     RetryAfter,
+    Start,
     Stop,
-    Verdict,
 )
 from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ConnectionLost,
@@ -42,6 +38,7 @@ from tricklecast.trickle.errors import (
 )
 
 LOST = ConnectionLost(detail="gone")
+Look: TypeAlias = int | Literal["gone", "lost"]
 
 
 class Driver:
@@ -52,7 +49,16 @@ class Driver:
         self.now = 1000.0
         self.rng = Random(1)
 
-    def answer(self, status: int, **headers: object) -> Verdict:
+    def fails(self, look: Look) -> Outcome:
+        """The server is lost, as ``look`` says."""
+        match look:
+            case int():
+                return self.answer(look)
+            case "gone":
+                return self.lost(connected=False)
+        return self.lost()
+
+    def answer(self, status: int, **headers: object) -> Outcome:
         body = str(headers.pop("body", "")).encode()
         names = {"Lp-Trickle-" + name.capitalize(): str(value) for name, value in headers.items()}
         for plain in ("Retry-After", "Content-Length", "Content-Type"):
@@ -60,33 +66,33 @@ class Driver:
                 names[plain] = value
         return self.cursor.answered(Answer.read(status, names, body), self.now, self.rng)
 
-    def lost(self, error: ConnectionLost | RemoteProtocolError = LOST) -> Verdict:
-        return self.cursor.lost(error, self.now, self.rng)
+    def lost(self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True) -> Outcome:
+        return self.cursor.lost(error, self.now, self.rng, connected=connected)
 
     @property
     def asked(self) -> int | None:
         return self.cursor.ask().seq
 
     def read(self, seq: int, **headers: object) -> Advance:
-        verdict = self.answer(200, seq=seq, **headers)
-        assert isinstance(verdict, Advance)
-        self.cursor.finished(empty=verdict.empty)
-        return verdict
+        outcome = self.answer(200, seq=seq, **headers)
+        assert isinstance(outcome, Advance)
+        self.cursor.finished(empty=outcome.empty)
+        return outcome
 
 
-def retry(verdict: Verdict) -> RetryAfter:
-    assert isinstance(verdict, RetryAfter)
-    return verdict
+def retry(outcome: Outcome) -> RetryAfter:
+    assert isinstance(outcome, RetryAfter)
+    return outcome
 
 
-def resync(verdict: Verdict) -> Resync:
-    assert isinstance(verdict, Resync)
-    return verdict
+def resync(outcome: Outcome) -> Resync:
+    assert isinstance(outcome, Resync)
+    return outcome
 
 
-def stopped(verdict: Verdict | None) -> Exception:
-    assert isinstance(verdict, Stop)
-    return verdict.error
+def stopped(outcome: Outcome | None) -> Exception:
+    assert isinstance(outcome, Stop)
+    return outcome.error
 
 
 class TestJoining:
@@ -104,9 +110,9 @@ class TestJoining:
     def test_next_on_a_server_without_that_route_falls_back(self) -> None:
         """A 400 to ``/next`` leads to a GET of -1, once, and later."""
         driver = Driver("next")
-        verdict = resync(driver.answer(400))
-        assert verdict.seq == -1
-        assert verdict.delay_s >= MIN_PAUSE_S
+        outcome = resync(driver.answer(400))
+        assert outcome.seq == -1
+        assert outcome.delay_s >= MIN_DELAY_S
         assert driver.answer(200, seq=8) == Advance(8)
         assert driver.asked == 9
 
@@ -200,7 +206,7 @@ class TestJoining:
         """With time given, a 404 is asked again later and later, until the time is over."""
         driver = Driver(5, wait_for_channel_s=30)
         delays = [retry(driver.answer(404)).delay_s for _ in range(200)]
-        assert all(MIN_PAUSE_S <= delay <= MIN_PAUSE_S + JOIN_BACKOFF.cap_s for delay in delays)
+        assert all(MIN_DELAY_S <= delay <= MIN_DELAY_S + JOIN_BACKOFF.cap_s for delay in delays)
         assert max(delays) > JOIN_BACKOFF.cap_s / 2
         assert driver.cursor.ask() == Ask(5, 201)
         driver.now += 30
@@ -281,9 +287,9 @@ class TestResuming:
     def test_another_life_is_read_from_its_earliest_segment_if_that_is_wanted(self) -> None:
         """All of it is new. That is paid for, so that a server whose epochs flutter is left."""
         driver = Driver("128@3", on_lag=OnLag.EARLIEST)
-        verdict = resync(driver.answer(200, seq=128, epoch=4))
-        assert verdict.seq == 0
-        assert verdict.delay_s >= MIN_PAUSE_S
+        outcome = resync(driver.answer(200, seq=128, epoch=4))
+        assert outcome.seq == 0
+        assert outcome.delay_s >= MIN_DELAY_S
         resync(driver.answer(470, latest=200, earliest=100))
         assert driver.read(100, epoch=4) == Advance(100, epoch=4, restarted=True)
         assert driver.read(101, epoch=4) == Advance(101, epoch=4)
@@ -325,9 +331,9 @@ class TestResuming:
         """Read from its beginning, an error, or missed as a whole: as ``on_lag`` has it."""
         told |= {"seq": 128, "content_length": 0}
         earliest = Driver("128@3", on_lag=OnLag.EARLIEST)
-        verdict = resync(earliest.answer(200, closed="terminated", **told))
-        assert verdict.seq == 0
-        assert verdict.delay_s >= MIN_PAUSE_S
+        outcome = resync(earliest.answer(200, closed="terminated", **told))
+        assert outcome.seq == 0
+        assert outcome.delay_s >= MIN_DELAY_S
         assert earliest.read(0, epoch=told["epoch"]) == Advance(0, epoch=told["epoch"], restarted=True)
         assert Driver("128@3").answer(200, closed="terminated", **told) == End(told["latest"])
         error = stopped(Driver("128@3", on_lag=OnLag.FAIL).answer(200, closed="terminated", **told))
@@ -412,7 +418,7 @@ class TestSeeking:
         """Who seeks after each error does not hammer either."""
         driver = Driver()
         stopped(driver.answer(404))
-        assert self.seek(driver, 0, failed=True) >= MIN_PAUSE_S
+        assert self.seek(driver, 0, failed=True) >= MIN_DELAY_S
 
 
 class TestCutSegments:
@@ -422,33 +428,33 @@ class TestCutSegments:
         driver = Driver(budget=budget)
         driver.read(0)
         for _ in range(9):
-            verdict = driver.cursor.cut(LOST, driver.now, driver.rng)
-            assert verdict is not None
-            assert verdict.delay_s >= MIN_PAUSE_S
+            delay_s = driver.cursor.cut(driver.now, driver.rng)
+            assert delay_s is not None
+            assert delay_s >= MIN_DELAY_S
             assert driver.cursor.ask() == Ask(1)
             driver.now += 1
         assert budget.tokens == 1
-        driver.now += CUT_PATIENCE_S
-        assert driver.cursor.cut(LOST, driver.now, driver.rng) is None
+        driver.now += MAX_CUT_S
+        assert driver.cursor.cut(driver.now, driver.rng) is None
         driver.cursor.resumed()
-        assert driver.cursor.cut(LOST, driver.now, driver.rng) is not None
+        assert driver.cursor.cut(driver.now, driver.rng) is not None
         driver.cursor.resumed()
-        assert driver.cursor.cut(LOST, driver.now, driver.rng) is None
+        assert driver.cursor.cut(driver.now, driver.rng) is None
 
     def test_retry_after_is_kept_to_or_too_long(self) -> None:
         """Nobody waits in the middle of a segment until it has left the window."""
         driver = Driver()
-        verdict = driver.cursor.cut(LOST, driver.now, driver.rng, floor_s=CUT_PATIENCE_S)
-        assert verdict is not None
-        assert verdict.delay_s > CUT_PATIENCE_S
-        assert driver.cursor.cut(LOST, driver.now, driver.rng, floor_s=CUT_PATIENCE_S + 1) is None
+        delay_s = driver.cursor.cut(driver.now, driver.rng, floor_s=MAX_CUT_S)
+        assert delay_s is not None
+        assert delay_s > MAX_CUT_S
+        assert driver.cursor.cut(driver.now, driver.rng, floor_s=MAX_CUT_S + 1) is None
 
 
 class TestReading:
     def test_a_segment_carries_what_the_server_said(self) -> None:
         """Seq, epoch, type, size and truncation come from the headers."""
-        verdict = Driver(4).answer(200, seq=4, epoch=2, size=512, truncated="publisher_lost", content_type="video/mp2t")
-        assert verdict == Advance(4, epoch=2, content_type="video/mp2t", size_at_start=512, truncated="publisher_lost")
+        outcome = Driver(4).answer(200, seq=4, epoch=2, size=512, truncated="publisher_lost", content_type="video/mp2t")
+        assert outcome == Advance(4, epoch=2, content_type="video/mp2t", size_at_start=512, truncated="publisher_lost")
 
     def test_an_empty_segment_is_a_segment(self) -> None:
         """200 without a byte and without ``Closed`` advances by one."""
@@ -459,9 +465,9 @@ class TestReading:
     def test_the_head_tells_how_far_behind_a_segment_is(self) -> None:
         """Segments that begin with the answer, or whose server does not say, are at the live edge."""
         for latest, lag in ((9, 4), (5, 0), (4, 0), (None, 0)):
-            verdict = Driver(4).answer(200, seq=4, latest=latest)
-            assert isinstance(verdict, Advance)
-            assert verdict.lag == lag
+            outcome = Driver(4).answer(200, seq=4, latest=latest)
+            assert isinstance(outcome, Advance)
+            assert outcome.lag == lag
 
     def test_closed_is_the_end(self) -> None:
         """``Closed`` ends the channel, also after segments."""
@@ -473,8 +479,8 @@ class TestReading:
         """It says ``Closed``, too; but as long as the channel drains, what follows can still be read."""
         driver = Driver()
         driver.read(0)
-        verdict = driver.answer(200, seq=1, latest=3, closed="terminated", content_length=0)
-        assert verdict == Advance(1, lag=1, empty=True)
+        outcome = driver.answer(200, seq=1, latest=3, closed="terminated", content_length=0)
+        assert outcome == Advance(1, lag=1, empty=True)
         assert driver.read(2) == Advance(2)
         assert driver.answer(200, seq=3, latest=3, closed="terminated", content_length=0) == End()
 
@@ -567,7 +573,7 @@ class TestWaiting:
         """After a refreshed wait, a lost connection is retried."""
         driver = Driver(3)
         driver.cursor.refreshed()
-        assert retry(driver.lost()).delay_s >= MIN_PAUSE_S
+        assert retry(driver.lost()).delay_s >= MIN_DELAY_S
 
 
 class TestMissing:
@@ -619,9 +625,9 @@ class TestMissing:
         """After other failures it takes a pause, as every step does."""
         driver = Driver(5)
         retry(driver.answer(429))
-        verdict = resync(driver.answer(470, latest=900, earliest=1, next=700))
-        assert verdict.seq == 700
-        assert verdict.delay_s >= MIN_PAUSE_S
+        outcome = resync(driver.answer(470, latest=900, earliest=1, next=700))
+        assert outcome.seq == 700
+        assert outcome.delay_s >= MIN_DELAY_S
 
     def test_a_wide_hole_leads_to_the_live_edge(self) -> None:
         """A publisher that resumed far ahead is not followed step by step."""
@@ -635,7 +641,7 @@ class TestMissing:
         driver = Driver(5, budget=RetryBudget(0.2, 3), backoff=Backoff(1, 8))
         delays = [resync(driver.answer(470, latest=latest)).delay_s for latest in (10, 20, 30, 40)]
         assert delays[0] == 0
-        assert all(delay >= MIN_PAUSE_S for delay in delays[1:])
+        assert all(delay >= MIN_DELAY_S for delay in delays[1:])
         assert isinstance(stopped(driver.answer(470, latest=50)), SegmentMissing)
 
     def test_a_whole_segment_makes_the_next_step_free(self) -> None:
@@ -663,9 +669,9 @@ class TestMissing:
         """After a server's restart the numbering is lower: go on at its head, later, and say so."""
         driver = Driver(7)
         driver.read(7, epoch=1)
-        verdict = resync(driver.answer(470, latest=3, earliest=1))
-        assert verdict.seq == 3
-        assert verdict.delay_s >= MIN_PAUSE_S
+        outcome = resync(driver.answer(470, latest=3, earliest=1))
+        assert outcome.seq == 3
+        assert outcome.delay_s >= MIN_DELAY_S
         assert driver.read(3, epoch=1) == Advance(3, epoch=1, gap=2, restarted=True)
         assert not driver.read(4, epoch=1).restarted
 
@@ -691,14 +697,14 @@ class TestMissing:
         driver = Driver(8)
         driver.read(8)
         requests, paused = 0, 0.0
-        while not isinstance(verdict := driver.answer(470, latest=8), Stop):
-            assert isinstance(verdict, Resync | RetryAfter)
+        while not isinstance(outcome := driver.answer(470, latest=8), Stop):
+            assert isinstance(outcome, Resync | RetryAfter)
             requests += 1
-            paused += verdict.delay_s
-            if isinstance(verdict, Resync):
+            paused += outcome.delay_s
+            if isinstance(outcome, Resync):
                 requests += 1
                 driver.read(8, content_length=0)
-        assert isinstance(verdict.error, SegmentMissing)
+        assert isinstance(outcome.error, SegmentMissing)
         assert requests <= 22
         assert paused > 5
 
@@ -706,7 +712,7 @@ class TestMissing:
         """When two of its publisher's requests overtake each other: the same seq is asked for again, and is there."""
         driver = Driver(7, on_lag=OnLag.FAIL)
         driver.read(7)
-        assert retry(driver.answer(470, latest=6)).delay_s >= MIN_PAUSE_S
+        assert retry(driver.answer(470, latest=6)).delay_s >= MIN_DELAY_S
         assert driver.cursor.ask() == Ask(8, 2)
         assert driver.read(8) == Advance(8)
 
@@ -714,7 +720,7 @@ class TestMissing:
         """After about 2 s; and at once from a server that was away, or that says what it keeps."""
         driver = Driver(7)
         driver.read(7)
-        assert sum(retry(driver.answer(470, latest=6)).delay_s for _ in range(DOUBTS)) < 5
+        assert sum(retry(driver.answer(470, latest=6)).delay_s for _ in range(HEAD_RECHECKS)) < 5
         assert resync(driver.answer(470, latest=6)).seq == 6
         for away in (True, False):
             driver = Driver(7)
@@ -729,7 +735,7 @@ class TestMissing:
         driver.read(7)
         for _ in range(6):
             driver.lost()
-        assert resync(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_PAUSE_S + 2
+        assert resync(driver.answer(470, latest=30, earliest=20)).delay_s <= MIN_DELAY_S + 2
 
     def test_a_numbering_that_goes_on_is_followed_where_it_was_left(self) -> None:
         """The live edge is for who fell behind; here the server did, and all that it has is wanted."""
@@ -747,61 +753,61 @@ class TestFailing:
     def test_a_refusal_for_now_is_retried_after_what_it_says(self, status: int) -> None:
         """``Retry-After`` is a floor, and jitter comes on top."""
         driver = Driver(5)
-        verdict = retry(driver.answer(status, body="busy", retry_after=4))
-        assert 4 < verdict.delay_s <= 4 + Backoff().base_s
-        assert isinstance(verdict.error, Refused)
+        outcome = retry(driver.answer(status, body="busy", retry_after=4))
+        assert 4 < outcome.delay_s <= 4 + Backoff().base_s
+        assert isinstance(outcome.error, Refused)
         assert driver.cursor.ask() == Ask(5, 2)
 
     def test_a_retry_after_beyond_all_patience_is_a_no(self) -> None:
         """Nobody waits for hours in silence."""
-        assert isinstance(stopped(Driver().answer(503, retry_after=int(PATIENCE_S) + 1)), Refused)
-        retry(Driver().answer(503, retry_after=int(PATIENCE_S)))
+        assert isinstance(stopped(Driver().answer(503, retry_after=int(MAX_RETRY_AFTER_S) + 1)), Refused)
+        retry(Driver().answer(503, retry_after=int(MAX_RETRY_AFTER_S)))
 
     def test_delays_grow_and_end(self) -> None:
         """Full jitter under a growing ceiling, as often as the budget allows."""
         driver = Driver(budget=RetryBudget(0.2, 6), backoff=Backoff(1, 8))
         for ceiling in (1, 2, 4, 8, 8, 8):
-            assert MIN_PAUSE_S <= retry(driver.answer(429)).delay_s <= MIN_PAUSE_S + ceiling
+            assert MIN_DELAY_S <= retry(driver.answer(429)).delay_s <= MIN_DELAY_S + ceiling
         assert isinstance(stopped(driver.answer(429)), Refused)
 
-    @pytest.mark.parametrize("look", [Gone(), LOST, 500, 502, 503, 504], ids=str)
-    def test_an_outage_costs_as_much_however_it_looks(self, look: ConnectionLost | int) -> None:
+    @pytest.mark.parametrize("look", ["gone", "lost", 500, 502, 503, 504])
+    def test_an_outage_costs_as_much_however_it_looks(self, look: Look) -> None:
         """One token and half a minute, for the GET that waits and for the segment that was being read together."""
         budget = RetryBudget(0, 2)
         driver = Driver(budget=budget)
 
-        def fail() -> Verdict:
-            return driver.answer(look) if isinstance(look, int) else driver.lost(look)
+        def fail() -> Outcome:
+            return driver.fails(look)
 
         driver.answer(200, seq=0)
-        assert driver.cursor.cut(LOST, driver.now, driver.rng) is not None
-        while driver.cursor.cut(LOST, driver.now, driver.rng) is not None:
+        assert driver.cursor.cut(driver.now, driver.rng) is not None
+        while driver.cursor.cut(driver.now, driver.rng) is not None:
             retry(fail())
             driver.now += 1
         assert driver.cursor.broken(LOST) is None
-        while isinstance(verdict := fail(), RetryAfter):
-            assert MIN_PAUSE_S <= verdict.delay_s <= MIN_PAUSE_S + Backoff().cap_s
+        while isinstance(outcome := fail(), RetryAfter):
+            assert MIN_DELAY_S <= outcome.delay_s <= MIN_DELAY_S + Backoff().cap_s
             driver.now += 1
-        assert isinstance(stopped(verdict), ConnectionLost | Refused)
+        assert isinstance(stopped(outcome), ConnectionLost | Refused)
         assert driver.now == 1000 + REJOIN_WAIT_S
         assert budget.tokens == 1
 
-    @pytest.mark.parametrize("look", [Gone(), LOST, 502], ids=str)
-    def test_outages_are_paid_for(self, look: ConnectionLost | int) -> None:
+    @pytest.mark.parametrize("look", ["gone", "lost", 502])
+    def test_outages_are_paid_for(self, look: Look) -> None:
         """Each of them: a server that is away again and again is left when the budget is empty."""
         driver = Driver(budget=RetryBudget(0, 3))
         for seq in range(3):
             driver.read(seq)
-            retry(driver.answer(look) if isinstance(look, int) else driver.lost(look))
+            retry(driver.fails(look))
         driver.read(3)
-        stopped(driver.answer(look) if isinstance(look, int) else driver.lost(look))
+        stopped(driver.fails(look))
 
     def test_a_quiet_channel_outlives_any_number_of_restarts(self) -> None:
         """A wait that lasted its time pays for later ones, and ends the outage before it."""
         driver = Driver(budget=RetryBudget(0.2, 1))
         driver.read(0)
         for _ in range(100):
-            retry(driver.lost(Gone()))
+            retry(driver.lost(connected=False))
             for _ in range(5):
                 driver.now += REFRESH_S
                 driver.cursor.refreshed()
@@ -810,8 +816,8 @@ class TestFailing:
         """Whoever gave it 5 s did not mean half a minute, whatever stands between here and there says meanwhile."""
         driver = Driver(wait_for_channel_s=5)
         retry(driver.answer(404))
-        for look in (Gone(), LOST):
-            retry(driver.lost(look))
+        retry(driver.lost(connected=False))
+        retry(driver.lost())
         retry(driver.answer(502))
         driver.now += 5
         assert isinstance(stopped(driver.answer(502)), Refused)
@@ -820,9 +826,9 @@ class TestFailing:
         """Once the server has answered, a lost connection is an accident."""
         driver = Driver()
         driver.read(0)
-        verdict = retry(driver.lost())
-        assert verdict.delay_s >= MIN_PAUSE_S
-        assert verdict.error is LOST
+        outcome = retry(driver.lost())
+        assert outcome.delay_s >= MIN_DELAY_S
+        assert outcome.error is LOST
         assert driver.cursor.ask() == Ask(1, 2)
 
     def test_404_after_a_lost_connection_is_waited_for_a_little(self) -> None:
@@ -859,14 +865,14 @@ class TestFailing:
         driver.lost()
         delays = []
         for _ in range(20):
-            delays.append(retry(driver.lost(Gone())).delay_s)
+            delays.append(retry(driver.lost(connected=False)).delay_s)
             driver.now += REJOIN_WAIT_S / 20 - 0.01
         assert budget.tokens == 2
-        assert max(delays) <= MIN_PAUSE_S + JOIN_BACKOFF.cap_s
+        assert max(delays) <= MIN_DELAY_S + JOIN_BACKOFF.cap_s
         retry(driver.answer(404))
         driver.now += 0.2
-        gone = Gone()
-        assert stopped(driver.lost(gone)) is gone
+        gone = ConnectionLost()
+        assert stopped(driver.lost(gone, connected=False)) is gone
 
     def test_an_end_that_is_the_wanted_segments_answer_misses_nothing(self) -> None:
         """The reference server closes a publisher's preconnect empty, counts it, and then ends the channel."""
@@ -892,9 +898,9 @@ class TestFailing:
         assert isinstance(skipped, Advance)
         assert (skipped.gap, skipped.restarted) == (0, True)
         assert isinstance(driver.answer(470, seq=1, latest=9, earliest=7), Resync)
-        verdict = driver.answer(200, seq=8)
-        assert isinstance(verdict, Advance)
-        assert verdict.gap == 3, "5, 6 and 7; not those from before the restart"
+        outcome = driver.answer(200, seq=8)
+        assert isinstance(outcome, Advance)
+        assert outcome.gap == 3, "5, 6 and 7; not those from before the restart"
 
     def test_a_numbering_that_began_again_after_a_restart(self) -> None:
         """A seq below those from before is counted from the new start; so is all that follows."""
@@ -909,9 +915,9 @@ class TestFailing:
         assert (began.gap, began.restarted) == (2, True)
         driver.cursor.finished()
         assert isinstance(driver.answer(470, seq=3, latest=8, earliest=7), Resync)
-        verdict = driver.answer(200, seq=7)
-        assert isinstance(verdict, Advance)
-        assert verdict.gap == 4
+        outcome = driver.answer(200, seq=7)
+        assert isinstance(outcome, Advance)
+        assert outcome.gap == 4
 
     def test_a_cut_segment_is_passed_over_and_slows_down(self) -> None:
         """The GET after the next segment is held back; the one that is out already is not touched."""
@@ -919,10 +925,10 @@ class TestFailing:
         driver.answer(200, seq=0)
         assert driver.cursor.broken(LOST) is None
         assert driver.asked == 1
-        verdict = driver.answer(200, seq=1)
-        assert isinstance(verdict, Advance)
-        assert verdict.delay_s >= MIN_PAUSE_S
-        assert verdict.gap == 0
+        outcome = driver.answer(200, seq=1)
+        assert isinstance(outcome, Advance)
+        assert outcome.delay_s >= MIN_DELAY_S
+        assert outcome.gap == 0
         driver.cursor.finished()
         assert driver.read(2).delay_s == 0
 

@@ -10,24 +10,27 @@ from typing import assert_never
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tricklecast.subscriber.core import Cursor
-from tricklecast.subscriber.patience import CUT_PATIENCE_S, MIN_PAUSE_S, PATIENCE_S, REFRESH_S, REJOIN_WAIT_S
-from tricklecast.subscriber.start import AnyStart, Start
-from tricklecast.subscriber.verdicts import (
+from tricklecast.subscriber.core import (
+    MAX_CUT_S,
+    REFRESH_S,
+    REJOIN_WAIT_S,
     Advance,
-    Answer,
+    AnyStart,
     Ask,
+    Cursor,
     End,
-    Gone,
     OnLag,
+    Outcome,
     Resolved,
     Resync,
     RetryAfter,
+    Start,
     Stop,
-    Verdict,
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE, CAP_S
+from tricklecast.trickle.client.answers import Answer
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, Position, TrickleError
 
 seqs = st.integers(0, 30)
@@ -122,11 +125,11 @@ class Run:
     met: bool = False
     waits: int = 0
     """Waits for a channel or a server: paid for with time, which another test bounds."""
-    cuts: list[RetryAfter] = field(default_factory=list)
+    cuts: list[float] = field(default_factory=list)
     breaks: int = 0
     seeks: list[tuple[bool, float]] = field(default_factory=list)
     segments: list[Advance | Seek] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     pauses: list[tuple[Ask, Ask, float]] = field(default_factory=list)
     at_once: int = 0
     """Requests in a row that neither brought a segment nor had a pause before them."""
@@ -154,11 +157,11 @@ class Run:
         if isinstance(event, Reply):
             self.now += event.took_s
             self.met = True
-            verdict = self.cursor.answered(_answer(event, ask), self.now, self.rng)
+            outcome = self.cursor.answered(_answer(event, ask), self.now, self.rng)
         else:
-            verdict = self.cursor.lost(Gone() if event == "refused" else ConnectionLost(), self.now, self.rng)
-        self.waits += isinstance(verdict, RetryAfter) and _is_absence(event)
-        self._obey(verdict, ask, event.cuts if isinstance(event, Reply) else 0)
+            outcome = self.cursor.lost(ConnectionLost(), self.now, self.rng, connected=event != "refused")
+        self.waits += isinstance(outcome, RetryAfter) and _is_absence(event)
+        self._obey(outcome, ask, event.cuts if isinstance(event, Reply) else 0)
 
     def _request(self) -> Ask:
         self.requests += 1
@@ -176,13 +179,13 @@ class Run:
         self.at_once = 0  # it is the user who is in a hurry
         self.now += delay_s
 
-    def _obey(self, verdict: Verdict, ask: Ask, cuts: int) -> None:
-        self.verdicts.append(verdict)
-        match verdict:
+    def _obey(self, outcome: Outcome, ask: Ask, cuts: int) -> None:
+        self.outcomes.append(outcome)
+        match outcome:
             case Advance():
                 self.at_once = 0
-                self.segments.append(verdict)
-                self._read(verdict, cuts)
+                self.segments.append(outcome)
+                self._read(outcome, cuts)
             case Resolved() | Resync() | RetryAfter():
                 pass
             case End():
@@ -191,25 +194,25 @@ class Run:
                 assert isinstance(error, TrickleError)
                 self.over = self.failed = True
             case _:
-                assert_never(verdict)
+                assert_never(outcome)
         if self.over:
             return
-        assert not isinstance(verdict, End | Stop)
-        self.pauses.append((ask, self.cursor.ask(), verdict.delay_s))
-        self.now += verdict.delay_s
-        if verdict.delay_s > 0:
+        assert not isinstance(outcome, End | Stop)
+        self.pauses.append((ask, self.cursor.ask(), outcome.delay_s))
+        self.now += outcome.delay_s
+        if outcome.delay_s > 0:
             self.at_once = 0
 
     def _read(self, segment: Advance, cuts: int) -> None:
         """Read the segment to its end, or until its rest is not to be had."""
         lost = ConnectionLost()
         for _ in range(0 if segment.empty else abs(cuts)):
-            retry = self.cursor.cut(lost, self.now, self.rng)
-            if retry is None:
+            delay_s = self.cursor.cut(self.now, self.rng)
+            if delay_s is None:
                 cuts = -1
                 break
-            self.cuts.append(retry)
-            self.now += retry.delay_s
+            self.cuts.append(delay_s)
+            self.now += delay_s
             self.requests += 1
             if cuts > 0:
                 self.cursor.resumed()
@@ -267,7 +270,7 @@ def runs(draw: st.DrawFn, *, seeking: bool = False) -> Run:
 @given(runs() | runs(seeking=True))
 def test_requests_are_bounded(run: Run) -> None:
     """Requests ≤ segments + reconnects + waited / 20 s + 2, and as much again for each seek."""
-    reconnects = sum(isinstance(verdict, RetryAfter | Resync) for verdict in run.verdicts) + len(run.cuts)
+    reconnects = sum(isinstance(outcome, RetryAfter | Resync) for outcome in run.outcomes) + len(run.cuts)
     segments = sum(isinstance(segment, Advance) for segment in run.segments)
     assert run.requests <= segments + reconnects + run.waited_s / REFRESH_S + 2 * (1 + len(run.seeks))
     assert run.refreshes <= run.waited_s / REFRESH_S
@@ -277,8 +280,8 @@ def test_requests_are_bounded(run: Run) -> None:
 @given(runs() | runs(seeking=True))
 def test_reconnects_are_paid_for(run: Run) -> None:
     """By what went well; but for a first step forward after each segment, and for waits, which another test bounds."""
-    reconnects = sum(isinstance(verdict, RetryAfter | Resync) for verdict in run.verdicts)
-    free = sum(isinstance(verdict, Resync) and verdict.delay_s == 0 for verdict in run.verdicts)
+    reconnects = sum(isinstance(outcome, RetryAfter | Resync) for outcome in run.outcomes)
+    free = sum(isinstance(outcome, Resync) and outcome.delay_s == 0 for outcome in run.outcomes)
     assert free <= run.whole + 1
     assert reconnects - free - run.waits <= BUDGET_RESERVE + BUDGET_RATIO * (run.whole + run.refreshes)
 
@@ -289,15 +292,15 @@ def test_no_request_is_repeated_at_once(run: Run) -> None:
     """The same GET comes again only after a pause, and no pause is longer than patience allows."""
     for before, after, delay_s in run.pauses:
         if before.seq == after.seq:
-            assert delay_s >= MIN_PAUSE_S
+            assert delay_s >= MIN_DELAY_S
             assert after.attempt == before.attempt + 1
-        assert delay_s <= PATIENCE_S + MIN_PAUSE_S + CAP_S
+        assert delay_s <= MAX_RETRY_AFTER_S + MIN_DELAY_S + CAP_S
     for cut in run.cuts:
-        assert MIN_PAUSE_S <= cut.delay_s <= CUT_PATIENCE_S + CAP_S
+        assert MIN_DELAY_S <= cut <= MAX_CUT_S + CAP_S
     for failed, delay_s in run.seeks:
-        assert delay_s <= MIN_PAUSE_S + CAP_S
+        assert delay_s <= MIN_DELAY_S + CAP_S
         if failed:
-            assert delay_s >= MIN_PAUSE_S
+            assert delay_s >= MIN_DELAY_S
 
 
 @settings(max_examples=120)
@@ -345,7 +348,7 @@ def test_what_follows_a_named_place_is_counted_from_there(run: Run) -> None:
 
 def _moved_back(run: Run) -> bool:
     """Whether a head below what was asked for has begun the count anew somewhere."""
-    return any(isinstance(verdict, Resync) and verdict.delay_s > 0 for verdict in run.verdicts)
+    return any(isinstance(outcome, Resync) and outcome.delay_s > 0 for outcome in run.outcomes)
 
 
 @settings(max_examples=200)
@@ -363,6 +366,6 @@ def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool,
             break
     was_there = lost_before or looks[0] == Reply(502, {})
     patience_s = max(wait_s, REJOIN_WAIT_S) if was_there else wait_s
-    assert run.now - began <= patience_s + MIN_PAUSE_S + CAP_S
+    assert run.now - began <= patience_s + MIN_DELAY_S + CAP_S
     # On average a request per second once the delays have grown; this bound is 10 standard deviations away.
     assert run.requests - before <= 12 + 2.5 * patience_s

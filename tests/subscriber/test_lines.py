@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tricklecast.subscriber.lines import Broken, Item, Line, Lines
+from tricklecast.subscriber.messages import Bad, Line, Lines
 
 documents = st.lists(
     st.sampled_from([b'{"a":1}', b'[1,{"b":"}"}]', b"{}", b"12", b'"x y"', b"", b"null", b'{"s":"{\\"n\\":1}"}']),
@@ -25,7 +25,7 @@ def pieces(data: bytes, at: list[int]) -> list[bytes]:
     return [data[begin:end] for begin, end in pairwise(places)]
 
 
-def texts(items: list[Item]) -> list[bytes]:
+def texts(items: list[Line | Bad]) -> list[bytes]:
     return [item.data for item in items if isinstance(item, Line)]
 
 
@@ -34,7 +34,7 @@ def test_chunks_and_segments_do_not_matter(lines: list[bytes], chunks: list[int]
     """However the bytes are cut, the same lines come out, whether the last one is ended or not."""
     for data in (b"\n".join(lines), b"".join(line + b"\r\n" for line in lines)):
         splitter = Lines(100)
-        items: list[Item] = []
+        items: list[Line | Bad] = []
         for seq, segment in enumerate(pieces(data, segments)):
             items += splitter.begin(seq, follows=True)
             for chunk in pieces(segment, chunks):
@@ -42,7 +42,7 @@ def test_chunks_and_segments_do_not_matter(lines: list[bytes], chunks: list[int]
             items += splitter.end(whole=True)
         items += splitter.finish(whole=True)
         assert texts(items) == [line for line in lines if line]
-        assert not any(isinstance(item, Broken) for item in items)
+        assert not any(isinstance(item, Bad) for item in items)
 
 
 @given(documents, cuts, st.sets(st.integers(0, 12)), st.sets(st.integers(0, 12)))
@@ -50,7 +50,7 @@ def test_nothing_is_glued_together(lines: list[bytes], cut: list[int], gone: set
     """With segments missing or cut short, whatever comes out was a line; and what was lost between is told."""
     segments = pieces(b"\n".join(lines), cut)
     splitter = Lines(100)
-    items: list[Item] = []
+    items: list[Line | Bad] = []
     follows = True
     for seq, segment in enumerate(segments):
         if seq in gone:
@@ -74,8 +74,8 @@ def test_what_was_begun_before_a_gap_is_dropped_and_told() -> None:
     lines = Lines(100)
     lines.begin(0, follows=False)
     assert lines.feed(b'{"a":1}\n{"b":') == [Line(0, b'{"a":1}')]
-    assert lines.begin(2, follows=False) == [Broken(0, "a part of a line", torn=True)]
-    assert lines.feed(b'2}\n{"c":3}\n') == [Broken(2, "a part of a line", torn=True), Line(2, b'{"c":3}')]
+    assert lines.begin(2, follows=False) == [Bad(0, "a part of a line", torn=True)]
+    assert lines.feed(b'2}\n{"c":3}\n') == [Bad(2, "a part of a line", torn=True), Line(2, b'{"c":3}')]
 
 
 def test_a_gap_between_lines_costs_no_line() -> None:
@@ -91,7 +91,7 @@ def test_a_number_after_a_gap_may_be_the_rest_of_one() -> None:
     """It is not taken for a line."""
     lines = Lines(100)
     lines.begin(7, follows=False)
-    assert lines.feed(b"45\n67\n") == [Broken(7, "a part of a line", torn=True), Line(7, b"67")]
+    assert lines.feed(b"45\n67\n") == [Bad(7, "a part of a line", torn=True), Line(7, b"67")]
 
 
 def test_a_segment_that_was_not_whole_ends_its_line() -> None:
@@ -99,9 +99,9 @@ def test_a_segment_that_was_not_whole_ends_its_line() -> None:
     lines = Lines(100)
     lines.begin(0, follows=True)
     lines.feed(b'{"a":')
-    assert lines.end(whole=False) == [Broken(0, "a part of a line", torn=True)]
+    assert lines.end(whole=False) == [Bad(0, "a part of a line", torn=True)]
     lines.begin(1, follows=True)
-    assert lines.feed(b"1}\n") == [Broken(1, "a part of a line", torn=True)]
+    assert lines.feed(b"1}\n") == [Bad(1, "a part of a line", torn=True)]
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])
@@ -111,7 +111,7 @@ def test_a_line_beyond_the_limit_is_dropped_to_its_end(size: int) -> None:
     lines.begin(0, follows=True)
     data = b"1" * 40 + b"\n2\n"
     items = [item for at in range(0, len(data), size) for item in lines.feed(data[at : at + size])]
-    assert items == [Broken(0, "a line of more than 10 bytes"), Line(0, b"2")]
+    assert items == [Bad(0, "a line of more than 10 bytes"), Line(0, b"2")]
 
 
 def test_a_line_as_long_as_the_limit_is_read() -> None:
@@ -123,7 +123,7 @@ def test_a_line_as_long_as_the_limit_is_read() -> None:
 
 def test_the_last_line_needs_no_end() -> None:
     """Unless something was missed behind it."""
-    for whole, items in ((True, [Line(0, b"1")]), (False, [Broken(0, "a part of a line", torn=True)])):
+    for whole, items in ((True, [Line(0, b"1")]), (False, [Bad(0, "a part of a line", torn=True)])):
         lines = Lines(10)
         lines.begin(0, follows=True)
         lines.feed(b"1")

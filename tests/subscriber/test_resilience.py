@@ -15,16 +15,15 @@ import anyio
 import anyio.lowlevel
 import httpx
 import pytest
-from anyio.abc import SocketAttribute
 
-import tricklecast.subscriber.testing
+import tricklecast.testing
 from tests.subscriber.fake import run
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import eventually, until
 from tricklecast.subscriber import Position, Runtime, Segment, Subscriber
-from tricklecast.subscriber import transport as transport_module
-from tricklecast.subscriber.connection import Connection
-from tricklecast.subscriber.connection import connect as really_connect
+from tricklecast.trickle.client import transport as transport_module
+from tricklecast.trickle.client.sockets import SocketStream
+from tricklecast.trickle.client.sockets import connect_tcp as really_connect
 from tricklecast.trickle.errors import ConnectionLost, SegmentMissing
 from tricklecast.trickle.records import AccessRecord, Op, Reason
 
@@ -228,7 +227,7 @@ class TestStarts:
 def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
     """Its epochs begin at 1 again, but its head is behind the position."""
 
-    async def main(running: tricklecast.subscriber.testing.TestServer) -> None:
+    async def main(running: tricklecast.testing.TestServer) -> None:
         url = running.url("cam")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
@@ -254,14 +253,14 @@ def test_a_server_that_was_restarted_is_told_to_who_resumes() -> None:
                 assert segment.life != position.life
                 assert await segment.read() == b"new"
 
-    with tricklecast.subscriber.testing.server() as running:
+    with tricklecast.testing.server() as running:
         run(lambda: main(running))
 
 
 def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
     """Another publisher has begun on a restarted server, in epoch 1 again, and is further on than the reader was."""
 
-    async def main(running: tricklecast.subscriber.testing.TestServer) -> None:
+    async def main(running: tricklecast.testing.TestServer) -> None:
         url = running.url("cam")
         async with httpx.AsyncClient() as http:
             for seq in range(5):
@@ -283,7 +282,7 @@ def test_a_new_numbering_that_has_passed_the_position_is_told() -> None:
             with pytest.raises(SegmentMissing, match="another life"):
                 await anext(reader)
 
-    with tricklecast.subscriber.testing.server() as running:
+    with tricklecast.testing.server() as running:
         run(lambda: main(running))
 
 
@@ -350,7 +349,7 @@ async def cutting(url: str, after: list[int]) -> AsyncIterator[str]:
 class TestCuts:
     @pytest.mark.parametrize("seed", range(5))
     def test_a_bad_network_costs_no_byte(self, url: str, seed: int) -> None:
-        """Connections that break anywhere: every segment arrives, whole and once."""
+        """SocketStreams that break anywhere: every segment arrives, whole and once."""
         rng = Random(seed)
         data = [rng.randbytes(size) for size in (200_000, 1, 50_000, 300_000)]
 
@@ -455,15 +454,15 @@ class Received:
 
 class TestCancelling:
     @pytest.fixture
-    def connections(self, monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    def connections(self, monkeypatch: pytest.MonkeyPatch) -> list[SocketStream]:
         """Every connection that is opened."""
-        opened: list[Connection] = []
+        opened: list[SocketStream] = []
 
-        async def connect(*args: Any) -> Connection:
+        async def connect(*args: Any) -> SocketStream:
             opened.append(await really_connect(*args))
             return opened[-1]
 
-        monkeypatch.setattr(transport_module, "connect", connect)
+        monkeypatch.setattr(transport_module, "connect_tcp", connect)
         return opened
 
     @pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
@@ -471,7 +470,7 @@ class TestCancelling:
         ("block", "seek"), [(True, False), (True, True), (False, True)], ids=["block", "block-seek", "loop-seek"]
     )
     def test_it_is_clean_at_every_await(
-        self, url: str, connections: list[Connection], native: bool, block: bool, seek: bool
+        self, url: str, connections: list[SocketStream], native: bool, block: bool, seek: bool
     ) -> None:
         """Wherever a reader is cancelled, no task and no connection stays, and another one goes on without loss."""
         data = [(0, os.urandom(100_000)), (1, b""), (2, os.urandom(70_000)), (3, b"x")]
@@ -518,6 +517,5 @@ class TestCancelling:
         run(main)
 
 
-def _is_closed(connection: Connection) -> bool:
-    raw = connection._stream.extra(SocketAttribute.raw_socket, None)
-    return raw is None or raw.fileno() == -1
+def _is_closed(connection: SocketStream) -> bool:
+    return connection._socket.fileno() == -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tricklecast.subscriber.start import AnyStart, Start
+from tricklecast.subscriber.core import AnyStart, Start
 from tricklecast.trickle.errors import InvalidSeq, Position
 
 

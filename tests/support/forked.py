@@ -192,8 +192,8 @@ def _run() -> None:
 def import_all() -> None:
     """Imports what commands would."""
     import tricklecast.app.server
-    import tricklecast.publisher.cli
-    import tricklecast.subscriber.command.cli  # noqa: F401
+    import tricklecast.publisher.run
+    import tricklecast.subscriber.command.run  # noqa: F401
     from tricklecast.app.cli import load
 
     for name in ("serve", "publish", "subscribe", "channels", "check", "conformance", "stress"):

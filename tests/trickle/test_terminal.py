@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +17,8 @@ from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import (
     TOKEN_VARIABLE,
     Bearer,
+    RateMeter,
+    Screen,
     bearer_for,
     checked,
     count,
@@ -23,6 +28,7 @@ from tricklecast.trickle.terminal import (
     rate,
     size,
     tls_context,
+    transferred,
 )
 
 # Options.
@@ -189,3 +195,89 @@ def test_rates_and_counts_are_written_for_people() -> None:
     """With the unit or the plural that fits."""
     assert (rate(64_000), rate(2_345_678)) == ("64 kbit/s", "2.35 Mbit/s")
     assert (count(1, "gap"), count(2, "gap"), count(2, "retry", "retries")) == ("1 gap", "2 gaps", "2 retries")
+
+
+def test_the_beginning_of_a_summary() -> None:
+    """Both clients' summaries begin with it."""
+    assert transferred("received", 1, 1500, 2.04) == "received 1 segment (1.5 kB) in 2.0 s"
+
+
+def test_a_rate_is_that_of_the_last_seconds() -> None:
+    """What was faster or slower before does not count."""
+    now = 100.0
+    meter = RateMeter(lambda: now)
+    total = 0
+    for second in range(20):
+        total += 1_000_000 if second < 10 else 125_000
+        now += 1
+        bits_per_s = meter.bits_per_s(total)
+        if second == 9:
+            assert bits_per_s == 8e6
+    assert bits_per_s == 1e6
+
+
+# Lines on a terminal.
+
+
+class Terminal(io.StringIO):
+    """A standard error that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Closed(io.StringIO):
+    """A standard error that nobody reads any more."""
+
+    def write(self, text: str, /) -> int:
+        raise BrokenPipeError
+
+
+def test_a_live_line_is_kept_below_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refreshed, cut to the width of the terminal, moved down by lines, and gone at the end."""
+    monkeypatch.setattr(Screen, "REFRESH_S", 0.001)
+    monkeypatch.setenv("TERM", "xterm")
+    stream, drawn = Terminal(), threading.Event()
+    screen = Screen(stream, width=6)
+
+    def line(width: int) -> str:
+        drawn.set()
+        return f"[{width}] and more"
+
+    with screen.live(line):
+        assert drawn.wait(60)
+        screen.say("a line that stays")
+    screen.say("over")
+    assert "\r\x1b[2K[6] a" in stream.getvalue()
+    assert "\r\x1b[2Ka line that stays\n[6] a" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\x1b[2Kover\n")
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
+def test_no_live_line_without_a_terminal(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on one that cannot move its cursor; control characters of a server's words are not sent."""
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Screen(stream)
+    with screen.live(lambda width: pytest.fail("asked for")):
+        screen.say("[bold]\x1b[31m\tred")
+    assert stream.getvalue() == "[bold]?[31m?red\n"
+
+
+def test_a_closed_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command goes on."""
+    monkeypatch.setattr(sys, "stderr", Closed())
+    Screen().say("nobody reads this")
+    stream = io.StringIO()
+    stream.close()
+    Screen(stream).say("nor this")
+
+
+def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is at the moment."""
+    monkeypatch.setenv("COLUMNS", "4")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    screen = Screen(stream)
+    with screen.live("x".__mul__):
+        screen.say("y")
+    assert "y\nxxx\r" in stream.getvalue()

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import typer
@@ -22,41 +22,57 @@ from tricklecast.app.tools.conformance.target import Address
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidURL
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
+from tricklecast.trickle.terminal import CaFile
 
 EXIT_FAILED: Final = 1
 EXIT_UNREACHABLE: Final = 3
 EXIT_SIGNAL: Final = 128
 """Plus the number of the signal, as in shells."""
 
-_AS_STARTED: Final = "The server's setting in seconds, if it differs from the profile's."
+
+def _setting(option: str) -> Any:
+    """An option for a setting of the server."""
+    text = f"The server's {option}."
+    panel = "Settings of the server that differ from the profile's"
+    return typer.Option(option, metavar="SECONDS", min=0, help=text, rich_help_panel=panel)
 
 
 def conformance(
     url: Annotated[
-        str | None, typer.Argument(help="Base URL of the server, such as http://127.0.0.1:2939/trickle.")
+        str | None, typer.Argument(metavar="URL", help="Base URL of the server: http://HOST:PORT/trickle.")
     ] = None,
     *,
-    list_rules: Annotated[bool, typer.Option("--list", help="Print all rules and profiles, and run nothing.")] = False,
+    list_rules: Annotated[bool, typer.Option("--list", help="Print all rules and profiles, and run no test.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Only cases whose name matches; may be repeated.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Only cases with a matching name. May be repeated.")
     ] = None,
-    profile: Annotated[str, typer.Option(help=f"Configuration of the server: {', '.join(PROFILES)}.")] = "default",
-    jobs: Annotated[int, typer.Option(min=1, max=128, help="Number of cases that run at a time.")] = 16,
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="How the server is configured; --list names the profiles.")
+    ] = "default",
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, max=128, help="Cases that run at a time.")] = 16,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print also why cases were skipped.")] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the results to this file, too.")
+        Path | None, typer.Option("--json-file", metavar="FILE", help="Write the results as JSON.")
     ] = None,
-    drain_s: Annotated[float | None, typer.Option("--drain-s", min=0, help=_AS_STARTED)] = None,
-    publisher_grace_s: Annotated[float | None, typer.Option("--publisher-grace-s", min=0, help=_AS_STARTED)] = None,
-    skip_grace_s: Annotated[float | None, typer.Option("--skip-grace-s", min=0, help=_AS_STARTED)] = None,
-    interim_interval_s: Annotated[float | None, typer.Option("--interim-interval-s", min=0, help=_AS_STARTED)] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust with https, as a PEM file.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print why each skipped case was skipped.")] = False,
+    drain_s: Annotated[float | None, _setting("--drain-s")] = None,
+    publisher_grace_s: Annotated[float | None, _setting("--publisher-grace-s")] = None,
+    skip_grace_s: Annotated[float | None, _setting("--skip-grace-s")] = None,
+    interim_interval_s: Annotated[float | None, _setting("--interim-interval-s")] = None,
+    ca_file: CaFile = None,
 ) -> None:
-    """Check a server against every rule of the trickle protocol, over raw sockets.
+    """Test a server against every rule of the trickle protocol, over raw sockets.
 
-    Prints PASS, FAIL or SKIP for each rule; of a failure also the expected and the received value, and the bytes on the
-    wire. The command uses channels of its own and ends them. Exit code: 0 no failure, 1 failures, 2 wrong usage,
-    3 server not reachable, 130 after Ctrl-C, 143 after SIGTERM.
+    Prints PASS, FAIL or SKIP for each rule; after FAIL, the expected and the received value, and the bytes on the wire.
+    The tests use channels of their own, and end them.
+
+    Exit codes: 0 no failure; 1 failures; 2 wrong usage; 3 the server does not answer; 130 Ctrl-C; 143 SIGTERM.
+
+    Examples:
+
+    \b
+      tricklecast conformance http://localhost:2939/trickle
+      tricklecast conformance http://localhost:2939/trickle --only 'read-*' -v
+      tricklecast conformance --list
     """
     cases = _select(only or ["*"])
     out = console()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ import typer
 from tricklecast.app.tools import console
 from tricklecast.app.tools.stress.ledger import LATENCIES, Fault, Traffic
 from tricklecast.app.tools.stress.load import MARKER_BYTES, Load, Plan
-from tricklecast.app.tools.stress.runner import Run
 from tricklecast.trickle import wire
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.paths import normalize_base_path, parse_server_url
@@ -26,7 +24,11 @@ from tricklecast.trickle.terminal import CaFile, checked, count, parse_duration,
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tricklecast.app.tools.stress.runner import Run
+
 EXIT_FAULTS: Final = 1
+
+_SEGMENTS: Final = "Segments"
 
 VERSION: Final = 1
 """Of the JSON document."""
@@ -41,33 +43,62 @@ _ACTIVITY: Final = ("requests", "retries", "resumed", "dropped", "lost", "missed
 async def stress(
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="A server, such as http://127.0.0.1:2939 or …/trickle.", show_default=False),
+        typer.Argument(metavar="URL", help="The server: http://HOST:PORT or http://HOST:PORT/trickle."),
     ],
-    publishers: Annotated[int, typer.Option("--publishers", "-p", min=1, help="Publishers, each with a channel.")] = 4,
-    subscribers: Annotated[int, typer.Option("--subscribers", "-s", min=1, help="Subscribers of each channel.")] = 4,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="How long to publish: 30s, 2m.")] = "30s",
-    segment_every: Annotated[
-        str, typer.Option(metavar="TIME", help="Time between the segments of a channel.")
-    ] = "500ms",
-    segment_bytes: Annotated[
-        str, typer.Option(metavar="SIZE", help="Size of a segment, or a range that it is drawn from.")
-    ] = "1KiB-128KiB",
-    chunk_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Size of a chunk.")] = "8KiB",
-    start: Annotated[str, typer.Option(help=f"How subscribers ask for segment 0: {', '.join(STARTS)}.")] = "0",
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Sizes and bytes follow from it.", show_default="another each time")
-    ] = None,
+    publishers: Annotated[
+        int, typer.Option("--publishers", "-p", metavar="N", min=1, help="Publishers, each with a channel.")
+    ] = 4,
+    subscribers: Annotated[
+        int, typer.Option("--subscribers", "-s", metavar="N", min=1, help="Subscribers of each channel.")
+    ] = 4,
+    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="Publish for this time: 30s, 2m.")] = "30s",
     processes: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that publish, and as many that subscribe.")
+        int,
+        typer.Option(metavar="N", min=1, max=256, help="Processes that publish, and as many again that subscribe."),
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    segment_every: Annotated[
+        str, typer.Option(metavar="TIME", help="Time between the segments of a channel.", rich_help_panel=_SEGMENTS)
+    ] = "500ms",
+    segment_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of a segment, or a range of sizes.", rich_help_panel=_SEGMENTS)
+    ] = "1KiB-128KiB",
+    chunk_bytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Size of a chunk.", rich_help_panel=_SEGMENTS)
+    ] = "8KiB",
+    start: Annotated[
+        str,
+        typer.Option(
+            metavar="WHERE",
+            help=f"How subscribers ask for segment 0: {', '.join(STARTS)}.",
+            rich_help_panel=_SEGMENTS,
+        ),
+    ] = "0",
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="The same seed makes the same sizes and bytes.",
+            show_default="another one each time",
+            rich_help_panel=_SEGMENTS,
+        ),
+    ] = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Publish and subscribe at once, and compare every byte.
+    """Load a server with publishers and subscribers, and compare every byte received.
 
-    Each publisher has a channel of its own (stress-…). The command ends the channels when the run is over, and at
-    Ctrl-C. It reports segments that are missing, doubled, reordered or different, latencies, and whether the command
-    itself was the bottleneck. Exit code: 0 no fault, 1 faults, 2 wrong usage, 130 after Ctrl-C.
+    Each publisher has a channel of its own (stress-...), which is ended after the run, and on Ctrl-C. The report shows
+    segments that are missing, duplicated, reordered or different, latencies, and whether the command itself was the
+    bottleneck.
+
+    Exit codes: 0 no fault; 1 faults; 2 wrong usage; 130 Ctrl-C.
+
+    Examples:
+
+    \b
+      tricklecast stress http://localhost:2939
+      tricklecast stress http://localhost:2939 -p 20 -s 10 --for 2min --processes 4
     """
     every_s = checked("--segment-every", parse_duration, segment_every)
     smallest, largest = checked("--segment-bytes", parse_sizes, segment_bytes)
@@ -82,13 +113,17 @@ async def stress(
     )
     checked("--start", STARTS.index, start, f"one of {', '.join(STARTS)}")
     checked("--ca-file", tls_context, ca_file)
+    import anyio
+
+    from tricklecast.app.tools.stress.runner import Run
+
     run = Run(
         Plan(checked("URL", base_url, url), token_hex(3), load, subscribers, processes, start, str(ca_file or ""))
     )
     try:
         with progress(console(stderr=True), run):
             await run.carry_out()
-    except asyncio.CancelledError:
+    except anyio.get_cancelled_exc_class():
         _show(run, as_json=as_json)
         raise
     _show(run, as_json=as_json)

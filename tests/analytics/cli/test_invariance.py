@@ -44,7 +44,7 @@ HOUR_US = 3_600_000_000
 
 def tell(*arguments: object) -> Told:
     """The JSON report on some logs, without the files' names."""
-    options = ("-q", "--json", "-", "--fail-on", "never")
+    options = ("-q", "--json-file", "-", "--fail-on", "never")
     result = CliRunner().invoke(cli, ["storms", *map(str, arguments), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     told: Told = json.loads(result.stdout)

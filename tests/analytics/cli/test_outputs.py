@@ -57,9 +57,9 @@ def test_a_device_is_written_to_as_it_is() -> None:
 def test_places_are_checked_before_the_work(tmp_path: Path) -> None:
     """A folder, a file in none, one file for two forms."""
     with pytest.raises(ValueError, match="is a folder"):
-        check_outputs({"--json": str(tmp_path)})
+        check_outputs({"--json-file": str(tmp_path)})
     with pytest.raises(ValueError, match="cannot write"):
-        check_outputs({"--json": str(tmp_path / "none" / "x")})
+        check_outputs({"--json-file": str(tmp_path / "none" / "x")})
     with pytest.raises(ValueError, match="both write to"):
-        check_outputs({"--json": str(tmp_path / "x"), "--html": str(tmp_path / "." / "x")})
-    check_outputs({"--json": "-", "--html": str(tmp_path / "x")})
+        check_outputs({"--json-file": str(tmp_path / "x"), "--html": str(tmp_path / "." / "x")})
+    check_outputs({"--json-file": "-", "--html": str(tmp_path / "x")})

@@ -37,7 +37,7 @@ def simulated(folder: Path, form: FormatName = FormatName.JSONL, kind: Set = Set
 
 def told(*arguments: object) -> dict[str, Any]:
     """The JSON report of a run that found something."""
-    result = invoke(*arguments, "-q", "--json", "-")
+    result = invoke(*arguments, "-q", "--json-file", "-")
     assert result.exit_code == 1, result.output
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -67,7 +67,7 @@ def test_the_terminal_leads_with_incidents(logs: Path, report: dict[str, Any]) -
 
 def test_all_files_at_once(logs: Path, tmp_path: Path, report: dict[str, Any]) -> None:
     """Page, JSON and Prometheus from one run, besides the terminal; nothing else is left behind."""
-    names = {"--html": "a.html", "--json": "a.json", "--prom": "a.prom"}
+    names = {"--html": "a.html", "--json-file": "a.json", "--prom": "a.prom"}
     options = [part for option, name in names.items() for part in (option, tmp_path / name)]
     assert invoke(logs, *options).exit_code == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names.values())
@@ -88,7 +88,7 @@ def test_lines_stand_as_in_the_file(report: dict[str, Any]) -> None:
 def test_standard_input(logs: Path, report: dict[str, Any]) -> None:
     """The same incidents as from files."""
     content = b"".join(path.read_bytes() for path in sorted(logs.rglob("*.jsonl")))
-    result = invoke("-", "-q", "--json", "-", stdin=content)
+    result = invoke("-", "-q", "--json-file", "-", stdin=content)
     document = json.loads(result.stdout)
     assert [one["id"] for one in document["incidents"]] == [one["id"] for one in report["incidents"]]
     assert document["inputs"] == ["standard input"]
@@ -143,8 +143,8 @@ def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
         (("LOG", "--since", "2025-10-10", "--until", "2025-10-09"), 2, "not before"),
         (("LOG", "--conf", "ui=false"), 2, "spark.KEY=VALUE"),
         (("LOG", "--engine", "embedded", "--master", "local[1]"), 2, "--master is for Spark"),
-        (("LOG", "--json", "same", "--html", "same"), 2, "both write to"),
-        (("LOG", "--json", "/proc/nowhere/x"), 2, "cannot write"),
+        (("LOG", "--json-file", "same", "--html", "same"), 2, "both write to"),
+        (("LOG", "--json-file", "/proc/nowhere/x"), 2, "cannot write"),
         (("LOG", "--explain", "../x"), 2, "--explain takes"),
         (("LOG", "-q", "-v"), 2, "contradict"),
         (("LOG", "--engine", "embedded", "s3a://bucket/logs"), 2, "only Spark reads"),
@@ -175,8 +175,8 @@ def test_fail_on(logs: Path, fail_on: str, code: int) -> None:
 def test_since_and_until(logs: Path, report: dict[str, Any]) -> None:
     """Only requests of that time, whose bounds may be typed in several ways."""
     first, last = report["figures"]["since_us"], report["figures"]["until_us"]
-    half = json.loads(invoke(logs, "-q", "--json", "-", "--until", "2025-10-09T09:50:00Z").stdout)
-    rest = json.loads(invoke(logs, "-q", "--json", "-", "--since", "2025-10-09 09:50").stdout)
+    half = json.loads(invoke(logs, "-q", "--json-file", "-", "--until", "2025-10-09T09:50:00Z").stdout)
+    rest = json.loads(invoke(logs, "-q", "--json-file", "-", "--since", "2025-10-09 09:50").stdout)
     assert (half["figures"]["since_us"], rest["figures"]["until_us"]) == (first, last)
     assert half["figures"]["requests"] + rest["figures"]["requests"] == report["figures"]["requests"]
     assert half["quality"]["caveats"][0] == "Only requests before 2025-10-09 09:50:00 UTC were looked at."
@@ -210,7 +210,7 @@ def test_explain_shows_lines_and_steps(logs: Path, report: dict[str, Any]) -> No
         assert result.stdout.startswith(f"INCIDENT 3 · {one['words']['fault']} · {one['words']['happened']}")
     for table in ("candidate", "stretches", "classed", "episodes", "incidents"):
         assert f"\n{table}: " in result.stdout
-    document = json.loads(invoke(logs, "--explain", one["id"], "--json", "-").stdout)
+    document = json.loads(invoke(logs, "--explain", one["id"], "--json-file", "-").stdout)
     assert document["incident"]["id"] == one["id"]
     assert document["steps"][-1]["rows"][0]["n"] == one["n"]
 
@@ -234,7 +234,8 @@ def test_other_paths_beside_channels(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*page, read]))
     said = "9 requests to paths that are no channel's: only 429 and 5xx count there, unless --generic."
     for options, expected in (((), True), (("--generic",), False), (("--set", "generic=1"), False)):
-        report = json.loads(invoke(tmp_path / "a.jsonl", "-q", "--json", "-", "--fail-on", "never", *options).stdout)
+        usual = ("-q", "--json-file", "-", "--fail-on", "never")
+        report = json.loads(invoke(tmp_path / "a.jsonl", *usual, *options).stdout)
         assert (said in report["quality"]["caveats"]) == expected
 
 

@@ -64,7 +64,7 @@ def test_tail_of_any_format(name: str, tmp_path: Path) -> None:
     lines = shown("tail", "-n", "100", path)
     assert len(lines) == 21
     assert sum(" 470 read    film/9" in line for line in lines) == 1
-    shown("compact", path, "--out", str(tmp_path / "out"))
+    shown("compact", path, "--output", str(tmp_path / "out"))
     assert sorted(shown("tail", "-n", "100", str(tmp_path / "out"))) == sorted(lines)
 
 
@@ -114,19 +114,19 @@ def test_compact(tmp_path: Path) -> None:
     """What was done is said; a second run finds nothing new."""
     path = write(tmp_path / "a.jsonl", [*LINES, b"nonsense", b"x" * 5000])
     out = str(tmp_path / "out")
-    said = shown("compact", path, "--out", out)
+    said = shown("compact", path, "--output", out)
     assert said[0].startswith("20 lines, 0.0 MB, into 1 hour of ")
     assert said[1:] == [
         "left out, being no access records: 2 lines, such as",
         f"  {path}: 'nonsense' (unreadable)",
         f"  {path}: '{'x' * 100}'… (unreadable)",
     ]
-    assert shown("compact", path, "--out", out) == ["1 file had nothing new"]
+    assert shown("compact", path, "--output", out) == ["1 file had nothing new"]
 
 
 def test_compact_into_what_is_no_folder(tmp_path: Path) -> None:
     """Where nothing can be written, that is said before any work is done."""
     path = write(tmp_path / "a.jsonl", LINES)
-    result = subprocess.run(forked("logs", "compact", path, "--out", path), capture_output=True, text=True)
+    result = subprocess.run(forked("logs", "compact", path, "--output", path), capture_output=True, text=True)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith("tricklecast: cannot write to")

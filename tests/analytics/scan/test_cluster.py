@@ -119,7 +119,7 @@ def wait_for(path: Path, driver: subprocess.Popen[str]) -> None:
 def storms(*options: str) -> subprocess.Popen[str]:
     """The command, in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tricklecast", "storms", "--json", "-", *options],
+        [sys.executable, "-m", "tricklecast", "storms", "--json-file", "-", *options],
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -29,7 +29,7 @@ def invoke(*arguments: object) -> Result:
 def test_writes_a_log(tmp_path: Path) -> None:
     """Logs and truth are in the folder, and a line says how much."""
     out = tmp_path / "logs"
-    result = invoke(out, "--set", "grey", "--lines", 2000, "--duration", "30min", "--nodes", 3, "--seed", 5)
+    result = invoke(out, "--scenes", "grey", "--lines", 2000, "--duration", "30min", "--nodes", 3, "--seed", 5)
     assert result.exit_code == 0
     truth = Truth.read(out)
     assert (truth.seed, truth.kind) == (5, "grey")
@@ -53,7 +53,7 @@ def perfect(truth: Truth) -> dict[str, Any]:
 def test_judges_a_report(tmp_path: Path) -> None:
     """A perfect report is good enough; one without its last storms is not: exit code 1, and says what is missing."""
     out, report = tmp_path / "logs", tmp_path / "report.json"
-    invoke(out, "--set", "grey", "--lines", 2000)
+    invoke(out, "--scenes", "grey", "--lines", 2000)
     document = perfect(Truth.read(out))
     report.write_text(json.dumps(document))
     result = invoke("--score", report, "--truth", out)
@@ -68,13 +68,13 @@ def test_judges_a_report(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "simulate DIR"),
+        ([], "give the folder for the logs"),
         (["x", "--truth", "y"], "--score"),
         (["x", "--lines", "5"], "100 to"),
         (["x", "--lines", "many"], "--lines"),
         (["x", "--lines", "500", "--clients", "5"], "--clients"),
         (["x", "--duration", "soon"], "--duration"),
-        (["x", "--set", "pink"], "pink"),
+        (["x", "--scenes", "pink"], "pink"),
     ],
 )
 def test_wrong_use(arguments: list[str], said: str) -> None:
@@ -87,7 +87,7 @@ def test_wrong_use(arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize("content", ["", "{}", '{"incidents":[{}]}', '{"incidents":3}'])
 def test_no_report(content: str, tmp_path: Path) -> None:
     """What is no report is bad input: one line, no stack."""
-    invoke(tmp_path / "logs", "--set", "grey", "--lines", 500)
+    invoke(tmp_path / "logs", "--scenes", "grey", "--lines", 500)
     (tmp_path / "report.json").write_text(content)
     result = invoke("--score", tmp_path / "report.json", "--truth", tmp_path / "logs")
     assert isinstance(result.exception, BadInput)
@@ -97,7 +97,7 @@ def test_no_report(content: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM end it with the exit code of the signal, without a stack, and leave nothing behind."""
-    command = f"{sys.executable} -m tricklecast simulate {tmp_path}/logs --set healthy --lines 50000000"
+    command = f"{sys.executable} -m tricklecast simulate {tmp_path}/logs --scenes healthy --lines 50000000"
     with subprocess.Popen(command.split(), stderr=subprocess.PIPE) as process:
         try:
             # It has begun when there is something to be left behind.

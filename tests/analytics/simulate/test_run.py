@@ -128,7 +128,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
         simulated(tmp_path / name, seed, Set.GREY, 3000)
     command = [sys.executable, "-m", "tricklecast", "simulate", str(tmp_path / "b")]
     subprocess.run(
-        [*command, "--seed", "1", "--set", "grey", "--lines", "3000"],
+        [*command, "--seed", "1", "--scenes", "grey", "--lines", "3000"],
         check=True,
         env=os.environ | {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"},
         stdout=subprocess.DEVNULL,

@@ -99,7 +99,7 @@ def test_exit_codes(arguments: list[str], given: str, expected: int, said: str) 
 def killed_at_random(folder: Path, kills: int, seed: int) -> None:
     """Writes one storm after the other while the watch is killed, again and again, and compares what was told."""
     rng = random.Random(seed)
-    process = Process(folder, "--state", str(folder / "state"), "--from", "earliest")
+    process = Process(folder, "--state", str(folder / "state"), "--start", "earliest")
     for number in range(kills):
         process.start()
         began = time.monotonic()

@@ -11,6 +11,7 @@ from tricklecast.app.core.channel import STALE_TIMES, Agenda, Channel, Serve, Wa
 from tricklecast.app.core.events import ChannelEnded, ChannelStatistics, EndReason, Fact, SegmentClosed, SegmentOpened
 from tricklecast.app.core.invariants import check_channel
 from tricklecast.app.core.limits import Limits
+from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import FRAME_COST, SEGMENT_COST, Segment, State, Writer, decode_frame
@@ -1378,3 +1379,47 @@ def test_what_can_be_read_is_listed() -> None:
     assert listed(since_s=100.0) == [5]
     (last,) = channel.listed(5, 0, lambda at: round(at * 1e6))
     assert (last.state, last.size, last.opened_us, last.closed_us) == (State.OPEN, 1, 9_000_000, None)
+
+
+# Beside another publisher.
+
+A, B = Identity("a"), Identity("b")
+
+
+def test_a_post_beside_another_client_is_refused() -> None:
+    """It is told who publishes, and where the head is; nothing changes. Without ``if_idle`` it is let in."""
+    bench = Bench()
+    bench.open(0, now=1.0, client=A)
+    refused = refusal(bench.ask(1, 4.0, client=B, if_idle=True))
+    assert (refused.why, refused.seq, refused.head, refused.occupied) == (Why.OCCUPIED, 1, 1, (A, 3.0, None))
+    assert bench.states == {0: "open"}
+    bench.reserve(1, 4.0, client=B)
+    check_channel(bench.channel)
+
+
+def test_a_clients_own_posts_do_not_refuse_it() -> None:
+    """Neither a preconnect, nor taking over its own segment."""
+    bench = Bench()
+    bench.open(0, client=A)
+    bench.reserve(1, client=A, if_idle=True)
+    bench.reserve(0, client=A, if_idle=True)
+    check_channel(bench.channel)
+
+
+def test_a_retry_of_the_stored_body_is_not_refused() -> None:
+    """Another name of the client does not matter then; a body with another key is refused."""
+    bench = Bench()
+    bench.publish(0, client=A, key="k")
+    assert isinstance(bench.ask(0, client=B, key="k", if_idle=True), AlreadyStored)
+    assert refusal(bench.ask(0, client=B, key="other", if_idle=True)).why is Why.OCCUPIED
+    assert refusal(bench.ask(1, client=B, key="k", if_idle=True)).why is Why.OCCUPIED
+
+
+def test_an_idle_channel_takes_another_client() -> None:
+    """A publisher that has gone is waited for as long as its segment is."""
+    bench = Bench(publisher_grace_s=5.0)
+    bench.channel.abort(bench.open(0, now=1.0, client=A), 2.0)
+    refused = refusal(bench.ask(1, 3.0, client=B, if_idle=True))
+    assert refused.occupied == (A, 2.0, 3.0)
+    bench.reserve(1, 6.0, client=B, if_idle=True)
+    check_channel(bench.channel)

@@ -25,6 +25,7 @@ from tests.app.core.support import (
 from tricklecast.app.core.channel import STALE_TIMES, Channel, Serve, Wait
 from tricklecast.app.core.events import ChannelCreated, ChannelEnded, EndReason, Fact, Totals
 from tricklecast.app.core.limits import Limit
+from tricklecast.app.core.publishers import Identity
 from tricklecast.app.core.registry import Registry, Restored
 from tricklecast.app.core.results import Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import Writer
@@ -947,3 +948,13 @@ def test_an_ended_channel_is_restored_for_the_rest_of_its_drain() -> None:
     assert (found.epoch, found.head, found.recently_ended) == (5, 9, True)
     publish(registry, "b", 0, now=1005.0)
     assert registry.channels["b"].epoch == 6
+
+
+def test_a_live_channel_is_not_ended_beside_its_publisher() -> None:
+    """A client that asks not to disturb others ends a channel only if nobody else publishes to it."""
+    registry, _ = make_registry()
+    grant(registry, "c", 0, client=Identity("a"))
+    refused = refusal(registry.end("c", 2.0, if_idle_beside=Identity("b")))
+    assert (refused.why, refused.occupied) == (Why.OCCUPIED, (Identity("a"), 2.0, None))
+    assert registry.live("c") is not None
+    assert registry.end("c", 2.0, if_idle_beside=Identity("a")) is None

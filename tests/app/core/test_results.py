@@ -19,7 +19,7 @@ def test_a_reader_is_told_one_of_six_things() -> None:
 
 def test_a_refusal_says_no_more_than_it_knows() -> None:
     """Where there is no channel, no seq and no limit, a refusal has only its reason."""
-    assert Refusal(Why.NOT_FOUND) == (Why.NOT_FOUND, None, 0, 0, False, None, False, COME_BACK_S, NO_LIFE)
+    assert Refusal(Why.NOT_FOUND) == (Why.NOT_FOUND, None, 0, 0, False, None, False, COME_BACK_S, NO_LIFE, None)
 
 
 def test_answers_do_not_change() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.app.core.support import Bench, Told, Watcher
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Capacity
+from tricklecast.app.core.publishers import Identity, Presence
 from tricklecast.app.core.results import Outcome, Verdict
 from tricklecast.app.core.segment import (
     FRAME_COST,
@@ -289,7 +290,7 @@ def test_a_body_that_was_taken_over_is_not_admitted_again() -> None:
     """Bodies without a key, and new ones, are; of one and the same body, only the latest attempt."""
     segment = written("k", 3)
     segment.begin_body("other")
-    segment.writer = Writer(Bench("c").channel, segment, 9, Told(), attempt=2)
+    segment.writer = make_writer(segment, attempt=2)
     assert not segment.admits("k", 1)
     assert segment.admits("new", 1)
     assert segment.admits(None, 1)
@@ -361,10 +362,11 @@ def test_a_fault_that_nobody_takes_is_raised() -> None:
         faults.deliver()
 
 
-def make_writer() -> Writer[Channel]:
-    segment = Segment(4)
-    segment.size = 10
-    return Writer(Bench("c").channel, segment, 9, Told())
+def make_writer(segment: Segment | None = None, attempt: int = 1) -> Writer[Channel]:
+    if segment is None:
+        segment = Segment(4)
+        segment.size = 10
+    return Writer(Bench("c").channel, segment, 9, Told(), Presence(Identity("p"), 0.0), attempt=attempt)
 
 
 @pytest.mark.parametrize("verdict", Verdict)

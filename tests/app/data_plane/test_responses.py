@@ -8,6 +8,7 @@ import pytest
 
 from tricklecast.app.core.channel import Channel
 from tricklecast.app.core.limits import Limit, Limits
+from tricklecast.app.core.publishers import Identity, Occupied
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, AlreadyStored, Ended, Gone, Outcome, Refusal, Verdict, Why
 from tricklecast.app.core.segment import Event, Segment
@@ -362,3 +363,21 @@ def test_replies_that_are_sent_again_and_again_are_the_same_bytes() -> None:
 def test_header_lines() -> None:
     """Names and values, one a line."""
     assert header_lines([("a", 1), ("b", "é")]) == "a: 1\r\nb: é\r\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("client", "grace_left_s", "who", "named", "retry_after_s"),
+    [
+        (Identity("cam 1"), None, "cam 1", [("Lp-Trickle-Publisher", "cam 1")], None),
+        (Identity(address="192.0.2.1 curl"), 2.1, "Another client", [], 3),
+        (Identity("caf\xe9"), None, "Another client", [], None),
+    ],
+)
+def test_a_publisher_beside_another_one_is_told_of_it(
+    client: Identity, grace_left_s: float | None, who: str, named: list[object], retry_after_s: int | None
+) -> None:
+    """Its name, if it can stand in a header, and never its address; when to come back, if it may be gone."""
+    reply = refusal_reply(Refusal(Why.OCCUPIED, 4, 3, occupied=Occupied(client, 61.9, grace_left_s)), None, jitter)
+    assert (reply.status, reply.reason, reply.close, reply.retry_after_s) == (409, "occupied", True, retry_after_s)
+    assert list(reply.headers) == [("Lp-Trickle-Latest", 3), ("Lp-Trickle-Publishing-For", 61), *named]
+    assert reply.body == f"{who} has published to this channel for 61 s".encode()

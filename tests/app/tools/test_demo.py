@@ -44,7 +44,7 @@ def test_ctrl_c_leaves_no_process(tmp_path: Path) -> None:
     """Ctrl-C during publishing ends the server, the publishers and the subscribers; the exit code is 130."""
     clip = tmp_path / "clip.mp4"
     demo.encode(clip, seconds=60, rate=5, size="160x90")
-    command = [sys.executable, "-m", "tricklecast", "demo", "--clip", str(clip), "--keep", str(tmp_path)]
+    command = [sys.executable, "-m", "tricklecast", "demo", "--clip", str(clip), "--work-dir", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     ) as process:

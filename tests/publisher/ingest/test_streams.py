@@ -24,7 +24,7 @@ from tricklecast.publisher.ingest import rtmp_listener
 from tricklecast.publisher.ingest.keys import Channels
 from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
 from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
-from tricklecast.publisher.media.relay import MediaOptions
+from tricklecast.publisher.media.reader import MediaOptions
 
 
 @pytest.fixture(scope="module")
@@ -259,14 +259,10 @@ def test_a_stream_that_cannot_be_published_is_refused(server: LocalServer, tmp_p
     old = make_clip(tmp_path / "old.flv", seconds=2.0, video="libvpx-vp9", audio=None)
     good = make_clip(tmp_path / "good.flv", seconds=1.0)
     with ingesting(server) as ingest:
-        for key, clip, line in [
-            ("old", old, "old: published 0 segments"),
-            ("_x", good, "_x: published 0 segments"),
-        ]:
+        for key, clip in (("old", old), ("_x", good)):
             with Encoder(ingest.port, key) as encoder:
                 encoder.send(clip)
                 assert b"the stream cannot be published" in encoder.answer()
-            ingest.shows(line)
         ingest.shows("MPEG-TS can carry (vp9)")
         ingest.shows("the server does not allow this")
 

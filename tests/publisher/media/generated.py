@@ -15,8 +15,8 @@ from av.bitstream import BitStreamFilterContext
 from av.stream import Stream
 from av.video.frame import VideoFrame
 
-from tricklecast.publisher.media.picture import BLACK
-from tricklecast.publisher.media.source import MediaSource
+from tricklecast.publisher.media.inputs import MediaSource
+from tricklecast.publisher.media.testsrc import BLACK
 from tricklecast.trickle.media.clock import read_clock
 
 
@@ -29,13 +29,14 @@ class Packets:
     """
 
     def __init__(self, streams: Sequence[Stream], packets: Iterable[Packet[Stream]]) -> None:
-        self.streams = streams
+        self.streams = {stream.index: stream for stream in streams}
         self.is_closed = False
         self._packets = packets
 
-    def packets(self) -> Iterator[Packet[Stream]]:
+    def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
         """The packets."""
-        yield from self._packets
+        for packet in self._packets:
+            yield packet.stream_index, packet
 
     def close(self) -> None:
         """Remember it."""
@@ -69,15 +70,14 @@ def muxed(source: MediaSource, format_: str = "mpegts") -> bytes:
     buffer = io.BytesIO()
     options = {"mpegts_copyts": "1", "avoid_negative_ts": "disabled"} if format_ == "mpegts" else {}
     with av.open(buffer, "w", format=format_, container_options=options) as container:
-        copies = {stream.index: container.add_stream_from_template(stream) for stream in source.streams}
+        copies = {track: container.add_stream_from_template(stream) for track, stream in source.streams.items()}
         # MPEG-TS has no place for parameter sets but before the pictures.
         filters = {
-            stream.index: BitStreamFilterContext("dump_extra=freq=keyframe", stream)
-            for stream in source.streams
+            track: BitStreamFilterContext("dump_extra=freq=keyframe", stream)
+            for track, stream in source.streams.items()
             if stream.type == "video" and format_ == "mpegts"
         }
-        for packet in source.packets():
-            index = packet.stream_index
+        for index, packet in source.packets():
             for part in filters[index].filter(packet) if index in filters else [packet]:
                 part.stream = copies[index]
                 container.mux(part)

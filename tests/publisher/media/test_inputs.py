@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.publisher.media.clips import make_clip
-from tests.publisher.media.test_relay import free_port
+from tests.publisher.media.test_reader import free_port
 from tricklecast.publisher.media import inputs
 from tricklecast.publisher.media.inputs import Input, Kind
 from tricklecast.trickle.errors import InvalidInput
@@ -89,7 +89,7 @@ def test_a_pipe_begins_with_its_first_byte(tmp_path: Path, monkeypatch: pytest.M
         opened = Input.parse("-").open(never)
         assert opened.begun_at is not None
         assert before <= opened.begun_at <= time.monotonic()
-        assert sum(packet.stream_index == 0 for packet in opened.source.packets()) == 75
+        assert sum(track == 0 for track, _ in opened.source.packets()) == 75
         opened.source.close()
         sending.join()
 
@@ -107,7 +107,7 @@ def test_a_generated_source_paces_itself() -> None:
     slow, quick = (Input.parse("testsrc:duration=1s,size=160x90", realtime=realtime) for realtime in (True, False))
     assert slow.open(never).is_live
     assert list(slow.open(lambda: True).source.packets()) == []
-    assert sum(packet.stream_index == 0 for packet in quick.open(never).source.packets()) == 25
+    assert sum(track == 0 for track, _ in quick.open(never).source.packets()) == 25
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_generated_source_paces_itself() -> None:
         ("nothing://h", "cannot read nothing://h: PyAV was built without this protocol"),
         ("lavfi:nothing", "cannot read lavfi:nothing: Filter not found"),
         ("tcp://127.0.0.1:1", "cannot read tcp://127.0.0.1:1: Connection refused"),
-        ("testsrc:size=huge", "testsrc: size=huge makes no sense"),
+        ("testsrc:size=huge", "testsrc: size=huge cannot be read"),
     ],
 )
 def test_what_cannot_be_opened_is_said(text: str, said: str) -> None:

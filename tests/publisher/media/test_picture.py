@@ -6,8 +6,7 @@ import pytest
 from av.video.frame import VideoFrame
 
 from tests.publisher.media.generated import clock_of, flashes, luma
-from tricklecast.publisher.media.digits import Digits
-from tricklecast.publisher.media.picture import BLACK, WHITE, Painter
+from tricklecast.publisher.media.testsrc import BLACK, WHITE, Digits, Painter
 from tricklecast.trickle.media.clock import strip_height
 
 NOW_US = 1_785_000_000_123_456  # 17:20:00.123 UTC

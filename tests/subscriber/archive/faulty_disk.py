@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from tricklecast.subscriber.archive.disk import Disk
+from tricklecast.subscriber.archive import Disk
 
 
 class Crashed(BaseException):

@@ -14,11 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.subscriber.archive.faulty_disk import FULL, Crashed, FaultyDisk
-from tricklecast.subscriber.archive.disk import DirectoryInUse, Disk
-from tricklecast.subscriber.archive.folder import COMPACT_LINES, INDEX, PART, Folder
-from tricklecast.subscriber.archive.index import DamagedIndex, Entry
-from tricklecast.subscriber.archive.keep import Keep
-from tricklecast.subscriber.archive.record import read_index
+from tricklecast.subscriber.archive import (
+    COMPACT_LINES,
+    INDEX,
+    PART,
+    DamagedIndex,
+    DirectoryInUse,
+    Disk,
+    Entry,
+    Folder,
+    Keep,
+    read_index,
+)
 from tricklecast.subscriber.sinks import SinkFailed
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position
 

@@ -15,7 +15,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.waiting import until
 from tricklecast.app.tools.conformance.target import Channel
 from tricklecast.subscriber import DirectoryInUse, Entry, Position, Recording, read_index, record
-from tricklecast.subscriber.archive.folder import INDEX
+from tricklecast.subscriber.archive import INDEX
 from tricklecast.subscriber.sinks import SinkFailed
 from tricklecast.trickle.errors import InvalidInput
 

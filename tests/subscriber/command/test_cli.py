@@ -11,16 +11,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.subscriber.test_transport import unused_port
 from tests.support.certificates import make_certificate
 from tests.support.local import local_server
+from tests.trickle.client.test_connection import unused_port
 from tricklecast.app.cli import main, runnable
-from tricklecast.subscriber.archive.keep import Keep
+from tricklecast.subscriber.archive import Keep
 from tricklecast.subscriber.check.cli import check
 from tricklecast.subscriber.command.cli import channels, subscribe
-from tricklecast.subscriber.command.events import Totals
-from tricklecast.subscriber.command.job import Request
-from tricklecast.subscriber.verdicts import OnLag
+from tricklecast.subscriber.command.run import Request, Totals
+from tricklecast.subscriber.core import OnLag
 from tricklecast.trickle.errors import InvalidInput
 
 NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
@@ -42,8 +41,8 @@ NOWHERE = f"http://127.0.0.1:{unused_port()}/trickle/cam"
         (["subscribe", NOWHERE, "--wait", "soon"], 2, "not a duration"),
         (["subscribe", NOWHERE, "--keep", "20 parsecs"], 2, "not a size"),
         (["subscribe", NOWHERE, "--keep", "0"], 2, "a whole number at least 1"),
-        (["subscribe", NOWHERE, "-o", "out.ts", "--keep", "5"], 2, "only a folder can be kept small"),
-        (["subscribe", NOWHERE, "-o", ""], 2, "an empty name"),
+        (["subscribe", NOWHERE, "-o", "out.ts", "--keep", "5"], 2, "only a folder can be limited"),
+        (["subscribe", NOWHERE, "-o", ""], 2, "the name is empty"),
         (["subscribe", NOWHERE, "--ca-file", "/dev/null"], 2, "cannot read certificates from /dev/null"),
         (
             ["channels", NOWHERE, "--ca-file", "/no/such/file"],
@@ -101,7 +100,7 @@ def test_a_url_is_shown_without_its_secrets(
 def test_media_is_not_poured_onto_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without -o on a terminal, the command says what to type instead."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with pytest.raises(typer.BadParameter, match="-o FILE"):
+    with pytest.raises(typer.BadParameter, match="refusing to write media to a terminal; use -o FILE or a pipe"):
         runnable(subscribe)(NOWHERE)
 
 
@@ -121,7 +120,7 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(request)
         return Totals()
 
-    monkeypatch.setattr("tricklecast.subscriber.command.job.run", run)
+    monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
     arguments = ["--start", "-3", "--for", "5min", "--wait", "2", "--on-lag", "earliest", "--raw"]
@@ -129,7 +128,7 @@ def test_a_pipe_needs_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "20GB", "--reconnect"]).exit_code == 0
     assert CliRunner().invoke(app, [NOWHERE, "-o", "x/", "--keep", "500"]).exit_code == 0
     assert seen == [
-        Request(NOWHERE, "-", "-3", 300, 2, OnLag.EARLIEST, raw=True),
+        Request(NOWHERE, "-", start="-3", for_s=300, wait_s=2, on_lag=OnLag.EARLIEST, raw=True),
         Request(NOWHERE, "x/", reconnect=True, keep=Keep(bytes=20_000_000_000)),
         Request(NOWHERE, "x/", keep=Keep(segments=500)),
     ]
@@ -152,7 +151,7 @@ def test_losses_can_be_failures(monkeypatch: pytest.MonkeyPatch, fail_on: str, t
     async def run(request: object, reporter: object) -> Totals:
         return totals
 
-    monkeypatch.setattr("tricklecast.subscriber.command.job.run", run)
+    monkeypatch.setattr("tricklecast.subscriber.command.run.run", run)
     app = typer.Typer()
     app.command()(runnable(subscribe))
     assert CliRunner().invoke(app, [NOWHERE, "--fail-on", fail_on]).exit_code == code
@@ -181,7 +180,7 @@ def test_channels_are_fetched_and_printed(monkeypatch: pytest.MonkeyPatch) -> No
     """With the URL and the format that were asked for."""
     said: list[object] = []
 
-    async def fetch_channels(url: str, transport: object, auth: object) -> dict[str, object]:
+    async def fetch_channels(url: str, tls: object, auth: object) -> dict[str, object]:
         return {"url": url}
 
     monkeypatch.setattr("tricklecast.subscriber.command.listing.fetch_channels", fetch_channels)
@@ -215,25 +214,3 @@ def test_a_certificate_of_ones_own_is_trusted(tmp_path: Path, capfd: pytest.Capt
             ran = CliRunner().invoke(app, arguments)
             assert "certificate verify failed" in str(ran.exception), (arguments, ran.output)
     assert (tmp_path / "out").read_bytes() == b"data"
-
-
-def test_help_names_every_option() -> None:
-    """Each with a sentence."""
-    app = typer.Typer()
-    app.command("subscribe")(runnable(subscribe))
-    app.command("channels")(runnable(channels))
-    text = CliRunner().invoke(app, ["subscribe", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
-    for option in (
-        "output",
-        "start",
-        "for",
-        "wait",
-        "on-lag",
-        "reconnect",
-        "keep",
-        "raw",
-        "json",
-        "fail-on",
-        "ca-file",
-    ):
-        assert f"--{option}" in text

@@ -19,7 +19,7 @@ from tests.support.local import LocalServer, local_server
 from tests.support.segments import cut
 from tests.support.waiting import WITHIN_S
 from tricklecast.app.tools.conformance.target import Channel
-from tricklecast.subscriber.archive.record import read_index
+from tricklecast.subscriber.archive import read_index
 
 GOP = 25
 

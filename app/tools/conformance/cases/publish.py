@@ -12,6 +12,8 @@ from tricklecast.trickle import wire
 RESET = {wire.RESET: "1"}
 
 _KEY = {wire.IDEMPOTENCY_KEY: "key-1"}
+_FIRST = {wire.CLIENT: "first"}
+_BESIDE_FIRST = {wire.CLIENT: "second", wire.IF_IDLE: "1"}
 _SECOND_ATTEMPT = {**_KEY, wire.ATTEMPT: "2"}
 
 
@@ -220,6 +222,47 @@ class Repeated(Group, section="3. Publish"):
         """A key that did not write its segment complete does not turn a repetition into a success."""
         _overflow(c, c.upload(0, headers=_KEY)).answer().expect(413)
         c.post(0, b"again", _KEY).expect(409)
+
+
+class Occupied(Group, section="3. Publish"):
+    def publisher_beside_another_is_409(self, c: Channel) -> None:
+        """A POST with `Lp-Trickle-If-Idle` is 409 at once while another client has one open: who, and for how long."""
+        c.started(0, b"live", headers=_FIRST)
+        refused = c.upload(1, headers=_BESIDE_FIRST).last().refused(409, latest=1)
+        equal(wire.PUBLISHER, refused.get(wire.PUBLISHER), "first")
+        check(refused.number(wire.PUBLISHING_FOR) < 60, "the seconds that it has published", refused)
+
+    def publisher_beside_a_preconnect_is_409(self, c: Channel) -> None:
+        """A preconnect counts, before the channel has a byte."""
+        c.upload(0, headers=_FIRST)
+        c.target.settle()
+        c.post(0, b"x", _BESIDE_FIRST).refused(409, latest=0)
+        c.head_is(0)
+
+    def publisher_after_another_is_told_when_to_come(self, c: Channel) -> None:
+        """A client that has just published and holds no request counts for some seconds, which Retry-After names."""
+        c.post(0, b"x", _FIRST).expect(200)
+        check(c.post(1, b"x", _BESIDE_FIRST).expect(409).number("Retry-After") >= 1, "seconds", 0)
+
+    def own_requests_are_not_another_client(self, c: Channel) -> None:
+        """A client's own requests never refuse it, even if both carry the header."""
+        first = c.upload(0, b"a", headers={**_FIRST, wire.IF_IDLE: "1"})
+        c.arrived(0, b"a")
+        c.post(1, b"b", {**_FIRST, wire.IF_IDLE: "1"}).expect(200)
+        first.stored()
+
+    def without_the_header_publishers_take_over(self, c: Channel) -> None:
+        """A POST without the header is served beside another client's, as ever."""
+        first, _ = c.started(0, b"live", headers=_FIRST)
+        c.post(1, b"x", {wire.CLIENT: "second"}).expect(200)
+        first.stored()
+
+    def live_channel_is_not_ended_by_another(self, c: Channel) -> None:
+        """DELETE of the channel with the header is 409 while another client publishes, and ends nothing."""
+        first, _ = c.started(0, b"live", headers=_FIRST)
+        c.ask("DELETE", _BESIDE_FIRST).refused(409, latest=1)
+        first.stored()
+        c.ask("DELETE", {**_FIRST, wire.IF_IDLE: "1"}).expect(200)
 
 
 def _overflow(c: Channel, upload: Upload) -> Upload:

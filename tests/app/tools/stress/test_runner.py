@@ -169,7 +169,7 @@ def test_faults_are_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
 
     async def main() -> None:
         async with faulty_server({0: _flip}) as base:
-            await stress(base, 1, 2, "300ms", "50ms", "1kB", seed=1)
+            await stress(base, 1, 2, "300ms", segment_every="50ms", segment_bytes="1kB", seed=1)
 
     with pytest.raises(typer.Exit) as left:
         run(main())

@@ -1,0 +1,143 @@
+"""What `tricklecast serve` shows on its terminal: a line for each publisher and reader that comes or leaves.
+
+A client makes a request for each segment, so a line for each request would hide who is there. Once a second
+:meth:`Activity.look` walks through the open connections. Their clients are there, and so are the clients of requests
+that have ended since. A client has left when it has made no request for :data:`GONE_S`. Refused requests do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
+
+from tricklecast.app.core.events import ChannelEnded, Fact
+from tricklecast.app.data_plane.client_address import client_key
+from tricklecast.app.data_plane.reader import Reader
+from tricklecast.app.data_plane.upload import Upload
+from tricklecast.trickle.paths import is_reserved
+from tricklecast.trickle.records import AccessRecord, Op
+from tricklecast.trickle.terminal import size
+from tricklecast.trickle.wire import Status
+
+SHOW_S: Final = 1.0
+"""How often the lines are shown."""
+
+GONE_S: Final = 5.0
+"""A client without preconnects may be between two requests for a while."""
+
+MAX_LINES: Final = 10
+"""Lines of one look; one more line says how many were left out."""
+
+MAX_CONNECTIONS: Final = 2000
+"""With more connections, or more clients, the walk would take more than a millisecond: then only channels are shown."""
+
+_ROLES: Final[dict[str | None, str]] = {Op.READ: "reader", Op.PUBLISH: "publisher"}
+
+
+class Client(NamedTuple):
+    """A client in one role on one channel."""
+
+    channel: str
+    role: str
+    name: str
+
+
+class Visit:
+    """How long a client has been there: seen first and last, in seconds, and the bytes of its ended requests."""
+
+    __slots__ = ("bytes", "first", "last")
+
+    def __init__(self, now: float) -> None:
+        self.first = self.last = now
+        self.bytes = 0
+
+
+class Activity:
+    """Who is there, and the lines that tell of changes.
+
+    Args:
+        clock: the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._visits: dict[Client, Visit] = {}
+        self._lines: list[str] = []
+        self._left_out = 0
+        self._is_crowded = False
+
+    def note_fact(self, fact: Fact) -> None:
+        """A channel was created or has ended."""
+        if not is_reserved(fact.channel):
+            what = f"ended ({fact.reason})" if isinstance(fact, ChannelEnded) else "created"
+            self._say(f"{_plain(fact.channel)}: {what}")
+
+    def note_exchange(self, record: AccessRecord) -> None:
+        """A request has ended."""
+        if record.status in (Status.OK, None) and (visit := self._see(record)) is not None:
+            visit.bytes += (record.bytes_in if record.op == Op.PUBLISH else record.bytes_out) or 0
+
+    def look(self, connections: Collection[object]) -> list[str]:
+        """Find out who has come and who has left.
+
+        Args:
+            connections: all open connections of the data plane.
+
+        Returns:
+            The lines to show now.
+        """
+        crowded = max(len(connections), len(self._visits)) >= (MAX_CONNECTIONS // (2 if self._is_crowded else 1))
+        if crowded and not self._is_crowded:
+            self._say(f"{MAX_CONNECTIONS} connections or more: publishers and readers are not shown now")
+            self._visits.clear()
+        self._is_crowded = crowded
+        if not crowded:
+            for connection in connections:
+                exchange = getattr(connection, "exchange", None)
+                if isinstance(exchange, Reader | Upload) and isinstance(exchange.record, AccessRecord):
+                    self._see(exchange.record)
+            self._forget_gone()
+        lines, self._lines = self._lines, []
+        if self._left_out:
+            lines.append(f"and {self._left_out} more lines")
+            self._left_out = 0
+        return lines
+
+    def _see(self, record: AccessRecord) -> Visit | None:
+        """The visit of a request's client, which may begin with it; ``None`` if it is not shown."""
+        role = _ROLES.get(record.op)
+        if role is None or record.channel is None or is_reserved(record.channel) or record.method == "HEAD":
+            return None
+        client = Client(_plain(record.channel), role, _name(record))
+        visit = self._visits.get(client)
+        if visit is not None:
+            visit.last = self._clock()
+        elif not self._is_crowded and len(self._visits) < MAX_CONNECTIONS:
+            visit = self._visits[client] = Visit(self._clock())
+            self._say(f"{client.channel}: {role} {client.name}")
+        return visit
+
+    def _forget_gone(self) -> None:
+        since = self._clock() - GONE_S
+        for client, visit in [(client, visit) for client, visit in self._visits.items() if visit.last < since]:
+            del self._visits[client]
+            stayed_s = visit.last - visit.first
+            self._say(f"{client.channel}: {client.role} {client.name} left after {stayed_s:.0f} s, {size(visit.bytes)}")
+
+    def _say(self, line: str) -> None:
+        if len(self._lines) < MAX_LINES:
+            self._lines.append(line)
+        else:
+            self._left_out += 1
+
+
+def _name(record: AccessRecord) -> str:
+    """A client's own name and its address; the program that it runs, if it has no name."""
+    ip = record.ip or ""
+    name = record.release if record.client == client_key(ip, record.ua) else record.client
+    return _plain(f"{name} ({ip})" if name else ip)
+
+
+def _plain(text: str) -> str:
+    """A text of a client without characters that could control a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in text)

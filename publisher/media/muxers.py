@@ -1,0 +1,578 @@
+"""Segments in MPEG-TS and in fragmented MP4: packets in, bytes out, each segment readable by itself.
+
+libavformat writes the transport packets and the init segments. These things are done here, because they go on from
+segment to segment, or because libavformat would hold a packet back until the next one:
+
+- MPEG-TS: continuity counters, tables at the start of each segment, and the interleaving of streams;
+- MP4: the fragments (``moof`` and ``mdat``).
+
+Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and ISO/IEC 14496-12 (MP4).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+from tricklecast.publisher.media.timeline import CLOCK_HZ, ticks
+from tricklecast.trickle import wire
+from tricklecast.trickle.media import containers
+from tricklecast.trickle.media.clock import prft_box, temi_packet
+from tricklecast.trickle.media.containers import PAT_PID, TsPacket, box, full_box, ts_packets
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.bitstream import BitStreamFilterContext
+    from av.container import OutputContainer
+    from av.stream import Stream
+
+    Streams: TypeAlias = Mapping[int, Stream]
+    """The streams of one source, by the numbers under which their packets are added."""
+
+ContainerName: TypeAlias = Literal["mpegts", "fmp4"]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The times of a packet, in 90 kHz ticks of the output.
+
+    Attributes:
+        pts: when it is shown.
+        dts: when it is decoded.
+        captured_us: the wall clock at its capture, in microseconds of Unix time. It is given for the first packet of
+            the leading stream in each segment, and written in front of that packet.
+    """
+
+    pts: int
+    dts: int
+    captured_us: int | None = None
+
+
+class Muxer(Protocol):
+    """Writes segments of one set of streams, one after the other."""
+
+    def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
+        """Take a packet; the first one begins a segment.
+
+        Args:
+            track: the number of its stream.
+            packet: it is changed.
+            times: of the packet.
+
+        Returns:
+            The bytes that can be sent now.
+
+        Raises:
+            OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
+        """
+
+    def end(self) -> bytes:
+        """End the segment.
+
+        Returns:
+            The rest of it.
+        """
+
+
+class Container(Protocol):
+    """A container format, over all segments of a publication.
+
+    Attributes:
+        name: as people call it.
+        content_type: media type of its segments.
+        carried: codecs that it can carry, by the names that libavcodec gives them.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def content_type(self) -> str: ...
+    @property
+    def carried(self) -> frozenset[str]: ...
+
+    def muxer(self, streams: Streams, lead: int) -> Muxer:
+        """Write segments of these streams from now on; counters go on from the muxer before.
+
+        Args:
+            streams: of one source; the container carries all of them.
+            lead: the number of the stream at whose packets segments begin.
+        """
+
+
+def container_of(name: ContainerName) -> Container:
+    """A new container."""
+    return MpegTs() if name == "mpegts" else FragmentedMp4()
+
+
+class Sink:
+    """Memory that a muxer of PyAV writes to."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        """Keep it."""
+        self._parts.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        """The bytes written since the last call."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+def codec_name(stream: Stream) -> str:
+    """The codec's own name; a stream's ``name`` is that of the decoder, of which a codec may have several."""
+    context = getattr(stream, "codec_context", None)
+    return "unknown codec" if context is None else str(context.codec.canonical_name)
+
+
+def _copy_of(stream: Stream, muxer: OutputContainer, *, opaque: bool | None = None) -> Stream:
+    copy = muxer.add_stream_from_template(stream, opaque=opaque)
+    if language := stream.metadata.get("language"):
+        copy.metadata["language"] = language
+    return copy
+
+
+def _filter(stream: Stream, description: str | None) -> BitStreamFilterContext | None:
+    from av.bitstream import BitStreamFilterContext
+
+    return None if description is None else BitStreamFilterContext(description, stream)
+
+
+# MPEG-TS.
+
+FIRST_PID: Final = 0x100
+"""The PID of the first stream; the others follow. It is libavformat's own choice, made explicit because the time in
+front of the first picture needs it."""
+
+TS_CODECS: Final = frozenset(
+    {"h264", "hevc", "vvc", "mpeg1video", "mpeg2video", "mpeg4", "cavs", "dirac", "vc1", "jpeg2000"}
+    | {"aac", "aac_latm", "mp1", "mp2", "mp3", "ac3", "eac3", "dts", "truehd", "opus", "s302m", "pcm_bluray"}
+    | {"dvb_subtitle", "dvb_teletext"}
+)
+"""Codecs with a stream type or descriptor of their own in MPEG-TS. libavformat would write any other one as private
+data, which no decoder recognises."""
+
+# MP4 and Matroska keep the parameter sets outside the stream; MPEG-TS has only the stream. libavformat's muxer puts
+# them before IDR frames by itself, but a keyframe may also be a recovery point (open GOP), and begin a segment.
+_TS_FILTERS: Final = {
+    "h264": "h264_mp4toannexb,dump_extra=freq=keyframe",
+    "hevc": "hevc_mp4toannexb,dump_extra=freq=keyframe",
+    "vvc": "vvc_mp4toannexb,dump_extra=freq=keyframe",
+    "mpeg4": "dump_extra=freq=keyframe",
+}
+
+_TS_OPTIONS: Final = {
+    "mpegts_copyts": "1",  # the time line is made here, and must not be moved
+    "avoid_negative_ts": "disabled",
+    "flush_packets": "1",  # each packet leaves at once
+    "pes_payload_size": "0",  # at most 170 bytes of sound are held back until there is more of it
+    "omit_video_pes_length": "0",  # a reader that knows the length of a picture need not wait for the next one
+}
+
+_PCR: Final = 0x10
+_PCR_BYTES: Final = 6
+
+
+class MpegTs:
+    """MPEG-TS over all segments: continuity counters and the version of the tables go on from muxer to muxer."""
+
+    name = "MPEG-TS"
+    content_type = wire.MPEG_TS
+    carried = TS_CODECS
+
+    def __init__(self) -> None:
+        self._counters: dict[int, int] = {}
+        self._version = -1
+
+    def muxer(self, streams: Streams, lead: int) -> Muxer:
+        """As :meth:`Container.muxer`."""
+        self._version = (self._version + 1) % 32
+        return _TsMuxer(streams, lead, self._counters, self._version)
+
+
+class _TsMuxer:
+    """Gives each stream a writer of its own, and puts tables of all streams in place of the writers' own.
+
+    libavformat's muxer of several streams would hold each packet back until the next one, of any stream, to bring them
+    in order. That would delay a picture by 11 ms on average beside sound, and by a frame beside a silent track.
+    """
+
+    def __init__(self, streams: Streams, lead: int, counters: dict[int, int], version: int) -> None:
+        self._streams = streams
+        self._lead = lead
+        self._counters = counters
+        # Receivers read tables again only if they have another version (section 2.4.4.5).
+        self._options = {**_TS_OPTIONS, "tables_version": str(version)}
+        self._pids = {track: FIRST_PID + place for place, track in enumerate(streams)}
+        self._filters = {
+            track: _filter(stream, _TS_FILTERS.get(codec_name(stream))) for track, stream in streams.items()
+        }
+        self._writers: dict[int, _TsWriter] = {}
+        self._tables: list[TsPacket] = []
+        self._needs_tables = True
+        self._time: bytes | None = None
+
+    def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
+        if not self._writers:
+            self._writers = {
+                number: _TsWriter({number: stream}, self._pids, self._options)
+                for number, stream in self._streams.items()
+            }
+            self._needs_tables, self._time = True, None
+        if times.captured_us is not None:
+            self._time = temi_packet(self._pids[self._lead], times.captured_us)
+        bitstream = self._filters[track]
+        data = b""
+        for part in [packet] if bitstream is None else bitstream.filter(packet):
+            part.time_base = Fraction(1, CLOCK_HZ)
+            part.pts, part.dts, part.duration = times.pts, times.dts, 0
+            self._tables = self._tables or self._tables_with(track, part)
+            data += self._writers[track].write(track, part)
+        return self._edited(track, data)
+
+    def end(self) -> bytes:
+        # A writer keeps sound of less than 170 bytes until there is more of it: the segment's last comes now.
+        data = b"".join(self._edited(track, writer.close()) for track, writer in self._writers.items())
+        self._writers = {}
+        return data
+
+    def _tables_with(self, track: int, packet: Packet[Stream]) -> list[TsPacket]:
+        """The tables that name all streams, as libavformat writes them in front of a packet."""
+        from av import Packet
+
+        copy: Packet[Stream] = Packet(bytes(packet))
+        copy.time_base, copy.pts, copy.dts, copy.is_keyframe = packet.time_base, packet.pts, packet.dts, True
+        everything = _TsWriter(self._streams, self._pids, self._options)
+        data = everything.write(track, copy) + everything.close()
+        return [part for part in ts_packets(data) if part.pid not in self._pids.values()]
+
+    def _edited(self, track: int, data: bytes) -> bytes:
+        """The bytes of one writer as a part of the whole."""
+        is_lead = track == self._lead
+        parts: list[TsPacket] = []
+        for packet in ts_packets(data):
+            if packet.pid != self._pids[track]:
+                # The tables are repeated where the leading stream's writer repeats its own.
+                self._needs_tables |= is_lead and packet.pid == PAT_PID
+                continue
+            if self._needs_tables:
+                parts += self._tables
+                self._needs_tables = False
+            if is_lead and self._time is not None:
+                parts.append(TsPacket(self._time))
+                self._time = None
+            parts.append(packet if is_lead else _without_clock(packet))
+        return b"".join(self._counted(packet) for packet in parts)
+
+    def _counted(self, packet: TsPacket) -> bytes:
+        """Number a packet behind those before it: each packet with payload counts up its PID (section 2.4.3.3).
+
+        Each writer counts for itself, and the tables are written once.
+        """
+        counter = self._counters.get(packet.pid, -1)
+        if packet.has_payload:
+            counter = self._counters[packet.pid] = (counter + 1) & 0x0F
+        return packet.data[:3] + bytes([packet.data[3] & 0xF0 | counter & 0x0F]) + packet.data[4:]
+
+
+class _TsWriter:
+    """libavformat's muxer."""
+
+    def __init__(self, streams: Streams, pids: Mapping[int, int], options: Mapping[str, str]) -> None:
+        import av
+
+        self._sink = Sink()
+        self._muxer: OutputContainer = av.open(self._sink, mode="w", format="mpegts", container_options=dict(options))
+        self._copies = {track: _copy_of(stream, self._muxer) for track, stream in streams.items()}
+        for track, copy in self._copies.items():
+            copy.id = pids[track]
+
+    def write(self, track: int, packet: Packet[Stream]) -> bytes:
+        """The bytes of a packet, which is changed."""
+        packet.stream = self._copies[track]
+        self._muxer.mux_one(packet)
+        return self._sink.take()
+
+    def close(self) -> bytes:
+        """The rest."""
+        self._muxer.close()
+        return self._sink.take()
+
+
+def _without_clock(packet: TsPacket) -> TsPacket:
+    """A packet without the clock reference (PCR, section 2.4.3.5) that every muxer writes into its first stream."""
+    if packet.pcr is None:
+        return packet
+    data = packet.data
+    return TsPacket(data[:5] + bytes([data[5] & ~_PCR]) + b"\xff" * _PCR_BYTES + data[6 + _PCR_BYTES :])
+
+
+# Fragmented MP4.
+
+MP4_CODECS: Final = frozenset(
+    {"h264", "hevc", "av1", "vp9", "mpeg1video", "mpeg2video", "mpeg4"}
+    | {"aac", "mp2", "mp3", "ac3", "eac3", "opus", "flac", "alac"}
+)
+"""Codecs that MP4 has a registered description for, and that libavformat can describe from the beginning of a stream.
+Subtitles are not among them: MP4 has only forms of its own, which no live source sends."""
+
+MAX_FRAGMENT: Final = CLOCK_HZ // 5
+"""With video, a fragment is a frame, and the sound since the frame before; without, 200 ms."""
+
+MAX_WAIT: Final = CLOCK_HZ
+"""If only a track's first packet can describe it, the first segment waits for it so many ticks."""
+
+_MP4_OPTIONS: Final = {
+    "movflags": "empty_moov+default_base_moof+delay_moov",
+    "use_editlist": "0",  # a reader that joins later must not skip the beginning of its media
+    "video_track_timescale": str(CLOCK_HZ),
+}
+
+# MP4 needs these codecs in another form than other containers; a filter passes on packets that have it already.
+_MP4_FILTERS: Final = {"aac": "aac_adtstoasc", "vp9": "vp9_superframe", "av1": "av1_metadata=td=remove"}
+_ANNEX_B: Final = {"h264": "extract_extradata", "hevc": "extract_extradata"}
+_NEED_EXTRADATA: Final = frozenset({"h264", "hevc", "av1", "mpeg4", "aac", "opus", "flac", "alac"})
+_NEED_PACKET: Final = frozenset({"ac3", "eac3"})
+_TAGS: Final = {"hevc": "hvc1"}
+"""Names of tracks that differ from libavformat's choice: Apple's players take no ``hev1``."""
+
+_START_CODE: Final = b"\0\0\1"
+
+# Flags of tfhd (section 8.8.7), trun (8.8.8) and of a sample (8.8.3.1).
+_BASE_IS_MOOF: Final = 0x020000
+_TRUN_FLAGS: Final = 0x000001 | 0x000100 | 0x000200 | 0x000400 | 0x000800  # data offset; then, of each sample, all four
+_SYNC: Final = 0x02000000
+_NOT_SYNC: Final = 0x01010000
+
+
+class FragmentedMp4:
+    """Fragmented MP4 over all segments, each with its own init segment; fragments are counted from muxer to muxer."""
+
+    name = "MP4"
+    content_type = wire.MP4
+    carried = MP4_CODECS
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def muxer(self, streams: Streams, lead: int) -> Muxer:
+        """As :meth:`Container.muxer`."""
+        return _Mp4Muxer(streams, lead, self._next_number)
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+
+class _Mp4Muxer:
+    def __init__(self, streams: Streams, lead: int, next_number: Callable[[], int]) -> None:
+        self._tracks = {track: _Track(stream) for track, stream in streams.items()}
+        self._lead = self._tracks[lead]
+        self._next_number = next_number
+        self._init = b""
+        self._init_of: list[bytes | None] = []
+        self._is_open = False
+        self._begun_at: int | None = None
+        self._time: Times | None = None
+
+    def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
+        own = self._tracks[track]
+        if self._begun_at is None:
+            self._begun_at = times.dts
+        if times.captured_us is not None:
+            self._time = times
+        own.add(packet, times)
+        is_whole = own is self._lead and own.stream.type == "video"
+        if not is_whole and times.dts - self._begun_at < MAX_FRAGMENT:
+            return b""
+        return self._flush(wait=times.dts - self._begun_at < MAX_WAIT)
+
+    def end(self) -> bytes:
+        data = self._flush(wait=False)
+        self._is_open, self._time = False, None
+        return data
+
+    def _flush(self, *, wait: bool) -> bytes:
+        """All packets that are held, as one fragment; nothing yet, while a track must be waited for."""
+        if not self._is_open and wait and not all(track.is_described for track in self._tracks.values()):
+            return b""
+        parts = [] if self._is_open else [self._init_segment()]
+        runs = [run for track in self._tracks.values() if (run := track.take())]
+        self._begun_at = None
+        if not runs:
+            return b""
+        if self._time is not None and self._time.captured_us is not None and self._lead.scale:
+            shown = self._lead.scaled(self._time.pts)
+            parts.append(prft_box(self._lead.number, self._time.captured_us, shown))
+            self._time = None
+        self._is_open = True
+        return b"".join([*parts, fragment(self._next_number(), runs)])
+
+    def _init_segment(self) -> bytes:
+        """The init segment; made anew when the description of a track has changed."""
+        described = [track.extradata if track.is_described else None for track in self._tracks.values()]
+        if described != self._init_of:
+            self._init, self._init_of = _init_segment([t for t in self._tracks.values() if t.is_described]), described
+        return self._init
+
+
+def _init_segment(tracks: list[_Track]) -> bytes:
+    """Let libavformat write ``ftyp`` and ``moov``, and tell the tracks their numbers."""
+    import av
+
+    sink = Sink()
+    with av.open(sink, mode="w", format="mp4", container_options=_MP4_OPTIONS) as muxer:
+        copies = [_copy_of(track.stream, muxer, opaque=True) for track in tracks]
+        for track, copy in zip(tracks, copies, strict=True):
+            copy.codec_context.extradata = track.extradata or None
+            if tag := _TAGS.get(codec_name(track.stream)):
+                copy.codec_context.codec_tag = tag
+        muxer.start_encoding()
+        for track, copy in zip(tracks, copies, strict=True):
+            if track.first is not None:
+                packet = av.Packet(track.first)
+                packet.stream, packet.is_keyframe = copy, True
+                packet.pts = packet.dts = 0
+                muxer.mux_one(packet)
+    init = containers.init_segment(sink.take())
+    for track, header in zip(tracks, containers.tracks(init), strict=True):
+        track.number, track.scale = header.number, header.timescale
+    return init
+
+
+@dataclass(slots=True)
+class _Held:
+    """A packet that waits to be sent; its times are in 90 kHz ticks."""
+
+    data: bytes
+    pts: int
+    dts: int
+    duration: int
+    is_keyframe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A packet in a fragment; times are in the track's time scale.
+
+    Attributes:
+        data: its bytes.
+        dts: when it is decoded.
+        offset: how much later it is shown.
+        duration: until the next one is decoded.
+        is_keyframe: decoding can begin here.
+    """
+
+    data: bytes
+    dts: int
+    offset: int
+    duration: int
+    is_keyframe: bool
+
+
+class _Track:
+    """One stream, and its packets that wait to be sent.
+
+    Attributes:
+        number: in the init segment; 0 if it does not name the track.
+        scale: ticks per second, likewise.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.extradata = stream.codec_context.extradata or b""
+        self.first: bytes | None = None
+        self.number = self.scale = 0
+        self._codec = codec_name(stream)
+        self._is_annex_b = self._codec in _ANNEX_B and not self.extradata.startswith(b"\1")
+        self._filter = _filter(stream, _ANNEX_B[self._codec] if self._is_annex_b else _MP4_FILTERS.get(self._codec))
+        self._held: list[_Held] = []
+        self._last_duration = 1
+
+    @property
+    def is_described(self) -> bool:
+        """Whether an init segment can set up a decoder."""
+        if self._codec in _NEED_PACKET:
+            return self.first is not None
+        return bool(self.extradata) or self._codec not in _NEED_EXTRADATA
+
+    def add(self, packet: Packet[Stream], times: Times) -> None:
+        duration = ticks(packet.duration or 0, packet.time_base)
+        for part in [packet] if self._filter is None else self._filter.filter(packet):
+            if part.has_sidedata("new_extradata"):
+                self.extradata = bytes(part.get_sidedata("new_extradata"))
+            data = length_prefixed(bytes(part)) if self._is_annex_b else bytes(part)
+            if self.first is None and self._codec in _NEED_PACKET:
+                self.first = data
+            self._held.append(_Held(data, times.pts, times.dts, duration, part.is_keyframe))
+
+    def take(self) -> tuple[int, list[Sample]] | None:
+        """The waiting packets, as samples; nothing, if there is none or the init segment does not name the track."""
+        held, self._held = self._held, []
+        if not self.number or not held:
+            return None
+        last = held[-1]
+        if last.duration <= 0:
+            last.duration = last.dts - held[-2].dts if len(held) > 1 else self._last_duration
+        self._last_duration = last.duration
+        ends = [*(following.dts for following in held[1:]), last.dts + last.duration]
+        return self.number, [self._sample(packet, end) for packet, end in zip(held, ends, strict=True)]
+
+    def scaled(self, time: int) -> int:
+        return (time * self.scale + CLOCK_HZ // 2) // CLOCK_HZ
+
+    def _sample(self, packet: _Held, end: int) -> Sample:
+        dts = self.scaled(packet.dts)
+        return Sample(packet.data, dts, self.scaled(packet.pts) - dts, self.scaled(end) - dts, packet.is_keyframe)
+
+
+def fragment(number: int, runs: Sequence[tuple[int, Sequence[Sample]]]) -> bytes:
+    """A ``moof`` box and its ``mdat``.
+
+    Args:
+        number: counts the fragments, from 1.
+        runs: track numbers, each with consecutive samples, at least one.
+    """
+    size = len(_moof(number, runs, 0))
+    data = [sample.data for _, samples in runs for sample in samples]
+    return _moof(number, runs, size + 8) + box(b"mdat", *data)
+
+
+def _moof(number: int, runs: Sequence[tuple[int, Sequence[Sample]]], data_at: int) -> bytes:
+    tracks = []
+    for track, samples in runs:
+        header = full_box(b"tfhd", 0, _BASE_IS_MOOF, track.to_bytes(4))
+        begin = full_box(b"tfdt", 1, 0, samples[0].dts.to_bytes(8))
+        tracks.append(box(b"traf", header, begin, _trun(samples, data_at)))
+        data_at += sum(len(sample.data) for sample in samples)
+    return box(b"moof", full_box(b"mfhd", 0, 0, (number & 0xFFFFFFFF).to_bytes(4)), *tracks)
+
+
+def _trun(samples: Sequence[Sample], data_at: int) -> bytes:
+    # Version 1: offsets have a sign. None is negative here, but readers disagree on version 0 with large ones.
+    entries = [
+        struct.pack(
+            ">IIIi", sample.duration, len(sample.data), _SYNC if sample.is_keyframe else _NOT_SYNC, sample.offset
+        )
+        for sample in samples
+    ]
+    return full_box(b"trun", 1, _TRUN_FLAGS, struct.pack(">Ii", len(samples), data_at), *entries)
+
+
+def length_prefixed(stream: bytes) -> bytes:
+    """H.264 or HEVC as in MP4: a length of 32 bits before each unit, instead of Annex B's start codes."""
+    parts = []
+    start = stream.find(_START_CODE)
+    while start >= 0:
+        end = stream.find(_START_CODE, start + 3)
+        # Zeros before a start code belong to it, or pad; a unit itself never ends with one.
+        unit = stream[start + 3 : end if end >= 0 else len(stream)].rstrip(b"\0")
+        if unit:
+            parts += [len(unit).to_bytes(4), unit]
+        start = end
+    return b"".join(parts)

@@ -1,0 +1,308 @@
+"""From an input to segments: opens sources, opens them again when they break, and divides them into steps.
+
+Everything here blocks and runs in a worker thread (:func:`tricklecast.publisher.feed.stepping`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from tricklecast.publisher.media.encode import Encoding, Transcoder
+from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened, reason
+from tricklecast.publisher.media.muxers import ContainerName, codec_name, container_of
+from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
+from tricklecast.publisher.media.timeline import Pace, fill_first_dts
+from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
+from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.stream import Stream
+
+RECONNECT_FOR_S: Final = 60.0
+"""A source that broke is opened again for so many seconds: a camera or an encoder that restarts takes less."""
+
+LIVED_S: Final = 5.0
+"""A source that lasted less has not come back: it must not be opened again and again without a limit."""
+
+POLL_S: Final = 0.1
+"""A wait notices within so many seconds that it was stopped."""
+
+_BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaOptions:
+    """How media is read and written.
+
+    Attributes:
+        container: the format of segments.
+        min_segment_s: with video, a segment ends at the first keyframe that is so many seconds behind its beginning.
+        segment_s: without video, a segment ends after so many seconds.
+        realtime: a source that could be read faster is read at the pace at which it plays.
+        encoding: how it is encoded anew; ``None``: it is copied.
+        reconnect: whether a source that ends or breaks is opened again; ``None``: if it is live and on the network.
+        reconnect_for_s: for how long that is tried.
+        plays: how often a file is played; ``None``: without end.
+    """
+
+    container: ContainerName = "mpegts"
+    min_segment_s: float = MIN_SEGMENT_S
+    segment_s: float = SEGMENT_S
+    realtime: bool = True
+    encoding: Encoding | None = None
+    reconnect: bool | None = None
+    reconnect_for_s: float = RECONNECT_FOR_S
+    plays: int | None = 1
+
+    @property
+    def content_type(self) -> str:
+        """Media type of the segments."""
+        return container_of(self.container).content_type
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInput:
+    """A :class:`~tricklecast.publisher.steps.Source` of media.
+
+    Attributes:
+        what: the input.
+        options: how it is read and written.
+    """
+
+    what: Input
+    options: MediaOptions
+
+    @property
+    def drops(self) -> bool:
+        """Whether it cannot wait: segments are dropped when the network is too slow."""
+        return self.options.realtime
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        """As :func:`read_media`."""
+        return read_media(self.what, self.options, report, is_stopped)
+
+
+class SourceBroke(InvalidInput):
+    """A source could be opened, and broke later; the packets before that have been handed out."""
+
+
+def read_media(
+    what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped, *, rng: Random | None = None
+) -> Iterator[Step]:
+    """Open an input; returns its chunks, and the cuts between segments.
+
+    Args:
+        what: the input.
+        options: how it is read and written.
+        report: is told what happens.
+        is_stopped: the steps end soon after it returns ``True``, at the latest with the read under way.
+        rng: the source of the jitter of delays.
+
+    Raises:
+        InvalidInput: it cannot be read. The steps raise it, too, if the input broke and does not come back.
+    """
+    return _Reader(what, options, report, is_stopped, rng or Random()).open()
+
+
+class _Reader:
+    def __init__(self, what: Input, options: MediaOptions, report: Report, is_stopped: IsStopped, rng: Random) -> None:
+        self._input = what
+        self._options = options
+        self._report = report
+        self._is_stopped = is_stopped
+        self._rng = rng
+        self._said: set[str] = set()
+        self._failures = 0
+        self._lost_at: float | None = None
+
+    def open(self) -> Iterator[Step]:
+        if self._input.listens:
+            self._report.say(f"waiting for a sender to connect to {self._input.name}")
+        opened = self._open()
+        options = self._options
+        is_paced = options.realtime and not opened.is_live
+        segmenter = Segmenter(
+            options.container,
+            min_segment_s=options.min_segment_s,
+            segment_s=options.segment_s,
+            pace=(lambda: Pace(1.0, self._is_stopped, begun_at=opened.begun_at)) if is_paced else None,
+        )
+        remuxer = Remuxer(segmenter, warn=self._warn)
+        remuxer.choose(opened.source, self._input.name)  # before anything is published
+        return self._steps(remuxer, opened)
+
+    def _open(self, within_s: float | None = None) -> Opened:
+        opened = self._input.open(self._is_stopped, within_s=within_s)
+        if self._options.encoding is None:
+            return opened
+        return replace(opened, source=Transcoder(opened.source, self._options.encoding, warn=self._warn))
+
+    def _steps(self, remuxer: Remuxer, opened: Opened | None) -> Iterator[Step]:
+        played = 0
+        while opened is not None:
+            begun_at, broke = time.monotonic(), None
+            was_empty = True
+            try:
+                for step in remuxer.steps(opened.source, self._input.name, live=opened.is_live):
+                    was_empty = False
+                    yield step
+            except SourceBroke as error:
+                broke = error
+            played += 1
+            yield Cut()  # readers of the last segment need not wait for the next one
+            again = not was_empty and (self._options.plays is None or played < self._options.plays)
+            opened = self._next(opened, broke, time.monotonic() - begun_at, again)
+
+    def _warn(self, message: str) -> None:
+        """Say it once, however often the source is opened."""
+        if message not in self._said:
+            self._said.add(message)
+            self._report.say(message)
+
+    def _next(self, opened: Opened, broke: SourceBroke | None, lived_s: float, again: bool) -> Opened | None:
+        """The source behind one that is over; ``None`` at the end."""
+        if self._is_stopped():
+            return None
+        reconnect = self._options.reconnect
+        if reconnect is None:
+            reconnect = opened.is_live and self._input.kind is Kind.NETWORK
+        if reconnect:
+            return self._reopen(broke, lived_s)
+        if broke is not None:
+            raise broke
+        return self._open() if again and self._input.kind is Kind.FILE else None
+
+    def _reopen(self, broke: SourceBroke | None, lived_s: float) -> Opened | None:
+        now, name, limit_s = time.monotonic(), self._input.name, self._options.reconnect_for_s
+        if self._lost_at is None or lived_s >= LIVED_S:
+            self._failures, self._lost_at = 0, now
+        if self._input.listens:  # senders that stop and senders that break look the same: RTMP is cut in both cases
+            self._report.say(f"the sender to {name} is gone; waiting {limit_s:g} s for a sender")
+        else:
+            self._report.say(f"{broke or f'{name} ended'}; trying for {limit_s:g} s to open it again")
+        try:
+            return self._try_until(self._lost_at + limit_s)
+        except InvalidInput as error:
+            if broke is None or self._input.listens:  # it ended, and nothing follows
+                self._report.say(f"{name} did not come back within {limit_s:g} s")
+                return None
+            raise InvalidInput(f"{name} did not come back within {limit_s:g} s: {error}") from error
+        finally:
+            self._report.source("")
+
+    def _try_until(self, deadline: float) -> Opened | None:
+        lost_at = time.monotonic()
+        while True:
+            self._failures += 1
+            self._report.source(f"reconnecting, attempt {self._failures}")
+            if not self._sleep(_BACKOFF.delay(self._failures, self._rng)):
+                return None
+            try:
+                opened = self._open(within_s=max(1.0, deadline - time.monotonic()))
+            except InvalidInput:
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                self._report.say(f"{self._input.name} is back after {time.monotonic() - lost_at:.1f} s")
+                return opened
+
+    def _sleep(self, seconds: float) -> bool:
+        """Sleep; returns ``False`` if it was stopped."""
+        until = time.monotonic() + seconds
+        while not self._is_stopped():
+            left = until - time.monotonic()
+            if left <= 0:
+                return True
+            time.sleep(min(left, POLL_S))
+        return False
+
+
+class Remuxer:
+    """Turns the packets of sources, one after the other, into the steps of one segmenter.
+
+    Args:
+        segmenter: takes the packets.
+        warn: is told about every stream that is left out.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, segmenter: Segmenter, *, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._segmenter = segmenter
+        self._warn = warn
+        self._clock = clock
+        self._arrived_at: float | None = None
+
+    def choose(self, source: MediaSource, name: str) -> dict[int, Stream]:
+        """The streams that the container can carry; ``warn`` is told about the others.
+
+        Raises:
+            InvalidInput: there is no video or audio among them; the source is closed.
+        """
+        carried = {track: stream for track, stream in source.streams.items() if self._segmenter.carries(stream)}
+        others = {track: stream for track, stream in source.streams.items() if track not in carried}
+        if not any(stream.type in ("video", "audio") for stream in carried.values()):
+            codecs = ", ".join(sorted({codec_name(stream) for stream in others.values()})) or "none at all"
+            container = self._segmenter.container.name
+            problem = f"{name} has no video or audio that {container} can carry ({codecs}){_advice(*others.values())}"
+            source.close()  # its streams are gone with it
+            raise InvalidInput(problem)
+        for track, stream in others.items():
+            self._warn(f"left out: stream {track} ({stream.type}, {codec_name(stream)}){_advice(stream)}")
+        return carried
+
+    def steps(self, source: MediaSource, name: str, *, live: bool = False) -> Iterator[Step]:
+        """Read a source to its end; blocks as the source does.
+
+        A source behind another one goes on with its time line, and must begin a segment.
+
+        Args:
+            source: is closed at the end.
+            name: its name in messages.
+            live: the time since the last packet of the source before has passed in the media, too.
+
+        Raises:
+            InvalidInput: the container can carry nothing of it.
+            SourceBroke: it broke.
+        """
+        from av.error import FFmpegError
+
+        failure: Exception | None = None
+        with closing(source):
+            streams = self.choose(source, name)
+            self._segmenter.start(streams)
+
+            arriving = ((track, packet) for track, packet in self._arriving(source, live) if track in streams)
+            try:
+                for track, packet in fill_first_dts(arriving):
+                    yield from self._segmenter.add(track, packet)
+            except (FFmpegError, OSError) as error:
+                failure = error
+            yield from self._segmenter.end()
+        if failure is not None:
+            raise SourceBroke(f"reading {name} failed half-way: {reason(failure)}") from failure
+
+    def _arriving(self, source: MediaSource, live: bool) -> Iterator[tuple[int, Packet[Stream]]]:
+        begins = True
+        for track, packet in source.packets():
+            now = self._clock()
+            if begins and self._arrived_at is not None:
+                self._segmenter.timeline.rebase(now - self._arrived_at if live else 0.0)
+            begins, self._arrived_at = False, now
+            yield track, packet
+
+
+def _advice(*streams: Stream) -> str:
+    """How streams that cannot be carried may be published after all, if they may."""
+    from av.stream import Disposition
+
+    moving = (stream for stream in streams if not stream.disposition & Disposition.attached_pic)
+    return "; --transcode may help" if any(stream.type in ("video", "audio") for stream in moving) else ""

@@ -1,0 +1,136 @@
+"""Divides packets into segments, in any container, without re-encoding.
+
+A segment begins at a keyframe of the first video stream (without video: after a time) and stands alone, with tables or
+an init segment of its own. Timestamps go on from segment to segment and from source to source, so that joined segments
+are one valid stream. In front of the first frame of each segment stands the wall-clock time of its capture.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tricklecast.publisher.media.muxers import ContainerName, Muxer, Times, codec_name, container_of
+from tricklecast.publisher.media.timeline import CLOCK_HZ, Pace, Timeline
+from tricklecast.publisher.steps import Chunk, Cut, Step
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.stream import Stream
+
+TOLERANCE_S: Final = 0.05
+"""A segment may be so much too short: a source whose timestamps jitter must not get segments of one and of two groups
+of pictures in turn."""
+
+MAX_BLIND_S: Final = 10.0
+"""The first keyframe of a source is waited for so long. After it, segments begin anywhere."""
+
+MIN_SEGMENT_S: Final = 1.0
+SEGMENT_S: Final = 2.0
+
+
+class Segmenter:
+    """Turns packets into the chunks of segments. It blocks only for its pace.
+
+    Args:
+        container: the format of the segments.
+        min_segment_s: with video, a segment ends at the first keyframe that is so many seconds behind its beginning.
+        segment_s: without video, a segment ends after so many seconds.
+        pace: makes the clock that packets wait for; without it, they go on as they come.
+    """
+
+    def __init__(
+        self,
+        container: ContainerName = "mpegts",
+        *,
+        min_segment_s: float = MIN_SEGMENT_S,
+        segment_s: float = SEGMENT_S,
+        pace: Callable[[], Pace] | None = None,
+    ) -> None:
+        self.container = container_of(container)
+        self.timeline = Timeline()
+        self._min_segment_s = min_segment_s
+        self._segment_s = segment_s
+        self._make_pace = pace
+        self._pace: Pace | None = None
+        self._muxer: Muxer | None = None
+        self._lead = 0
+        self._leads_video = False
+        self._begun_at: int | None = None
+        self._has_lead = False
+        self._blind_since: int | None = None
+        self._saw_keyframe = False
+
+    def carries(self, stream: Stream) -> bool:
+        """Whether the container can carry a stream."""
+        return stream.type in ("video", "audio", "subtitle") and codec_name(stream) in self.container.carried
+
+    def start(self, streams: Mapping[int, Stream]) -> None:
+        """Take packets of these streams from now on; call :meth:`end` for those before.
+
+        Args:
+            streams: by the numbers under which their packets are added; the container carries all of them.
+        """
+        self._lead = min(streams, key=lambda track: (streams[track].type != "video", streams[track].type != "audio"))
+        self._leads_video = streams[self._lead].type == "video"
+        self._muxer = self.container.muxer(streams, self._lead)
+        self._blind_since, self._saw_keyframe = None, False
+
+    def add(self, track: int, packet: Packet[Stream]) -> Iterator[Step]:
+        """Take a packet, which is changed.
+
+        Args:
+            track: the number of its stream.
+            packet: each stream's come in decoding order. Its ``opaque`` is the wall-clock time of its capture, in
+                microseconds of Unix time, if that is known; otherwise the time is now.
+
+        Raises:
+            OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
+        """
+        assert self._muxer is not None, "streams are given first"
+        times = Times(*self.timeline.stamp(track, packet, packet.time_base))
+        captured_us = self._wait(times.dts, packet.opaque)
+        is_lead = track == self._lead
+        begins = is_lead and packet.is_keyframe
+        if self._is_blind(is_lead, begins, times.dts):
+            return
+        if begins and self._is_over(times.dts):
+            yield from self.end()
+            yield Cut()
+        if self._begun_at is None or (is_lead and not self._has_lead):
+            self._begun_at = times.dts
+        if is_lead and not self._has_lead:
+            self._has_lead = True
+            times = replace(times, captured_us=captured_us)
+        if data := self._muxer.add(track, packet, times):
+            yield Chunk(data)
+
+    def end(self) -> Iterator[Step]:
+        """The rest of the segment under way."""
+        self._begun_at, self._has_lead = None, False
+        if self._muxer is not None and (data := self._muxer.end()):
+            yield Chunk(data)
+
+    def _wait(self, dts: int, captured: object) -> int:
+        """Wait until a packet is due; returns when it was captured, in microseconds of Unix time."""
+        if self._make_pace is None:
+            return captured if isinstance(captured, int) else time.time_ns() // 1000
+        self._pace = self._pace or self._make_pace()
+        elapsed_s = self.timeline.elapsed_s(dts)
+        self._pace.wait(elapsed_s)
+        return self._pace.unix_us(elapsed_s)
+
+    def _is_over(self, dts: int) -> bool:
+        least_s = self._min_segment_s - TOLERANCE_S if self._leads_video else self._segment_s
+        return self._begun_at is not None and self._has_lead and dts - self._begun_at >= least_s * CLOCK_HZ
+
+    def _is_blind(self, is_lead: bool, begins: bool, dts: int) -> bool:
+        """Whether the source was joined in the middle of a group of pictures, which nobody can decode."""
+        self._saw_keyframe |= begins
+        if self._saw_keyframe or not self._leads_video:
+            return False
+        if self._blind_since is None and is_lead:
+            self._blind_since = dts
+        return self._blind_since is not None and dts - self._blind_since < MAX_BLIND_S * CLOCK_HZ

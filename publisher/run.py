@@ -1,0 +1,129 @@
+"""One run of ``tricklecast publish``: a source, a publisher, and what people see of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import anyio
+
+from tricklecast.publisher.client import Publisher
+from tricklecast.publisher.feed import MAX_IN_FLIGHT, Feed, Totals, stepping
+from tricklecast.publisher.statistics import Statistics
+from tricklecast.publisher.steps import Source
+from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, transferred
+from tricklecast.trickle.wire import redacted
+
+CLOSE_S: Final = 5.0
+"""How long the end of a run may take, in seconds, also after Ctrl-C."""
+
+
+async def run(
+    url: str, source: Source, *, leave_open: bool = False, screen: Screen | None = None, **options: Any
+) -> Totals:
+    """Publish all that a source has.
+
+    At the end of the source, and when the run is cancelled (Ctrl-C), the channel is ended. After an error it stays open
+    for a successor, and the segment that was being written is closed as truncated.
+
+    Args:
+        url: the channel.
+        source: what to publish. It is opened first: a source that cannot be read creates no channel.
+        leave_open: do not end the channel.
+        screen: where people see what happens; standard error by default.
+        options: further arguments of :class:`~tricklecast.publisher.client.Publisher`.
+
+    Raises:
+        TrickleError: the source cannot be read, or the channel cannot be published to.
+    """
+    status = Status(redacted(url), screen or Screen())
+    publisher = Publisher(url, when_full="drop" if source.drops else "wait", max_in_flight=MAX_IN_FLIGHT, **options)
+    feed: Feed | None = None
+    how = "stopped by an error"
+    try:
+        async with stepping(lambda is_stopped: source.open(status, is_stopped)) as steps, publisher:
+            feed = Feed(publisher, steps, drops=source.drops, warn=status.say)
+            with status.live(feed.totals, publisher.statistics):
+                try:
+                    await feed.run()
+                    how = await _leave(publisher, leave_open)
+                except anyio.get_cancelled_exc_class():
+                    how = f"interrupted, {await _leave(publisher, leave_open)}"
+                    raise
+                except TrickleError:
+                    await _leave(publisher, leave_open=True)
+                    raise
+    finally:
+        if feed is not None:
+            status.say(status.summary(feed.totals, publisher.statistics(), how))
+    return feed.totals
+
+
+async def _leave(publisher: Publisher, leave_open: bool) -> str:
+    """End the channel, or leave it open; what was done."""
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S):
+        await (publisher.detach() if leave_open else publisher.close())
+    return "the channel is still open" if leave_open else "the channel is ended"
+
+
+class Status:
+    """What a person sees of a run: lines, a live line on a terminal, and a summary at the end.
+
+    Args:
+        url: the channel, as it is shown.
+        screen: shows it.
+    """
+
+    def __init__(self, url: str, screen: Screen) -> None:
+        self._url = url
+        self._screen = screen
+        self._begun_at = time.monotonic()
+        self._rate = RateMeter()
+        self._source = ""
+        self.say = screen.say
+
+    def source(self, state: str) -> None:
+        """Show what the source waits for."""
+        self._source = state
+
+    def live(self, totals: Totals, statistics: Callable[[], Statistics]) -> AbstractContextManager[None]:
+        """Keep a line up to date while the block runs."""
+        return self._screen.live(lambda width: self.line(totals, statistics(), width))
+
+    def line(self, totals: Totals, statistics: Statistics, width: int) -> str:
+        """The state in one line of at most ``width`` columns: the less important parts are left out first."""
+        seq = "waiting for the input" if totals.seq is None else f"segment {totals.seq}"
+        speed, amount = rate(self._rate.bits_per_s(totals.bytes)), size(totals.bytes)
+        elapsed = f"{time.monotonic() - self._begun_at:.0f} s"
+        counts = {"retries": statistics.retries, "dropped": totals.dropped, "lost": totals.lost}
+        troubles = [f"{name} {number}" for name, number in counts.items() if number]
+        troubles += [self._source] if self._source else []
+        state = [speed, f"{statistics.in_flight} in flight", *troubles]
+        lines = (
+            " · ".join(parts)
+            for parts in (
+                [self._url, seq, amount, *state, elapsed],
+                [self._url.rpartition("/")[2], seq, amount, *state, elapsed],
+                [seq, amount, *state, elapsed],
+                [seq, *state],
+                [seq, speed, *troubles],
+            )
+        )
+        line = next(lines)
+        while len(line) >= width and (shorter := next(lines, None)) is not None:
+            line = shorter
+        return line
+
+    def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
+        """What was published, and how it ended."""
+        parts = [transferred("published", totals.segments, totals.bytes, time.monotonic() - self._begun_at)]
+        if totals.seq is not None:
+            parts.append(f"the last one {totals.seq}")
+        if statistics.retries:
+            parts.append(count(statistics.retries, "retry", "retries"))
+        counts = {"dropped": totals.dropped, "lost": totals.lost}
+        parts += [f"{number} {name}" for name, number in counts.items() if number]
+        return f"{', '.join(parts)}; {how}"

@@ -1,1 +1,0 @@
-"""Keeping a channel in a folder: one file per segment, and an index of them."""

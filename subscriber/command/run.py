@@ -1,0 +1,650 @@
+"""One run of ``tricklecast subscribe``: the segments of a channel into an output, and lines for people or programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from typing import Any, Final, Self
+
+import anyio
+
+from tricklecast import subscriber as public
+from tricklecast.subscriber.archive import FolderWriter, Keep
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.command.listing import newest_began, start_since
+from tricklecast.subscriber.core import OnLag
+from tricklecast.subscriber.events import Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
+from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
+from tricklecast.subscriber.segment import Segment
+from tricklecast.subscriber.sinks import Sink, SinkClosed, descriptor_sink, open_sink
+from tricklecast.trickle import errors, wire
+from tricklecast.trickle.backoff import Backoff
+from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.errors import BrokenByPeer, Position, TrickleError
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.terminal import Bearer, RateMeter, Screen, count, rate, size, transferred
+
+VERSION: Final = 1
+"""Of the JSON events (docs/reference/subscribe-events.md)."""
+
+WAITING_S: Final = 2.0
+"""After so many seconds without a first segment, a line says what is waited for."""
+
+REPORT_S: Final = 1.0
+"""How long the last event may take if its reader does not read, in seconds."""
+
+RECONNECT: Final = Backoff(base_s=0.5, cap_s=30.0)
+"""Between subscriptions; each of them has made its own, quicker retries."""
+
+
+class FailOn(StrEnum):
+    """Which losses make the exit code of a run non-zero."""
+
+    NEVER = "never"
+    GAP = "gap"
+    """Segments were missed."""
+
+    LOSS = "loss"
+    """Segments were missed, truncated or cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for.
+
+    Attributes:
+        url: the channel.
+        output: a path, ``-``, or ``None`` for no output.
+        start: where to begin, as the user wrote it.
+        since_s: begin with what was published so many seconds ago, instead of ``start``.
+        for_s: seconds after which to stop; ``None``: at the channel's end.
+        wait_s: how long to wait for a channel that is not there yet, in seconds.
+        on_lag: where to go on after falling behind.
+        reconnect: whether to subscribe again after an error.
+        raw: write bytes as they come, whatever the output's name.
+        keep: how much a folder may hold.
+        tls: the authorities that https servers are checked against; ``None``: the system's.
+        auth: adds an access token to requests; ``None``: there is none.
+    """
+
+    url: str
+    output: str | None
+    start: str = "current"
+    since_s: float | None = None
+    for_s: float | None = None
+    wait_s: float = 0.0
+    on_lag: OnLag = OnLag.LIVE
+    reconnect: bool = False
+    raw: bool = False
+    keep: Keep = field(default_factory=Keep)
+    tls: ssl.SSLContext | None = None
+    auth: Bearer | None = None
+
+
+async def run(request: Request, report: Report | None = None, rng: Random | None = None) -> Totals:
+    """Receive a channel until its end, or until the time is over.
+
+    Args:
+        request: what to do.
+        report: is told what happens; people, on standard error, by default.
+        rng: where jitter comes from.
+
+    Raises:
+        TrickleError: what ``Subscriber`` and the outputs raise. It is no error if the reader of a pipe leaves.
+    """
+    return await _Run(request, report or Report(), rng or Random()).run()
+
+
+class _Run:
+    """One run of the command."""
+
+    def __init__(self, request: Request, report: Report, rng: Random) -> None:
+        self._request = request
+        self._report = report
+        self._rng = rng
+        self._progress = Progress(ChannelURL.parse(request.url).channel)
+        self._notes: deque[str] = deque()
+        self._retries: deque[str] = deque()
+        self._retry_told = ""
+        self._noticed = anyio.Event()
+        self._output = open_output(request, self._notes.append)
+        self._subscriber: Subscriber | None = None
+        self._segment: Segment | None = None
+
+    async def run(self) -> Totals:
+        try:
+            with self._report.live(self._progress.line):
+                reason = await self._watched()
+        except TrickleError as error:
+            if not _is_final(error):
+                error.resume = self._output.position or error.resume or self._resume()
+            await self._last_error(error)
+            raise
+        except anyio.get_cancelled_exc_class():
+            await self._last_end("signal")
+            raise
+        await self._last_end(reason)
+        return self._progress.totals()
+
+    async def _watched(self) -> str:
+        """Receive while other tasks tell of retries, and of a first segment that does not come; why it ended."""
+        failure: TrickleError | None = None
+        reason = "reader"
+        async with anyio.create_task_group() as group:
+
+            async def ended_by_reader(told: Awaitable[None]) -> None:
+                with suppress(SinkClosed):
+                    await told
+                    return
+                group.cancel_scope.cancel()
+
+            group.start_soon(ended_by_reader, self._watch_retries())
+            group.start_soon(ended_by_reader, self._watch_start())
+            try:
+                reason = await self._timed()
+            except SinkClosed:
+                pass
+            except TrickleError as error:
+                failure = error  # not through the group, which would wrap it
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return reason
+
+    async def _timed(self) -> str:
+        request = self._request
+        with anyio.move_on_after(request.for_s) as scope:
+            async with self._output:
+                start: str | Position = self._output.position or request.start
+                if self._output.position is None and request.since_s is not None:
+                    start = await start_since(request.url, request.since_s, request.tls, request.auth)
+                await self._report.tell(
+                    "start", url=wire.redacted(request.url), output=request.output, start=str(start)
+                )
+                await self._receive(start)
+        return "time" if scope.cancelled_caught else "channel"
+
+    async def _receive(self, start: str | Position) -> None:
+        """Subscribe, and again after errors if the user wants that, until the channel ends."""
+        failures = 0
+        while True:
+            self._subscriber = subscriber = Subscriber(
+                self._request.url,
+                start=start,
+                on_lag=self._request.on_lag,
+                on_event=self._on_event,
+                wait_for_channel_s=self._request.wait_s,
+                transport=TrickleTransport(self._request.tls or True),
+                auth=self._request.auth,
+            )
+            self._progress.subscribed(subscriber.statistics)
+            try:
+                async with subscriber:
+                    async for segment in subscriber:
+                        await self._take(segment)
+                        failures = 0
+                if missed := subscriber.missed_at_end:
+                    await self._tell_gap(missed, None)
+                await self._output.ended(subscriber.missed_at_end)
+                return
+            except BrokenByPeer as error:
+                if not self._request.reconnect or _is_final(error):
+                    raise
+                start = error.resume or start
+                failures += 1
+                told_s = getattr(error, "retry_after", None) or 0.0
+                delay_s = RECONNECT.delay(failures, self._rng, floor_s=max(RECONNECT.base_s, told_s))
+                self._progress.state = "reconnecting"
+                await self._report.tell(
+                    "reconnect",
+                    f"warning: {error}; subscribing again in {delay_s:.1f} s at {start}",
+                    error=name_of(error),
+                    message=str(error),
+                    start=str(start),
+                    delay_s=delay_s,
+                )
+            await anyio.sleep(delay_s)
+
+    async def _take(self, segment: Segment) -> None:
+        self._segment = segment
+        self._progress.begun(segment.seq, segment.lag)
+        if segment.gap:
+            await self._tell_gap(segment.gap, segment.seq)
+        await self._output.begin(segment)
+        first_at: float | None = None
+        async for chunk in segment:
+            first_at = anyio.current_time() if first_at is None else first_at
+            await self._output.write(chunk)
+        over_at = anyio.current_time()
+        await self._output.end()
+        self._segment = None
+        self._progress.ended()
+        await self._tell_notes()
+        self._retry_told = ""
+        await self._report.tell(
+            "segment",
+            *_faults(segment),
+            seq=segment.seq,
+            epoch=segment.epoch,
+            life=segment.life,
+            bytes=segment.bytes_read,
+            gap=segment.gap,
+            restarted=segment.restarted,
+            truncated=segment.truncated,
+            broken=None if segment.broken is None else str(segment.broken),
+            content_type=segment.content_type,
+            lag=segment.lag,
+            wait_ms=1000 * (segment.answered_at - segment.requested_at),
+            first_byte_ms=None if first_at is None else 1000 * (first_at - segment.requested_at),
+            read_ms=1000 * (over_at - segment.answered_at),
+            file=self._output.file,
+        )
+
+    async def _tell_gap(self, missed: int, before: int | None) -> None:
+        where = "the end of the channel" if before is None else f"segment {before}"
+        text = f"warning: {count(missed, 'segment')} missed before {where}"
+        await self._report.tell("gap", text, missed=missed, before=before)
+
+    def _on_event(self, event: SubscriberEvent) -> None:
+        if isinstance(event, Retrying | SkippedAhead):
+            self._retries.append(str(event.error))
+            self._noticed.set()
+
+    async def _watch_retries(self) -> None:
+        while True:
+            self._noticed = anyio.Event()
+            await self._tell_retries()
+            await self._noticed.wait()
+
+    async def _watch_start(self) -> None:
+        """Say what is waited for, if the first segment takes long to come."""
+        await anyio.sleep(WAITING_S)
+        if self._progress.seq is None and self._progress.totals().requests:
+            request = self._request
+            self._progress.newest_at = await newest_began(request.url, request.tls, request.auth)
+        if self._progress.seq is None:
+            text = self._progress.waiting()
+            hint = "; --start current reads it from its beginning" if self._progress.newest_at is not None else ""
+            await self._report.tell("note", f"{text}{hint}", message=text)
+
+    async def _tell_retries(self) -> None:
+        if self._retries:
+            retries, error = len(self._retries), self._retries[-1]
+            self._retries.clear()
+            times = "" if retries == 1 else f" {retries} times"
+            # The same error again and again is one line for people.
+            lines = [] if error == self._retry_told else [f"warning: retried{times}: {error}"]
+            self._retry_told = error
+            await self._report.tell("retry", *lines, retries=retries, error=error)
+
+    async def _tell_notes(self) -> None:
+        while self._notes:
+            text = self._notes.popleft()
+            await self._report.tell("note", f"warning: {text}", message=text)
+
+    async def _last_end(self, reason: str) -> None:
+        totals, resume = self._progress.totals(), _text(self._resume())
+        line = summary(totals)
+        if resume:
+            line += f"; the next one is {resume}"
+        elif not totals.segments and self._request.start == "next":
+            line += f"; no segment of {self._progress.channel} began in this time"
+        await self._last("end", line, reason=reason, resume=resume, totals=asdict(totals))
+
+    async def _last_error(self, error: TrickleError) -> None:
+        totals, resume = self._progress.totals(), _text(error.resume)
+        # Before the first segment, the error says enough; the command line prints it.
+        lines = [summary(totals)] if totals.segments else []
+        if totals.segments and resume:
+            lines.append(f"to go on without loss: --start {resume}")
+        await self._last(
+            "error", *lines, error=name_of(error), message=str(error), resume=resume, totals=asdict(totals)
+        )
+
+    async def _last(self, event: str, *lines: str, **fields: object) -> None:
+        """Tell the last event, also if the run was cancelled; a reader that has gone, or stopped, is not waited for."""
+        with suppress(TrickleError), anyio.move_on_after(REPORT_S, shield=True):
+            await self._tell_retries()
+            await self._tell_notes()
+            await self._report.tell(event, *lines, **fields)
+
+    def _resume(self) -> Position | None:
+        """Where another run goes on without loss. A segment that was not read to its end is read again."""
+        if self._output.position is not None:
+            return self._output.position
+        if self._segment is not None:
+            return self._segment.position
+        return None if self._subscriber is None else self._subscriber.position
+
+
+def _text(position: Position | None) -> str | None:
+    return None if position is None else str(position)
+
+
+def _is_final(error: TrickleError) -> bool:
+    """Whether another run would fail in the same way: a server does not take the same token later."""
+    return isinstance(error, BrokenByPeer) and error.status in (wire.Status.UNAUTHORIZED, wire.Status.FORBIDDEN)
+
+
+def _faults(segment: Segment) -> list[str]:
+    """What is wrong with a segment, for people."""
+    faults = []
+    if segment.restarted:
+        faults.append(f"warning: the channel's numbering began again at segment {segment.seq}")
+    if segment.truncated == "skipped":
+        faults.append(f"warning: segment {segment.seq} was never published: its publisher skipped it")
+    elif segment.truncated is not None:
+        faults.append(f"warning: segment {segment.seq} is truncated: {segment.truncated}")
+    if segment.broken is not None:
+        faults.append(f"warning: segment {segment.seq} was cut after {segment.bytes_read} bytes: {segment.broken}")
+    return faults
+
+
+# For people and programs.
+
+
+class Report:
+    """Tells people lines, or programs JSON.
+
+    Args:
+        screen: where people see lines; standard error by default.
+        sink: where programs read events, instead of people. It is waited for, so that a slow reader is never more than
+            one event behind.
+        clock: Unix time in seconds.
+    """
+
+    def __init__(
+        self, screen: Screen | None = None, sink: Sink | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._screen = screen or Screen()
+        self._sink = sink
+        self._clock = clock
+
+    @classmethod
+    def to(cls, descriptor: int) -> Self:
+        """Events as JSON, to an open file, terminal or pipe."""
+        return cls(sink=descriptor_sink(descriptor))
+
+    async def tell(self, event: str, *lines: str, **fields: object) -> None:
+        """Something happened.
+
+        Args:
+            event: its name in JSON.
+            lines: what people are told.
+            fields: what programs are told.
+
+        Raises:
+            SinkClosed: the reader of the events has gone.
+        """
+        if self._sink is None:
+            for line in lines:
+                self._screen.say(line)
+            return
+        head = {"v": VERSION, "event": event, "time": self._clock()}
+        await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
+        await self._sink.flush()
+
+    def live(self, line: Callable[[int], str]) -> AbstractContextManager[None]:
+        """Keep a line up to date while the block runs, for people on a terminal."""
+        return self._screen.live(line) if self._sink is None else nullcontext()
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _rounded(value) if isinstance(value, dict) else round(value, 3) if isinstance(value, float) else value
+        for name, value in values.items()
+    }
+
+
+def name_of(error: TrickleError) -> str:
+    """The name by which scripts know an error: of its type, or of the nearest one that can be imported."""
+    return next(
+        kind.__name__
+        for kind in type(error).__mro__
+        if any(getattr(module, kind.__name__, None) is kind for module in (errors, public))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All of a run.
+
+    Attributes:
+        seconds: how long it took.
+        segments, bytes, gaps, missed, truncated, broken, resumed, retries, requests: as in
+            :class:`tricklecast.subscriber.SubscriberStatistics`, over all subscriptions of the run.
+    """
+
+    seconds: float = 0.0
+    segments: int = 0
+    bytes: int = 0
+    gaps: int = 0
+    missed: int = 0
+    truncated: int = 0
+    broken: int = 0
+    resumed: int = 0
+    retries: int = 0
+    requests: int = 0
+
+
+class Progress:
+    """Counts over all subscriptions of a run.
+
+    Args:
+        channel: its name.
+        clock: monotonic seconds.
+
+    Attributes:
+        seq: the newest segment; ``None`` before the first one.
+        state: what is done instead of reading; empty while segments are read.
+        newest_at: when the newest segment began, as far as that is known.
+    """
+
+    def __init__(self, channel: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.channel = channel
+        self.seq: int | None = None
+        self.state = ""
+        self.newest_at: float | None = None
+        self.statistics: Callable[[], SubscriberStatistics] = SubscriberStatistics
+        self._clock = clock
+        self._began_at = clock()
+        self._before = Totals()
+        self._rate = RateMeter(clock)
+        self._lag = 0
+        self._waiting = True
+
+    def subscribed(self, statistics: Callable[[], SubscriberStatistics]) -> None:
+        """Another subscription begins; what the last one counted stays counted."""
+        self._before = self.totals()
+        self.statistics = statistics
+
+    def begun(self, seq: int, lag: int) -> None:
+        """A segment begins."""
+        self.seq, self._lag, self.state, self._waiting = seq, lag, "", False
+        self.newest_at = self._clock()
+
+    def ended(self) -> None:
+        """A segment has been read."""
+        self._waiting = True
+
+    def totals(self) -> Totals:
+        """All so far."""
+        now, before = self.statistics(), asdict(self._before)
+        counted = {name: value + getattr(now, name) for name, value in before.items() if name != "seconds"}
+        return Totals(seconds=self._clock() - self._began_at, **counted)
+
+    def waiting(self) -> str:
+        """What is waited for."""
+        text = f"waiting for the next segment of {self.channel}"
+        if self.newest_at is None:
+            return text
+        return f"{text}; the newest one began {self._clock() - self.newest_at:.0f} s ago"
+
+    def line(self, width: int) -> str:
+        """The state in one line. What matters most comes first; the terminal cuts the rest."""
+        totals = self.totals()
+        waits = self._waiting and (self.newest_at is None or self._clock() - self.newest_at > WAITING_S)
+        words = [self.state or (self.waiting() if waits else f"segment {self.seq}"), f"lag {self._lag}"]
+        words += [rate(self._rate.bits_per_s(totals.bytes)), size(totals.bytes), f"{totals.seconds:.0f} s"]
+        words += [f"{totals.missed} missed in {count(totals.gaps, 'gap')}"] if totals.gaps else []
+        words += [f"{totals.truncated + totals.broken} cut"] if totals.truncated + totals.broken else []
+        words += [count(totals.retries, "retry", "retries")] if totals.retries else []
+        return " · ".join(words)
+
+
+def summary(totals: Totals) -> str:
+    """The last line: what was received, and what was not."""
+    faults = [
+        f"{count(totals.gaps, 'gap')} ({count(totals.missed, 'segment')} missed)" if totals.gaps else "",
+        f"{totals.truncated} truncated" if totals.truncated else "",
+        f"{totals.broken} cut" if totals.broken else "",
+    ]
+    line = transferred("received", totals.segments, totals.bytes, totals.seconds)
+    return f"{line}; {', '.join(filter(None, faults)) or 'no gaps'}"
+
+
+# Outputs.
+
+
+class Output:
+    """Takes segments, one after another, and discards them; an async context manager.
+
+    Attributes:
+        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
+        file: the file of the last segment; ``None`` if it has none of its own.
+    """
+
+    position: Position | None = None
+    file: str | None = None
+
+    async def begin(self, segment: Segment) -> None:
+        """A segment begins; one that was not ended is given up."""
+
+    async def write(self, data: bytes) -> None:
+        """Write a chunk of it.
+
+        Raises:
+            SinkFailed: it cannot be written.
+            SinkClosed: the reader of a pipe has gone.
+        """
+
+    async def end(self) -> None:
+        """The segment is over; errors as in :meth:`write`."""
+
+    async def ended(self, gap: int) -> None:
+        """The channel is over; ``gap`` segments were missed before its end."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+
+class BytesOutput(Output):
+    """Bytes as they come, joined.
+
+    Args:
+        sink: where they go.
+        name: of the sink; a wrong ending is noted, once.
+        note: is told about it.
+    """
+
+    def __init__(self, sink: Sink, name: str, note: Callable[[str], None]) -> None:
+        self._sink = sink
+        self._name = name
+        self._note: Callable[[str], None] | None = note
+
+    async def begin(self, segment: Segment) -> None:
+        note, self._note = self._note, None
+        if note is not None and self._name.lower().endswith(".ts") and segment.content_type == wire.MP4:
+            note(f"the channel is fragmented MP4, and so is {self._name}; a name that ends with .mp4 would fit")
+
+    async def write(self, data: bytes) -> None:
+        await self._sink.write(data)
+
+    async def end(self) -> None:
+        await self._sink.flush()
+
+    async def __aenter__(self) -> Self:
+        await self._sink.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._sink.__aexit__(*exc_info)
+
+
+class FolderOutput(Output):
+    """A file per segment, and an index.
+
+    Args:
+        writer: the folder.
+    """
+
+    def __init__(self, writer: FolderWriter) -> None:
+        self._writer = writer
+        self._segment: Segment | None = None
+
+    @property
+    def position(self) -> Position | None:  # type: ignore[override]
+        """Behind the newest segment in the folder."""
+        return self._writer.folder.position
+
+    async def begin(self, segment: Segment) -> None:
+        self._segment = segment
+        await self._writer.begin()
+
+    async def write(self, data: bytes) -> None:
+        await self._writer.write(data)
+
+    async def end(self) -> None:
+        """The segment gets its name, and a line in the index."""
+        assert self._segment is not None
+        self.file = (await self._writer.finish(self._segment)).file
+
+    async def ended(self, gap: int) -> None:
+        await self._writer.ended(gap)
+
+    async def __aenter__(self) -> Self:
+        await self._writer.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._writer.__aexit__(*exc_info)
+
+
+def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile:
+    """The output that the user named.
+
+    A path that ends with a slash, or is a folder, gets a file per segment; one that ends like a media container, a file
+    of that kind; any other one the bytes as they come.
+
+    Args:
+        request: names the output.
+        note: is told, for people, what is odd about the output.
+
+    Raises:
+        InvalidInput: nothing can be written there.
+        TrickleError: a media file is wanted, and PyAV is not installed.
+    """
+    target = request.output
+    if target is None:
+        return Output()
+    if is_folder(target):
+        return FolderOutput(FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep))
+    if target != "-" and not request.raw and is_joined(Path(target)):
+        return JoinedFile(Path(target), note)
+    return BytesOutput(open_sink(target), target, note)
+
+
+def is_folder(target: str) -> bool:
+    """Whether that names a folder, which gets a file per segment."""
+    return target not in ("", "-") and (target.endswith(os.sep) or Path(target).is_dir())

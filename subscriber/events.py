@@ -1,0 +1,328 @@
+"""What happens to a subscription, as data: events for ``on_event=``, log lines, and counters.
+
+::
+
+    def on_event(event: SubscriberEvent) -> None:
+        match event:
+            case Gap(first, last):
+                print(f"missed {first} to {last}")
+
+    Subscriber(url, on_event=on_event)
+
+Each event is a frozen dataclass, and its ``str()`` is a sentence. The same sentences go to the logger
+``tricklecast.subscriber``: WARNING for data that was lost and for the first retry of a request, INFO for the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
+
+LOGGER: Final = logging.getLogger("tricklecast.subscriber")
+# Without a handler of its own a library writes warnings to standard error in programs that do not configure logging.
+LOGGER.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The server has answered: for the first time, or for the first time after an outage."""
+
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return "connected"
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """A request failed and is made again.
+
+    Attributes:
+        error: why it failed.
+        delay_s: seconds until the next attempt.
+        attempt: the number of that attempt; the original request was 1.
+    """
+
+    error: TrickleError
+    delay_s: float
+    attempt: int
+
+    @property
+    def level(self) -> int:
+        """Only the first retry of a request is a warning: an outage is not reported every few seconds."""
+        return logging.WARNING if self.attempt <= 2 else logging.INFO
+
+    def __str__(self) -> str:
+        return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedAhead:
+    """The wanted segment does not exist; the subscriber asks for another one.
+
+    Attributes:
+        wanted: the segment that it asked for; ``None`` for the newest one.
+        seq: the segment that it asks for now. It may be lower: the server may have been restarted.
+        error: what the server said.
+    """
+
+    wanted: int | None
+    seq: int
+    error: TrickleError
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return f"{self.error}; going on at segment {self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Segments were missed.
+
+    Attributes:
+        first, last: the first and the last seq that was missed.
+        reason: ``"missing"``: they had left the server's window, or were never published; ``"restarted"``: the
+            channel's numbering began again, and these are of the new one; ``"ended"``: the channel ended after them.
+    """
+
+    first: int
+    last: int
+    reason: Literal["missing", "restarted", "ended"]
+    level: ClassVar[int] = logging.WARNING
+
+    def __str__(self) -> str:
+        which = f"segment {self.first}" if self.first == self.last else f"segments {self.first} to {self.last}"
+        return f"missed {which} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The channel's numbering is another one than before: it was created again, or its server was restarted.
+
+    Attributes:
+        seq: the first segment that is read of the new numbering.
+        epoch, life: of the new numbering, as far as the server says.
+    """
+
+    seq: int
+    epoch: int | None
+    life: str | None
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return f"the channel's numbering has changed; going on with its segment {self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lagging:
+    """The subscriber has fallen behind: a segment begins although newer ones have begun. Once per time behind.
+
+    Attributes:
+        seq: the segment that begins.
+        lag: how many newer ones had begun.
+    """
+
+    seq: int
+    lag: int
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return f"segment {self.seq} is {self.lag} behind the newest one"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTruncated:
+    """A segment is not whole, and the server says why.
+
+    Attributes:
+        seq: the segment.
+        reason: the server's word for it, for example ``"publisher_lost"``.
+    """
+
+    seq: int
+    reason: str
+    level: ClassVar[int] = logging.WARNING
+
+    def __str__(self) -> str:
+        return f"segment {self.seq} is truncated: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentResumed:
+    """A segment whose connection was cut goes on where it stopped; no byte is lost.
+
+    Attributes:
+        seq: the segment.
+        bytes_read: how many bytes had been read.
+    """
+
+    seq: int
+    bytes_read: int
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return f"segment {self.seq} goes on after {self.bytes_read} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBroken:
+    """A segment's connection was cut, and the rest of it could not be read.
+
+    Attributes:
+        seq: the segment.
+        bytes_read: how many bytes had been read.
+        error: what cut it.
+    """
+
+    seq: int
+    bytes_read: int
+    error: TrickleError
+    level: ClassVar[int] = logging.WARNING
+
+    def __str__(self) -> str:
+        return f"segment {self.seq} broke after {self.bytes_read} bytes: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The channel has ended."""
+
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return "the channel has ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The subscription is over because of an error, which is also raised.
+
+    Attributes:
+        error: the error.
+    """
+
+    error: Exception
+    level: ClassVar[int] = logging.INFO
+
+    def __str__(self) -> str:
+        return f"the subscription failed: {self.error}"
+
+
+SubscriberEvent: TypeAlias = (
+    Connected
+    | Retrying
+    | SkippedAhead
+    | Gap
+    | Restarted
+    | Lagging
+    | SegmentTruncated
+    | SegmentResumed
+    | SegmentBroken
+    | Ended
+    | Failed
+)
+OnEvent: TypeAlias = Callable[[SubscriberEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberStatistics:
+    """The counters of a subscriber at one moment.
+
+    Attributes:
+        requests: GETs made.
+        segments: segments begun, empty ones included.
+        empty: of these, segments without a byte.
+        bytes: bytes received.
+        gaps: places where segments were missed.
+        missed: segments missed there.
+        truncated: segments that the server said are not whole.
+        broken: segments whose connection was cut and whose rest could not be read.
+        resumed: times that a segment went on after its connection was cut.
+        restarts: times that the channel's numbering began again.
+        refreshes: waits that were given up and repeated, as planned.
+        retries: GETs made after a failure, or for another seq than the wanted one.
+        seeks: calls of ``seek()``.
+        last_error: the error behind the newest retry.
+    """
+
+    requests: int = 0
+    segments: int = 0
+    empty: int = 0
+    bytes: int = 0
+    gaps: int = 0
+    missed: int = 0
+    truncated: int = 0
+    broken: int = 0
+    resumed: int = 0
+    restarts: int = 0
+    refreshes: int = 0
+    retries: int = 0
+    seeks: int = 0
+    last_error: TrickleError | None = None
+
+
+class Monitor:
+    """Counts what happens to one subscriber, logs it, and tells its ``on_event``.
+
+    Args:
+        channel: the channel's name, for the log.
+        on_event: called with each event. What it raises ends the subscription with that error.
+
+    Attributes:
+        counts: the counters, under the names of :class:`SubscriberStatistics`.
+    """
+
+    def __init__(self, channel: str, on_event: OnEvent | None) -> None:
+        self.counts: Final[Counter[str]] = Counter()
+        self._channel = channel
+        self._on_event = on_event
+        self._last_error: TrickleError | None = None
+        self._is_connected = self._is_lagging = False
+
+    def statistics(self) -> SubscriberStatistics:
+        """A snapshot of the counters."""
+        return SubscriberStatistics(**self.counts, last_error=self._last_error)
+
+    def emit(self, event: SubscriberEvent) -> None:
+        """Report an event."""
+        LOGGER.log(event.level, "%s: %s", self._channel, event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def answered(self) -> None:
+        """The server has answered a request."""
+        if not self._is_connected:
+            self._is_connected = True
+            self.emit(Connected())
+
+    def retrying(self, error: TrickleError, delay_s: float, attempt: int) -> None:
+        """A request is made again."""
+        self.counts["retries"] += 1
+        self._last_error = error
+        if isinstance(error, ConnectionLost):
+            self._is_connected = False
+        self.emit(Retrying(error, delay_s, attempt))
+
+    def skipping(self, wanted: int | None, seq: int, error: TrickleError) -> None:
+        """Another segment than the wanted one is requested."""
+        self.counts["retries"] += 1
+        self._last_error = error
+        self.emit(SkippedAhead(wanted, seq, error))
+
+    def missed(self, first: int, count: int, reason: Literal["missing", "restarted", "ended"]) -> None:
+        """So many segments were missed, the first one of which is ``first``."""
+        if count:
+            self.counts["gaps"] += 1
+            self.counts["missed"] += count
+            self.emit(Gap(first, first + count - 1, reason))
+
+    def lag(self, seq: int, lag: int) -> None:
+        """A segment begins so many segments behind the newest one."""
+        if lag and not self._is_lagging:
+            self.emit(Lagging(seq, lag))
+        self._is_lagging = lag > 0

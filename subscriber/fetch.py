@@ -1,0 +1,396 @@
+"""The subscriber's GETs: for the next segment, made while the present one is read, and for the rest of a cut segment.
+
+A GET of a segment always begins at its first byte. So the rest of a cut segment is read by the same GET once more: the
+bytes that the user has already come again, and are dropped. Their beginning and their end are compared with what the
+user has: on a server that was restarted in between, another segment may have that number.
+
+A server that cuts off a reader for being too slow looks like a broken network, and is handled in the same way: if the
+segment is still kept, it is read on; if it has left the window, ``on_lag`` says where to go.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import anyio
+import httpx
+
+from tricklecast.subscriber.core import (
+    Advance,
+    Ask,
+    Cursor,
+    End,
+    Outcome,
+    Resolved,
+    Resync,
+    RetryAfter,
+    Stop,
+    is_renumbered,
+)
+from tricklecast.subscriber.events import Monitor
+from tricklecast.trickle import __version__, wire
+from tricklecast.trickle.client.answers import Answer, Auth, Chunks, Lost, Opened, exchange
+from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.errors import ConnectionLost, TrickleError
+from tricklecast.trickle.paths import ChannelURL
+
+CONNECT_S: Final = 10.0
+"""How long a connection may take to be made."""
+
+ANSWER_S: Final = 5.0
+"""How long the reader waits for a segment that the server should have, and for each of its old chunks. A server that
+has the segment sends it at once; a server that lets the reader wait has another segment in mind."""
+
+COMPARED_BYTES: Final = 4096
+"""How much of the beginning and of the end of what was read is compared when a cut segment is read on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Clock, delays and random numbers, so that tests can replace them.
+
+    Attributes:
+        rng: where jitter comes from.
+        now: seconds on a monotonic clock.
+        sleep: waits for so many seconds.
+    """
+
+    rng: Random = field(default_factory=Random)
+    now: Callable[[], float] = anyio.current_time
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+
+
+class Received:
+    """What was read of a segment: its size, its beginning and its end, as references to its chunks.
+
+    A check sum over all bytes would cost more than receiving them.
+
+    Attributes:
+        size: bytes.
+    """
+
+    __slots__ = ("_head", "_head_size", "_tail", "_tail_size", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._head: list[bytes] = []
+        self._head_size = 0
+        self._tail: list[bytes] = []
+        self._tail_size = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Another chunk was read."""
+        self.size += len(chunk)
+        if self._head_size < COMPARED_BYTES:
+            self._head.append(chunk)
+            self._head_size += len(chunk)
+        self._tail.append(chunk)
+        self._tail_size += len(chunk)
+        if self._tail_size >= 2 * COMPARED_BYTES or len(self._tail) >= COMPARED_BYTES:
+            # Chunks of a few bytes are joined, so that this costs little for each of them.
+            last = b"".join(self._tail)[-COMPARED_BYTES:] if len(self._tail) > 1 else chunk
+            self._tail, self._tail_size = [last], min(len(last), COMPARED_BYTES)
+
+    def is_like(self, other: Received) -> bool:
+        """Whether two readings have the same size, beginning and end."""
+        return self._sample() == other._sample()
+
+    def _sample(self) -> tuple[int, bytes, bytes]:
+        return self.size, b"".join(self._head)[:COMPARED_BYTES], b"".join(self._tail)[-COMPARED_BYTES:]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A response from which a segment is read.
+
+    Attributes:
+        response: the response.
+        chunks: its body.
+        requested_at, answered_at: when the GET was made and when its head came, in seconds on a monotonic clock.
+        attempt: how many GETs the segment has taken so far.
+        first: bytes of the body that were received already and belong to the user.
+    """
+
+    response: httpx.Response
+    chunks: Chunks
+    requested_at: float
+    answered_at: float
+    attempt: int = 1
+    first: bytes = b""
+
+
+class Preconnect:
+    """The GET for the next segment, in a background task.
+
+    Args:
+        run: makes the GETs, and calls :meth:`settle`.
+
+    Attributes:
+        source: the response of a segment.
+        abandoned: the result is not wanted any more.
+    """
+
+    __slots__ = ("_outcome", "_task", "abandoned", "source")
+
+    def __init__(self, run: Callable[[Preconnect], Awaitable[None]]) -> None:
+        self.source: Source | None = None
+        self.abandoned = False
+        self._outcome: Advance | End | Stop | None = None
+        self._task = BackgroundTask(lambda: run(self))
+
+    @property
+    def outcome(self) -> Advance | End | Stop:
+        """The result, once the task is over and was not abandoned.
+
+        Raises:
+            ClosedHere: the task was cancelled with all others of the program.
+            Exception: what the task raised, for example the error of a transport that the user passed.
+        """
+        self._task.check()
+        assert self._outcome is not None
+        return self._outcome
+
+    async def over(self) -> None:
+        """Wait for the result. A cancelled wait changes nothing."""
+        await self._task.over()
+
+    def settle(self, outcome: Advance | End | Stop, source: Source | None = None) -> None:
+        """Set the result."""
+        self._outcome, self.source = outcome, source
+
+    async def abandon(self) -> None:
+        """Stop the task, wait for its end, and close its response. It may be called twice."""
+        self.abandoned = True
+        try:
+            await self._task.stop()
+        finally:
+            if self.source is not None:
+                await self.source.response.aclose()
+
+
+class Fetcher:
+    """Makes the GETs of one subscriber.
+
+    Args:
+        url: the channel.
+        http: sends the requests.
+        auth: authentication of each request; ``None``: that of ``http``.
+        cursor: decides what to request and when.
+        monitor: counts and reports.
+        runtime: clock, delays and random numbers.
+        on_resolved: called with the seq that ``next`` turned out to be.
+    """
+
+    def __init__(
+        self,
+        url: ChannelURL,
+        http: httpx.AsyncClient,
+        auth: Auth | None,
+        cursor: Cursor,
+        monitor: Monitor,
+        runtime: Runtime,
+        on_resolved: Callable[[int], None],
+    ) -> None:
+        self._url = url
+        self._http = http
+        self._auth = auth
+        self._place = f"{wire.redacted(url.root)}: "
+        self._cursor = cursor
+        self._monitor = monitor
+        self._runtime = runtime
+        self._on_resolved = on_resolved
+        self._headers = {
+            "Accept-Encoding": "identity",
+            "User-Agent": f"tricklecast-subscriber/{__version__}",
+            # The same name over reconnects: logs can tell one client from another. It does not have 16 digits, since
+            # servers give names of 16 digits to clients without one.
+            wire.CLIENT: f"subscriber-{secrets.token_hex(6)}",
+        }
+
+    def preconnect(self, delay_s: float) -> Preconnect:
+        """Begin the GET for the next segment, after ``delay_s`` seconds."""
+        return Preconnect(lambda pending: self._run(pending, delay_s))
+
+    async def _get(self, ask: Ask, wait_s: float) -> Opened | Lost | None:
+        """Make one GET; ``None`` if its head did not come within ``wait_s`` seconds."""
+        url = self._url.next() if ask.seq is None else self._url.segment(ask.seq)
+        headers = self._headers | {wire.ATTEMPT: str(ask.attempt)}
+        # No timeout for reading: waiting is the normal state, and ``wait_s`` bounds it.
+        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        request = self._http.build_request("GET", url, headers=headers, timeout=timeout)
+        self._monitor.counts["requests"] += 1
+        found: Opened | Lost | None = None
+        with anyio.move_on_after(wait_s):
+            found = await exchange(
+                self._http, request, seq=ask.seq, place=self._place, auth=self._auth, stays_open=_has_body(ask)
+            )
+        return found
+
+    async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
+        while delay_s is not None:
+            if delay_s > 0:
+                await self._runtime.sleep(delay_s)
+            delay_s = await self._try(pending)
+
+    async def _try(self, pending: Preconnect) -> float | None:
+        """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""
+        requested_at = self._runtime.now()
+        ask = self._cursor.ask()
+        found = await self._get(ask, self._cursor.refresh_after(self._runtime.rng))
+        response = found.response if isinstance(found, Opened) else None
+        outcome: Outcome | None = None
+        try:
+            # No await between the answer and its result: a subscriber that is closed now finds the response.
+            outcome = None if pending.abandoned else self._decide(ask, found)
+            if isinstance(outcome, Advance):
+                assert response is not None
+                pending.settle(outcome, Source(response, Chunks(response), requested_at, self._runtime.now()))
+                return None
+        finally:
+            if response is not None and pending.source is None:
+                with anyio.CancelScope(shield=True):
+                    await response.aclose()
+        if isinstance(outcome, End | Stop):
+            pending.settle(outcome)
+            return None
+        if outcome is None:
+            return None if pending.abandoned else 0.0
+        return outcome.delay_s
+
+    def _decide(self, ask: Ask, found: Opened | Lost | None) -> Outcome | None:
+        """What the cursor says about a GET, reported; ``None`` to make the same GET at once."""
+        now, rng = self._runtime.now(), self._runtime.rng
+        if found is None:
+            self._monitor.counts["refreshes"] += 1
+            self._cursor.refreshed()
+            return None
+        if isinstance(found, Lost):
+            outcome = self._cursor.lost(found.error, now, rng, connected=found.connected)
+        else:
+            self._monitor.answered()
+            outcome = self._cursor.answered(found.answer, now, rng)
+        match outcome:
+            case RetryAfter(delay_s, error):
+                self._monitor.retrying(error, delay_s, self._cursor.ask().attempt)
+            case Resync(seq, _, error):
+                self._monitor.skipping(ask.seq, seq, error)
+            case Resolved(seq):
+                self._on_resolved(seq)
+        return outcome
+
+    async def rest(
+        self, begun: Advance, received: Received, error: ConnectionLost, attempt: int, *, no_fault: bool
+    ) -> Source | ConnectionLost:
+        """Request a segment until it goes on behind what was read of it.
+
+        Args:
+            begun: the segment.
+            received: what the user has of it.
+            error: what cut it.
+            attempt: how many GETs it has taken so far.
+            no_fault: the connection did not break: it was silent, or its reader was cancelled. The first GET is made
+                at once, and costs no retry: it also asks whether the server is still there.
+
+        Returns:
+            Where the rest comes from; or why it cannot be had.
+        """
+        cause: TrickleError = error
+        floor_s: float | None = None
+        while True:
+            if no_fault:
+                self._monitor.counts["refreshes"] += 1
+            else:
+                delay_s = self._cursor.cut(self._runtime.now(), self._runtime.rng, floor_s=floor_s)
+                if delay_s is None:
+                    return error
+                self._monitor.retrying(cause, delay_s, attempt + 1)
+                await self._runtime.sleep(delay_s)
+            attempt += 1
+            requested_at = self._runtime.now()
+            found = await self._get(Ask(begun.seq, attempt), ANSWER_S)
+            floor_s = None
+            match found:
+                case Lost(lost, connected):
+                    if not (connected and isinstance(lost, ConnectionLost)):
+                        return error  # the server process, and all that it held, is gone
+                    cause = lost
+                case Opened(answer, response) if is_same(answer, begun, received.size):
+                    source = await self._skip(begun, received, response, requested_at, attempt)
+                    if isinstance(source, Source):
+                        self._cursor.resumed()
+                        return source
+                    if source is None:
+                        return error
+                    cause = source
+                case Opened(answer, response):
+                    await response.aclose()
+                    if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
+                        return error
+                    cause, floor_s = answer.error(begun.seq), answer.retry_after_s
+                case None if no_fault:
+                    return Unanswered(seq=begun.seq, detail=f"{error.detail}, and the server does not answer")
+                case None:
+                    return error
+            no_fault = False
+
+    async def _skip(
+        self, begun: Advance, received: Received, response: httpx.Response, requested_at: float, attempt: int
+    ) -> Source | ConnectionLost | None:
+        """Drop what the user has; ``None`` if the segment does not begin with it."""
+        source: Source | ConnectionLost | None = None
+        chunks, again, chunk = Chunks(response), Received(), b""
+        answered_at = self._runtime.now()
+        try:
+            while again.size < received.size:
+                with anyio.fail_after(ANSWER_S):
+                    chunk = await chunks.receive_chunk()
+                if not chunk:
+                    return None
+                old = chunk[: received.size - again.size]
+                again.add(old)
+                chunk = chunk[len(old) :]
+            if again.is_like(received):
+                source = Source(response, chunks, requested_at, answered_at, attempt, chunk)
+        except TimeoutError:
+            return None
+        except httpx.TransportError as error:
+            source = ConnectionLost(seq=begun.seq, detail=str(error))
+        finally:
+            if not isinstance(source, Source):
+                with anyio.CancelScope(shield=True):
+                    await response.aclose()
+        return source
+
+
+class Unanswered(ConnectionLost):
+    """The server accepts connections and does not answer, not even about a segment that it was sending."""
+
+
+def is_same(answer: Answer, begun: Advance, size: int) -> bool:
+    """Whether a response can be the same segment, judged by its head.
+
+    Args:
+        answer: the head.
+        begun: the segment.
+        size: how many bytes of it were read.
+    """
+    told_size, life = answer.natural(wire.SIZE), answer.life
+    has_its_life = life is not None and life.name == begun.life
+    return (
+        _has_body(Ask(begun.seq))(answer)
+        and answer.natural(wire.SEQ) == begun.seq
+        and (answer.natural(wire.EPOCH) == begun.epoch or has_its_life)
+        and not is_renumbered(answer, begun.epoch, begun.life, begun.seq + 1)
+        and (told_size is None or told_size >= size)
+    )
+
+
+def _has_body(ask: Ask) -> Callable[[Answer], bool]:
+    """Whether the bytes of a segment may follow the head of an answer."""
+    return lambda answer: (
+        ask.seq is not None and answer.status == wire.Status.OK and not (answer.closed or answer.empty)
+    )

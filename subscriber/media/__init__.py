@@ -1,0 +1,1 @@
+"""Media of segments: decoded frames, and files of joined segments."""

@@ -1,0 +1,126 @@
+"""The server that users' tests run: a real process that can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast import testing
+from tricklecast.testing import ServerFailed, TestServer
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[TestServer]:
+    """One server for those tests that leave it running."""
+    with testing.server(window_segments=3) as server:
+        yield server
+
+
+def test_it_serves_when_the_block_is_entered(running: TestServer) -> None:
+    """No waiting, no retries: the first request is answered."""
+    url = running.url("cam")
+    assert httpx.post(f"{url}/0", content=b"hello").status_code == 200
+    assert httpx.get(f"{url}/0").content == b"hello"
+    assert running.base == f"http://127.0.0.1:{running.port}/trickle"
+
+
+def test_settings_are_the_servers(running: TestServer) -> None:
+    """With underscores."""
+    for seq in range(5):
+        httpx.post(f"{running.url('windowed')}/{seq}", content=b"x")
+    assert httpx.get(f"{running.url('windowed')}/0").headers["Lp-Trickle-Earliest"] == "2"
+
+
+def test_names_of_channels_are_encoded(running: TestServer) -> None:
+    """A name may hold what a path may not."""
+    assert running.url("a b?").endswith("/trickle/a%20b%3F")
+
+
+def test_its_access_records_can_be_read(running: TestServer) -> None:
+    """As many as were waited for, picked by their fields."""
+    httpx.post(f"{running.url('logged')}/0", content=b"four")
+    httpx.get(f"{running.url('logged')}/0")
+    (publish,) = running.records(1, channel="logged", op="publish")
+    (read,) = running.records(1, channel="logged", op="read")
+    assert (publish.bytes_in, read.bytes_out, read.status) == (4, 4, 200)
+    with pytest.raises(ServerFailed, match="1 access records with"):
+        running.records(2, within_s=0.1, channel="logged", op="read")
+
+
+def test_it_can_be_stopped_killed_and_started_again() -> None:
+    """On the same port; records are kept, channels are not."""
+    with testing.server() as server:
+        base = server.base
+        url = server.url("cam")
+        httpx.post(f"{url}/0", content=b"x")
+        server.records(1, channel="cam")
+        server.kill()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/next")
+        server.restart()
+        assert server.base == base
+        assert httpx.get(f"{url}/next").status_code == 404
+        assert [record.status for record in server.records(2, channel="cam")] == [200, 404]
+        server.restart()
+        assert server.stop() == 0
+        assert server.stop() == 0
+
+
+def test_a_server_that_does_not_start_says_why() -> None:
+    """Its own words are in the error."""
+    with pytest.raises(ServerFailed, match=r"(?s)does not start.*colour"), testing.server(colour="red"):
+        raise AssertionError("it started")
+
+
+def test_a_server_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that is an error, not a hang."""
+    with testing.server() as server:
+        assert server._process is not None
+        server._process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr(testing, "STOP_S", 0.1)
+        with pytest.raises(ServerFailed, match="does not stop"):
+            server.stop()
+
+
+def test_no_server_is_left_when_the_test_run_is_killed(tmp_path: Path) -> None:
+    """Nobody is there to stop it then."""
+    program = (
+        "import os, signal, tricklecast.testing as t\n"
+        "with t.server() as s:\n    print(s.port, flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=WITHIN_S)
+    assert run.returncode == -signal.SIGKILL
+
+    def is_gone() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", int(run.stdout))).close()
+        except OSError:
+            return True
+        return False
+
+    eventually(is_gone)
+
+
+def test_the_environment_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither settings in variables nor a package of that name where the tests run; settings are of any type."""
+    monkeypatch.setenv("TRICKLECAST_BASE_PATH", "/elsewhere")
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        with testing.server(autocreate=False, base_path="/live", tls_cert=None) as server:
+            assert server.base.endswith("/live")
+            assert httpx.post(f"{server.url('cam')}/0", content=b"x").status_code == 404
+    finally:
+        os.chdir(before)

@@ -1,0 +1,195 @@
+"""Outcomes: clean answers, typed losses, and an error's first line that holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.support.peers import Peer, fake_server, run
+from tricklecast.trickle import wire
+from tricklecast.trickle.client import answers
+from tricklecast.trickle.client.answers import Answer, Chunks, Lost, Opened, exchange, first_line
+from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
+
+
+def client(read_s: float | None = 5.0) -> httpx.AsyncClient:
+    """A client as both of ours make it."""
+    timeout = httpx.Timeout(connect=5.0, read=read_s, write=5.0, pool=None)
+    return httpx.AsyncClient(transport=TrickleTransport(), timeout=timeout)
+
+
+async def get(http: httpx.AsyncClient, url: str) -> Opened | Lost:
+    return await exchange(http, http.build_request("GET", url), seq=7, place="here: ")
+
+
+def test_only_clean_headers_are_taken_in() -> None:
+    """Integers are integers of 15 digits; nothing else of the head is kept."""
+    headers = httpx.Headers(
+        {
+            wire.SEQ: " 7 ",
+            wire.LATEST: "-1",
+            wire.SIZE: "9" * 16,
+            wire.EPOCH: "one",
+            wire.LIFE: "abc:3",
+            wire.RETRY_AFTER: "2",
+            "X-Other": "1",
+            "Content-Type": "video/mp2t",
+            "Content-Length": "0",
+        }
+    )
+    answer = Answer.read(200, headers)
+    assert answer.headers == {wire.SEQ: "7", wire.LATEST: "-1", wire.RETRY_AFTER: "2", wire.LIFE: "abc:3"}
+    assert (answer.natural(wire.SEQ), answer.natural(wire.LATEST), answer.natural(wire.SIZE)) == (7, None, None)
+    assert (answer.content_type, answer.empty, answer.closed) == ("video/mp2t", True, False)
+    assert answer.life == wire.Life("abc", 3)
+    assert answer.retry_after_s == 2.0
+
+
+def test_an_answer_stands_for_an_error() -> None:
+    """With the segment that was asked for and the first line of the body."""
+    answer = Answer.read(470, httpx.Headers({wire.LATEST: "9"}), b"Entry not found\nmore")
+    error = answer.error(3)
+    assert isinstance(error, SegmentMissing)
+    assert (error.seq, error.latest, error.detail) == (3, 9, "Entry not found")
+    ended = Answer.read(200, httpx.Headers({wire.CLOSED: wire.TERMINATED}))
+    assert ended.closed
+    assert isinstance(ended.error(None), ChannelEnded)
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (b"", ""),
+        (b"\n\n one line \r\nanother", "one line"),
+        (b"\xff\x00bell\x07", "\ufffdbell"),
+        (b"x" * 1000, "x" * 200),
+    ],
+)
+def test_first_lines_are_printable_and_short(body: bytes, line: str) -> None:
+    """An error's body may be a page of HTML, or no text at all."""
+    assert first_line(body) == line
+
+
+def test_an_answer_brings_its_first_line() -> None:
+    """A body that ends soon leaves its connection usable."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            for _ in range(2):
+                await peer.head()
+                await peer.answer(403, body=b"you may not\nhere")
+            await peer.closed()
+
+        async with fake_server(script) as server, client() as http:
+            for _ in range(2):
+                opened = await get(http, server.base)
+                assert isinstance(opened, Opened)
+                assert opened.response.is_closed
+                error = opened.answer.error(7)
+                assert isinstance(error, Refused)
+                assert error.detail == "you may not"
+            assert len(server.peers) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["drips", "breaks", "long"])
+def test_the_status_counts_whatever_the_body_does(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that drips, breaks off or has no end does not hold the answer up."""
+    monkeypatch.setattr(answers, "DETAIL_S", 0.1 if end == "drips" else 30.0)
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(b"HTTP/1.1 403 No\r\nContent-Length: 1000000\r\n\r\nbecause")
+            if end == "breaks":
+                peer.writer.close()
+                return
+            if end == "long":
+                await peer.send(b"!" * 2000)
+            await peer.closed()
+
+        async with fake_server(script) as server, client() as http:
+            opened = await get(http, server.base)
+            assert isinstance(opened, Opened)
+            assert opened.answer.status == 403
+            assert opened.answer.detail.startswith("because")
+
+    run(main())
+
+
+def test_a_body_that_is_wanted_stays_open() -> None:
+    """Its chunks are read by the caller, one by one or joined."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.send(
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n"
+            )
+            await peer.closed()
+
+        async with fake_server(script) as server, client() as http:
+            request = http.build_request("GET", server.base)
+            opened = await exchange(http, request, stays_open=lambda answer: answer.status == 200)
+            assert isinstance(opened, Opened)
+            chunks = Chunks(opened.response)
+            assert await chunks.receive_chunk() == b"a"
+            assert await chunks.receive() in (b"b", b"bc")
+            while await chunks.receive():
+                pass
+            await opened.response.aclose()
+
+    run(main())
+
+
+def test_bodies_of_other_transports_are_read_as_well() -> None:
+    """Streamed by them, or filled already."""
+
+    async def main() -> None:
+        async def parts() -> object:
+            yield b"a"
+            yield b"b"
+
+        streamed = httpx.Response(200, content=parts())  # type: ignore[arg-type]
+        filled = httpx.Response(200, content=b"ab")
+        for response, expected in ((streamed, [b"a", b"b"]), (filled, [b"ab"])):
+            if response is filled:
+                await response.aread()
+            chunks, got = Chunks(response), list[bytes]()
+            while chunk := await (chunks.receive() if got else chunks.receive_chunk()):
+                got.append(chunk)
+            assert got == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize("fault", ["refused", "cut", "garbage", "silent"])
+def test_losses_are_told_apart(fault: str) -> None:
+    """Nobody there, a broken connection, another protocol, and an answer that did not come in time."""
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            if fault == "garbage":
+                await peer.send(b"SSH-2.0-OpenSSH\r\n\r\n")
+            if fault == "silent":
+                await done.wait()
+
+        async with fake_server(script) as server, client(0.1 if fault == "silent" else 5.0) as http:
+            url = "http://127.0.0.1:1/" if fault == "refused" else server.base
+            lost = await get(http, url)
+            done.set()
+        assert isinstance(lost, Lost)
+        assert lost.error.seq == 7
+        assert lost.error.detail.startswith("here: ")
+        assert isinstance(lost.error, RemoteProtocolError if fault == "garbage" else ConnectionLost)
+        assert lost.connected is (fault != "refused")
+        assert lost.waited_s == (0.1 if fault == "silent" else 0.0)
+
+    run(main())

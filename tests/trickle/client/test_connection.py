@@ -1,0 +1,623 @@
+"""A connection: chunks as they were sent, trailers, keep-alive, and every way in which an answer can be wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import h11
+import httpx
+import pytest
+
+from tests.subscriber.fake import Exchange, FakeServer, fake, run
+from tests.support.certificates import make_certificate
+from tricklecast.trickle import wire
+from tricklecast.trickle.client.connection import MAX_CHUNK, MAX_EVENTS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.sockets import connect_tcp
+from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
+
+
+def client(server: FakeServer, tls: ssl.SSLContext | None = None) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=TrickleTransport(True if tls is None else tls), base_url=server.root)
+
+
+async def chunks_of(response: httpx.Response) -> list[bytes]:
+    return [chunk async for chunk in response.aiter_raw()]
+
+
+class TestBodies:
+    def test_chunks_arrive_as_they_were_sent(self) -> None:
+        """Chunks that share a packet stay apart, and a chunk cut into many packets comes in one piece."""
+        big = bytes(range(256)) * 256
+        assert len(big) == MAX_CHUNK
+        seen = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\na\r\n2\r\nbc\r\n3\r\nd")
+            await seen.wait()
+            await exchange.raw(b"ef\r\n10000\r\n")
+            for start in range(0, len(big), 5000):
+                await exchange.raw(big[start : start + 5000])
+            await exchange.raw(b"\r\n")
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                got = []
+                async for chunk in response.aiter_raw():
+                    got.append(chunk)
+                    if chunk == b"bc":
+                        seen.set()
+                assert got == [b"a", b"bc", b"def", big]
+
+        run(main)
+
+    def test_a_longer_chunk_comes_in_large_pieces(self) -> None:
+        """Memory is bounded: of a chunk beyond 64 KiB, pieces are handed on."""
+        data = b"x" * (3 * MAX_CHUNK + 17)
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.segment(0, data, b"end")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                got = await chunks_of(response)
+                assert b"".join(got) == data + b"end"
+                assert got[-1] == b"end"
+                assert max(map(len, got)) < 2 * MAX_CHUNK
+                assert min(map(len, got[:-2])) >= MAX_CHUNK
+
+        run(main)
+
+    def test_trailers_are_shown_after_the_body(self) -> None:
+        """``extensions["trailers"]`` finds names in any case, and is empty before the end."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.chunk(b"part")
+            await exchange.end(truncated="publisher_lost")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                assert not response.extensions["trailers"]
+                assert await chunks_of(response) == [b"part"]
+                assert response.extensions["trailers"]["lp-trickle-truncated"] == "publisher_lost"
+
+        run(main)
+
+    def test_a_body_with_a_length(self) -> None:
+        """``Content-Length`` works as well, and has no trailers."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.text(200, "hello")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                response = await http.get("/")
+                assert response.text == "hello"
+                assert not response.extensions["trailers"]
+
+        run(main)
+
+    def test_interim_answers_are_passed_over(self) -> None:
+        """100 and 103 are not the answer."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
+            await exchange.text(470, "Entry not found")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                assert (await http.get("/")).status_code == 470
+
+        run(main)
+
+
+class TestJoined:
+    """``extensions["body"].receive()``: the chunks that are here, in one piece."""
+
+    def test_chunks_that_came_together_are_joined(self) -> None:
+        """The next ones are not waited for; the end and the trailers come after the bytes."""
+        go = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\na\r\n2\r\nbc\r\n3\r\nd")
+            await go.wait()
+            await exchange.raw(b"ef\r\n")
+            await exchange.end(truncated="why")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                got = await body.receive()
+                while got != b"abc":
+                    got += await body.receive()
+                go.set()
+                assert await body.receive() == b"def"
+                assert [await body.receive() for _ in range(3)] == [b"", b"", b""]
+                assert response.extensions["trailers"][wire.TRUNCATED] == "why"
+
+        run(main)
+
+    def test_memory_and_time_of_one_call_are_bounded(self) -> None:
+        """However many chunks are there: about 64 KiB, or 256 chunks, and other tasks run in between."""
+        tiny, large = 3000, 40
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\nx\r\n" * tiny + b"1000\r\n%b\r\n" % (b"y" * 4096) * large)
+            await exchange.raw(b"%x\r\n%b\r\n" % (3 * MAX_CHUNK, b"z" * (3 * MAX_CHUNK)))
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body, got = response.extensions["body"], []
+                while part := await body.receive():
+                    got.append(part)
+                whole = b"".join(got)
+                assert whole == b"x" * tiny + b"y" * 4096 * large + b"z" * (3 * MAX_CHUNK)
+                assert max(map(len, got)) <= 5 * MAX_CHUNK
+                assert max(part.count(b"x") for part in got) <= MAX_EVENTS
+
+        run(main)
+
+    @pytest.mark.parametrize("way", ["receive", "receive_chunk"])
+    def test_tiny_chunks_let_other_tasks_run(self, way: str) -> None:
+        """73,000 chunks that are all here do not keep the event loop to themselves."""
+        count = 73_000
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\nx\r\n" * count)
+            await exchange.end()
+
+        async def main() -> None:
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await anyio.lowlevel.checkpoint()
+
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                read, size = getattr(response.extensions["body"], way), 0
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(other)
+                    while part := await read():
+                        size += len(part)
+                    tasks.cancel_scope.cancel()
+                assert size == count
+                assert turns > count / MAX_EVENTS / 2
+
+        run(main)
+
+    def test_a_cut_is_raised_after_the_bytes(self) -> None:
+        """The bytes before it are handed on first, and the error stays."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"1\r\na\r\n2\r\nbc\r\nzz\r\n")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body, got = response.extensions["body"], b""
+                while got != b"abc":
+                    got += await body.receive()
+                for _ in range(2):
+                    with pytest.raises(InvalidAnswer):
+                        await body.receive()
+
+        run(main)
+
+    def test_a_cancelled_read_loses_nothing(self) -> None:
+        """Neither half a chunk nor the place in the body: the next read goes on."""
+        go = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"6\r\nabc")
+            await go.wait()
+            await exchange.raw(b"def\r\n")
+            await exchange.end()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                for read in (body.receive, body.receive_chunk):
+                    with anyio.move_on_after(0.05) as scope:
+                        await read()
+                    assert scope.cancelled_caught
+                go.set()
+                assert await body.receive_chunk() == b"abcdef"
+                assert await body.receive_chunk() == b""
+
+        run(main)
+
+    def test_closing_wakes_the_reader(self) -> None:
+        """A task that waits for the body gets an error; afterwards there is nothing to read."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                body = response.extensions["body"]
+                async with anyio.create_task_group() as tasks:
+
+                    async def read() -> None:
+                        with pytest.raises(httpx.ReadError):
+                            await body.receive()
+
+                    tasks.start_soon(read)
+                    await anyio.wait_all_tasks_blocked()
+                    body.close()
+                assert await body.receive() == b""
+
+        run(main)
+
+
+class TestWriting:
+    """What is written while an earlier write is waiting for room."""
+
+    def test_order_is_kept_while_the_socket_is_full(self) -> None:
+        """Chunks written meanwhile follow, in order, and none of them is lost."""
+
+        async def main() -> None:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
+                peer, _ = listener.accept()
+            connection = Connection(("http", "h", 80), tcp, tcp)
+            with peer:
+                head = h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Transfer-Encoding", "chunked")])
+                assert connection.write(head)
+                first = b"a" * (16 << 20)
+                assert not connection.write(h11.Data(data=first))
+                assert not connection.write(h11.Data(data=b"b"))
+                received = bytearray()
+
+                def drain() -> None:
+                    while not received.endswith(b"0\r\n\r\n"):
+                        received.extend(peer.recv(1 << 20))
+
+                async with anyio.create_task_group() as tasks:
+
+                    async def flush() -> None:
+                        assert await connection.flush(10)
+
+                    tasks.start_soon(flush)
+                    await anyio.wait_all_tasks_blocked()
+                    assert not connection.write(h11.Data(data=b"c"))
+                    assert not connection.write(h11.EndOfMessage())
+                    await anyio.to_thread.run_sync(drain)
+                body = bytes(received).partition(b"\r\n\r\n")[2]
+                assert body == b"%x\r\n%b\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n" % (len(first), first)
+                assert not connection.start_next(1.0)
+                connection.close()
+                assert not connection.is_usable()
+
+        run(main)
+
+    def test_a_peer_that_vanished_takes_nothing(self) -> None:
+        """A write that was rejected is told, and the connection is not used again."""
+
+        async def main() -> None:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                tcp = await connect_tcp("127.0.0.1", listener.getsockname()[1])
+                listener.accept()[0].close()
+            connection = Connection(("http", "h", 80), tcp, tcp)
+            head = h11.Request(method="POST", target="/", headers=[("Host", "h"), ("Transfer-Encoding", "chunked")])
+            connection.write(head)
+            while connection.write(h11.Data(data=b"x")):
+                await anyio.lowlevel.checkpoint()
+            assert not await connection.flush(1)
+            with pytest.raises(NoAnswer):
+                await connection.answer()
+            connection.close()
+            assert connection.unacknowledged == 0
+
+        run(main)
+
+
+class TestKeepAlive:
+    def test_a_connection_is_used_again(self) -> None:
+        """One after another, GETs share a connection once the body before was read."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.segment(0, b"x")
+
+        async def main() -> None:
+            async with fake(handler) as server:
+                async with client(server) as http:
+                    for _ in range(5):
+                        assert (await http.get("/")).content == b"x"
+                assert server.connections == 1
+                await server.all_closed()
+
+        run(main)
+
+    def test_a_body_left_half_read_closes_its_connection(self) -> None:
+        """The next GET gets a fresh one, and no byte of the old body."""
+
+        async def handler(exchange: Exchange) -> None:
+            if exchange.tail == "endless":
+                await exchange.begin(0)
+                await exchange.chunk(b"one")
+                await exchange.closed_by_client()
+            else:
+                await exchange.segment(0, b"x")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                async with http.stream("GET", "/endless") as response:
+                    assert await anext(response.aiter_raw()) == b"one"
+                assert (await http.get("/")).content == b"x"
+                assert server.connections == 2
+
+        run(main)
+
+    @pytest.mark.parametrize("farewell", [b"", b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"])
+    def test_a_connection_that_the_server_closed_is_not_used(self, farewell: bytes) -> None:
+        """An idle connection that has ended, or on which something came unasked, is replaced unseen."""
+        gone = asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.segment(0, b"x")
+            if exchange.connection == 1:
+                await exchange.raw(farewell)
+                exchange.writer.close()
+                await exchange.writer.wait_closed()
+                gone.set()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                await http.get("/")
+                await gone.wait()
+                assert (await http.get("/")).content == b"x"
+                assert server.connections == 2
+                assert len(server.exchanges) == 2
+
+        run(main)
+
+    @pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/1.1"])
+    def test_connection_close_is_obeyed(self, version: str) -> None:
+        """A connection that the server wants closed is closed."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(f"{version} 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx".encode())
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                await http.get("/")
+                await http.get("/")
+                assert server.connections == 2
+
+        run(main)
+
+    def test_few_idle_connections_are_kept(self) -> None:
+        """However many GETs ran at once."""
+        together = asyncio.Barrier(MAX_IDLE + 3)
+
+        async def handler(exchange: Exchange) -> None:
+            await together.wait()
+            await exchange.segment(0, b"x")
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, anyio.create_task_group() as group:
+                for _ in range(MAX_IDLE + 3):
+                    group.start_soon(http.get, "/")
+            assert len(server.exchanges) == MAX_IDLE + 3
+
+        run(main)
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+            b"\x15\x03\x01\x00\x02\x02\x16\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nBad Header\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000,
+            b"HTTP/1.1 200 OK\r\n\r\nbody without an end",
+        ],
+    )
+    def test_what_is_not_usable_is_said_so(self, answer: bytes) -> None:
+        """Other protocols, broken heads, endless heads, and bodies whose end could not be told from a cut."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(answer)
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server:
+                async with client(server) as http:
+                    with pytest.raises(InvalidAnswer):
+                        await http.get("/")
+                await server.all_closed()
+
+        run(main)
+
+    def test_a_bad_chunk_is_said_so(self) -> None:
+        """What had come before it is handed on first."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.chunk(b"good")
+            await exchange.raw(b"zz\r\n")
+            await exchange.closed_by_client()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                chunks = response.aiter_raw()
+                assert await anext(chunks) == b"good"
+                with pytest.raises(InvalidAnswer):
+                    await anext(chunks)
+
+        run(main)
+
+    @pytest.mark.parametrize("abort", [True, False])
+    @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab"])
+    def test_a_cut_is_an_error(self, sent: bytes, abort: bool) -> None:
+        """Wherever the connection ends before the message does, that is seen."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(sent)
+            if abort:
+                exchange.abort()
+            else:
+                exchange.writer.close()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                with pytest.raises(httpx.ReadError):
+                    await http.get("/")
+
+        run(main)
+
+    def test_half_a_chunk_is_handed_on_before_the_cut_is_raised(self) -> None:
+        """No byte that came is kept back, and the cut is not hidden."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.raw(b"10\r\nhalf of it")
+            exchange.writer.close()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http, http.stream("GET", "/") as response:
+                chunks = response.aiter_raw()
+                assert await anext(chunks) == b"half of it"
+                with pytest.raises(httpx.ReadError):
+                    await anext(chunks)
+
+        run(main)
+
+    def test_a_refused_connection_says_why(self) -> None:
+        """In words, not in the address of an exception."""
+
+        async def main() -> None:
+            async with httpx.AsyncClient(transport=TrickleTransport()) as http:
+                with pytest.raises(httpx.ConnectError, match=r"^Connection refused$"):
+                    await http.get(f"http://127.0.0.1:{unused_port()}/")
+
+        run(main)
+
+    def test_a_host_that_cannot_be_looked_up_is_a_connect_error(self) -> None:
+        """Also where the name breaks the rules before anybody is asked."""
+
+        async def main() -> None:
+            async with httpx.AsyncClient(transport=TrickleTransport()) as http:
+                for host in ("a" * 70 + ".example", "no-such-host.invalid"):
+                    with pytest.raises(httpx.ConnectError):
+                        await http.get(f"http://{host}/")
+
+        run(main)
+
+    def test_tls_to_a_plain_server_is_a_connect_error(self) -> None:
+        """A handshake that fails is a connection that cannot be made."""
+
+        async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+        async def main() -> None:
+            async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+                port = server.sockets[0].getsockname()[1]
+                async with httpx.AsyncClient(transport=TrickleTransport()) as http:
+                    with pytest.raises(httpx.ConnectError):
+                        await http.get(f"https://127.0.0.1:{port}/")
+
+        run(main)
+
+    def test_a_cancelled_wait_closes_its_connection(self) -> None:
+        """The server sees at once that nobody waits any more."""
+        waiting, gone = asyncio.Event(), asyncio.Event()
+
+        async def handler(exchange: Exchange) -> None:
+            waiting.set()
+            await exchange.closed_by_client()
+            gone.set()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(http.get, "/")
+                    await waiting.wait()
+                    group.cancel_scope.cancel()
+                await gone.wait()
+
+        run(main)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for 127.0.0.1 that nobody but the test trusts."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = make_certificate(folder)
+    both = folder / "both.pem"
+    both.write_text(key.read_text() + certificate.read_text())
+    return both
+
+
+class TestTLS:
+    def test_segments_come_over_tls(self, certificate: Path) -> None:
+        """With chunks, trailers, keep-alive and a cut, as without it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        trusting = ssl.create_default_context(cafile=str(certificate))
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.begin(0)
+            await exchange.chunk(b"secret")
+            if exchange.tail == "cut":
+                exchange.abort()
+            else:
+                await exchange.end(truncated="yes")
+
+        async def main() -> None:
+            async with fake(handler, context) as server, client(server, trusting) as http:
+                for _ in range(2):
+                    response = await http.get("/")
+                    assert response.content == b"secret"
+                    assert response.extensions["trailers"][wire.TRUNCATED] == "yes"
+                assert server.connections == 1
+                with pytest.raises(httpx.ReadError):
+                    await http.get("/cut")
+
+        run(main)
+
+    def test_a_certificate_that_is_not_trusted_is_refused(self, certificate: Path) -> None:
+        """By default, as a connection that cannot be made, and the reason is said."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+
+        async def handler(exchange: Exchange) -> None:
+            raise AssertionError("no request should come")
+
+        async def main() -> None:
+            async with fake(handler, context) as server, client(server) as http:
+                with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+                    await http.get("/")
+
+        run(main)
+
+
+def unused_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,84 @@
+"""How long a client waits, and when it gives up."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.support.dice import TopRandom, ZeroRandom
+from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Outage, Retries
+
+
+def wait(outage: Outage, now: float, limit_s: float = 10.0) -> float | None:
+    """Ask for the next delay."""
+    return outage.wait(limit_s, now, Random(1), Backoff(1, 4))
+
+
+def test_a_delay_is_never_nothing_and_grows_with_failures() -> None:
+    """``Retry-After`` is a floor under the jitter."""
+    retries = Retries(Backoff(1, 8))
+    assert retries.delay_s(ZeroRandom()) == MIN_DELAY_S
+    assert retries.delay_s(TopRandom()) == 1
+    assert retries.delay_s(TopRandom(), 5.0) == 6
+    retries.failures = 3
+    assert retries.delay_s(TopRandom()) == 4
+    assert retries.delay_s(TopRandom(), backoff=Backoff(0.25, 0.5)) == 0.5
+
+
+def test_a_refusal_is_paid_for() -> None:
+    """What succeeds earns; a ``Retry-After`` beyond the limit is a no that costs nothing."""
+    retries = Retries(Backoff(1, 8), RetryBudget(1, 1))
+    assert retries.refused(TopRandom(), MAX_RETRY_AFTER_S + 1) is None
+    assert retries.refused(TopRandom(), 2.0) == 3.0
+    assert retries.failures == 1
+    assert retries.refused(TopRandom()) is None
+    assert retries.failures == 1
+    retries.succeeded()
+    assert retries.failures == 0
+    assert retries.refused(TopRandom(), 11.0, limit_s=10.0) is None
+    assert retries.pay()
+
+
+def test_an_outage_is_paid_for_once() -> None:
+    """Until it is over; then the next one costs again, as long as there is a budget."""
+    outage, budget = Outage(), RetryBudget(0, 2)
+    retries = Retries(budget=budget)
+    for left in (1, 0):
+        assert [outage.lose(retries) for _ in range(5)] == [True] * 5
+        assert budget.tokens == left
+        outage.over()
+    assert not outage.lose(retries)
+    assert not outage.lost
+
+
+def test_an_outage_is_waited_for_from_its_beginning() -> None:
+    """With delays that never vanish, up to the limit that is given at the time."""
+    outage = Outage()
+    for now in range(100, 110):
+        delay_s = wait(outage, now)
+        assert delay_s is not None
+        assert MIN_DELAY_S <= delay_s <= MIN_DELAY_S + 4
+    assert wait(outage, 110) is None
+    assert wait(outage, 110, 11) is not None
+
+
+def test_waiting_for_something_else_has_its_own_time() -> None:
+    """The failure stays the same one; a second outage begins only after the first is over."""
+    outage = Outage()
+    outage.lose(Retries())
+    wait(outage, 0)
+    outage.restart()
+    assert outage.lost
+    assert wait(outage, 99) is not None
+    outage.over()
+    assert wait(outage, 999) is not None
+
+
+def test_what_was_never_there_is_told_from_what_went_away() -> None:
+    """A channel that is waited for before it begins is no loss."""
+    outage = Outage()
+    assert not outage.is_first
+    wait(outage, 0)
+    assert outage.is_first
+    outage.lose(Retries())
+    assert not outage.is_first

@@ -1,0 +1,343 @@
+"""The socket stream: what event-loop transports do not give."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import struct
+
+import aiohappyeyeballs
+import anyio
+import anyio.lowlevel
+import pytest
+
+from tests.support.peers import Peer, fake_server, run
+from tricklecast.trickle.client import sockets
+from tricklecast.trickle.client.sockets import PEER_TIMEOUT_S, SocketStream, connect_tcp, reason
+
+
+def pair() -> tuple[SocketStream, socket.socket]:
+    """A stream and its peer, connected over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    ours.setblocking(False)
+    return SocketStream(ours), theirs
+
+
+def test_reading_and_writing_wait_for_each_other_s_end() -> None:
+    """Large data goes through although neither side's buffer can hold it; the end of it is seen."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        data = bytes(range(256)) * 40_000
+
+        def drain() -> bytes:
+            with peer:
+                received = b""
+                while part := peer.recv(1 << 20):
+                    received += part
+                peer.sendall(b"done")
+                return received
+
+        async with stream, anyio.create_task_group() as tasks:
+            received: list[bytes] = []
+
+            async def collect() -> None:
+                received.append(await anyio.to_thread.run_sync(drain))
+
+            tasks.start_soon(collect)
+            assert stream.is_silent()
+            await stream.send(data)
+            await stream.send_eof()
+            assert await stream.receive() == b"done"
+            with pytest.raises(anyio.EndOfStream):
+                await stream.receive()
+            assert not stream.is_silent()
+        assert received == [data]
+
+    run(main())
+
+
+def test_what_the_peer_said_is_read_after_a_write_was_rejected() -> None:
+    """A reset under a write does not take the answer away."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        await stream.send(b"unread")
+        peer.sendall(b"answer")
+        peer.close()  # with unread bytes: the kernel resets the connection
+        while not stream.peer_stopped_reading:
+            await stream.send(b"x")
+            await anyio.lowlevel.checkpoint()
+        await stream.send(b"dropped")
+        assert await stream.receive() == b"answer"
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await stream.receive()
+        await stream.aclose()
+
+    run(main())
+
+
+def test_parts_are_written_as_one() -> None:
+    """As far as there is room, without waiting; the rest is handed back, and a peer that is gone takes no more."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            assert stream.send_now([b"5\r\n", b"hello", b"\r\n"]) == b""
+            assert peer.recv(100) == b"5\r\nhello\r\n"
+            data = bytes(64 << 20)
+            assert 0 < len(stream.send_now([b"head", data])) < len(data)
+            while len(stream.send_now([data])) < len(data):
+                pass
+            stream.close()
+            for _ in range(2):
+                assert stream.send_now([b"x"]) == b""
+                assert stream.peer_stopped_reading
+
+    run(main())
+
+
+def test_a_writer_that_waits_learns_that_the_stream_was_closed() -> None:
+    """The rest of its bytes is dropped, without an error: reading tells what happened."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stream.send, bytes(64 << 20))
+                await anyio.wait_all_tasks_blocked()
+                stream.close()
+            assert stream.peer_stopped_reading
+
+    run(main())
+
+
+def test_a_connection_that_breaks_is_told_from_one_that_ends() -> None:
+    """A reset is an error, the peer's end is the end of the stream."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        async with stream:
+            with pytest.raises(anyio.BrokenResourceError):
+                await stream.receive()
+
+    run(main())
+
+
+def test_a_stream_that_always_has_data_lets_others_run() -> None:
+    """Reading what is there already is a task switch, too; a read that is cancelled has read nothing."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            peer.sendall(b"abc")
+            others: list[int] = []
+
+            async def other() -> None:
+                others.append(1)
+
+            async with stream, anyio.create_task_group() as tasks:
+                await anyio.wait_readable(stream._socket)
+                tasks.start_soon(other)
+                assert await stream.receive(1) == b"a"
+                assert others
+                with anyio.CancelScope() as scope:
+                    scope.cancel()
+                    await stream.receive(1)
+                assert await stream.receive() == b"bc"
+
+    run(main())
+
+
+def test_a_task_that_is_cancelled_has_read_nothing() -> None:
+    """Also by asyncio itself, whose cancellation reaches into shielded scopes."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            peer.sendall(b"abc")
+            async with stream:
+                await anyio.wait_readable(stream._socket)
+                for _ in range(3):
+                    reading = asyncio.ensure_future(stream.receive(1))
+                    await asyncio.sleep(0)
+                    reading.cancel()
+                    await asyncio.wait([reading])
+                    assert reading.cancelled()
+                assert await stream.receive() == b"abc"
+
+    run(main())
+
+
+def test_closing_wakes_the_reader() -> None:
+    """A reader that waits learns that the stream was closed here, and so does a later one."""
+
+    async def main() -> None:
+        stream, peer = pair()
+
+        async def close() -> None:
+            await anyio.lowlevel.checkpoint()
+            await stream.aclose()
+
+        with peer:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(close)
+                with pytest.raises(anyio.ClosedResourceError):
+                    await stream.receive()
+            with pytest.raises(anyio.ClosedResourceError):
+                await stream.receive()
+            assert not stream.is_silent()
+            await stream.aclose()
+            await stream.send(b"x")
+            assert stream.peer_stopped_reading
+
+    run(main())
+
+
+def test_every_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An address that refuses costs nothing, one that is silent a moment; without any there is an error for each."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.send(b"hello")
+            await peer.closed()
+
+        async with fake_server(script) as server:
+            port = int(server.base.split(":")[2].split("/")[0])
+
+            def resolve(*addresses: str) -> None:
+                found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+                async def getaddrinfo(*_: object, **__: object) -> object:
+                    return found
+
+                monkeypatch.setattr(anyio, "getaddrinfo", getaddrinfo)
+
+            # 127.0.0.2 refuses; 192.0.2.1 is reserved for documentation, and answers nobody.
+            resolve("127.0.0.2", "127.0.0.1")
+            async with await connect_tcp("host", port) as stream:
+                assert await stream.receive() == b"hello"
+            resolve("127.0.0.2", "127.0.0.3")
+            with pytest.raises(OSError) as refused:  # noqa: PT011  # its words are checked below
+                await connect_tcp("host", port)
+            assert reason(refused.value) == "Connection refused"
+
+    run(main())
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_each_backend_connects(backend: str) -> None:
+    """The stream is the same under asyncio and trio, and so are the errors."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            async with await connect_tcp("localhost", port) as stream:
+                theirs, _ = listener.accept()
+                with theirs:
+                    await stream.send(b"hello")
+                    assert theirs.recv(5) == b"hello"
+                    theirs.sendall(b"there")
+                    assert await stream.receive() == b"there"
+        with pytest.raises(OSError) as refused:  # noqa: PT011  # its words are checked below
+            await connect_tcp("127.0.0.1", port)
+        assert reason(refused.value) == "Connection refused"
+        with pytest.raises(OSError) as unknown:  # noqa: PT011
+            await connect_tcp("no-such-host.invalid", port)
+        assert "not known" in reason(unknown.value) or "resolution" in reason(unknown.value)
+
+    anyio.run(main, backend=backend)
+
+
+def test_an_error_of_uvloop_is_an_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop raises RuntimeError where asyncio raises OSError."""
+
+    async def fail(*_: object, **__: object) -> socket.socket:
+        raise RuntimeError("not connected")
+
+    async def main() -> None:
+        monkeypatch.setattr(aiohappyeyeballs, "start_connection", fail)
+        with pytest.raises(OSError, match="not connected"):
+            await connect_tcp("127.0.0.1", 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "Connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ssl.SSLError(1, "certificate verify failed"), "certificate verify failed"),
+        (OSError("all of them"), "all of them"),
+        (UnicodeError("label too long"), "label too long"),
+        (OSError(), "OSError"),
+    ],
+    ids=["errno", "resolver", "tls", "text", "host name", "nothing"],
+)
+def test_reasons_are_words(error: Exception, words: str) -> None:
+    """Of an error that libraries wrapped into a group, the first cause is told."""
+    assert reason(error) == words
+    outer = OSError("all attempts failed")
+    outer.__cause__ = ExceptionGroup("", [ExceptionGroup("", [error])])
+    assert reason(outer) == (words if isinstance(error, OSError) else "all attempts failed")
+
+
+def test_what_the_peer_has_not_received_is_known() -> None:
+    """All that lies between here and there; nothing once it was read."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        with peer:
+            async with stream:
+                stream.stall_s = 0.05
+                with pytest.raises(TimeoutError):
+                    await stream.send(bytes(64 << 20))
+                assert stream.unacknowledged > 0
+                peer.setblocking(False)
+                while stream.unacknowledged:
+                    with contextlib.suppress(BlockingIOError):
+                        peer.recv(1 << 20)
+            assert stream.unacknowledged == 0
+
+    run(main())
+
+
+def test_a_slow_peer_is_not_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write goes on for as long as the peer receives something, however little."""
+
+    async def main() -> None:
+        stream, peer = pair()
+        left = iter([9, 8, 8, 7, 7, 7])
+        monkeypatch.setattr(SocketStream, "unacknowledged", property(lambda _: next(left)))
+        with peer:
+            async with stream:
+                stream.stall_s = 0.02
+                with pytest.raises(TimeoutError):
+                    await stream.send(bytes(64 << 20))
+        assert list(left) == []
+
+    run(main())
+
+
+def test_a_peer_that_vanishes_is_noticed_by_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By probes of a quiet connection, and by what is not acknowledged of a busy one. Unknown options are left out."""
+    monkeypatch.setitem(sockets._OPTIONS, "TCP_OF_ANOTHER_SYSTEM", 1)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with await connect_tcp("127.0.0.1", listener.getsockname()[1]) as stream:
+                option = stream._socket.getsockopt
+                assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                if hasattr(socket, "TCP_USER_TIMEOUT"):
+                    assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == PEER_TIMEOUT_S * 1000
+
+    run(main())

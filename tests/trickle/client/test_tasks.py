@@ -1,0 +1,178 @@
+"""Work in a task of its own: it ends with whoever wanted it, and what it raises comes out where it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.subscriber.fake import run
+from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.errors import ClosedHere
+
+
+class Work:
+    """Waits for ever, and needs a moment to end."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.ended = False
+
+    async def __call__(self) -> None:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            self.ended = True
+
+
+async def fail() -> None:
+    raise KeyError("mine")
+
+
+def test_stopping_waits_for_the_end() -> None:
+    """From another task than the one that began it; twice is fine."""
+
+    async def main() -> None:
+        work = Work()
+        background = BackgroundTask(work)
+        await work.began.wait()
+        await asyncio.create_task(background.stop())
+        assert work.ended
+        await background.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_what_is_stopped_at_once_never_begins() -> None:
+    """Not even with its first step."""
+
+    async def main() -> None:
+        work = Work()
+        await BackgroundTask(work).stop()
+        assert not work.began.is_set()
+
+    run(main)
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["scope", "task"])
+def test_who_stops_can_be_cancelled_and_still_leaves_nothing(native: bool) -> None:
+    """The cancellation takes effect when the work is over."""
+
+    async def main() -> None:
+        work = Work()
+        background = BackgroundTask(work)
+        await work.began.wait()
+
+        async def stop() -> None:
+            with anyio.CancelScope() as scope:
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel if native else scope.cancel)
+                await background.stop()
+                assert work.ended
+                assert not native
+                await asyncio.sleep(0)
+                raise AssertionError("not cancelled")
+
+        task = asyncio.create_task(stop())
+        await asyncio.wait([task])
+        assert task.cancelled() is native
+        assert work.ended
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(main)
+
+
+def test_who_waits_can_be_cancelled_without_harm() -> None:
+    """The work goes on, and can be waited for again."""
+
+    async def main() -> None:
+        go = asyncio.Event()
+
+        async def wait() -> None:
+            await go.wait()
+
+        background = BackgroundTask(wait)
+        with anyio.move_on_after(0.01) as scope:
+            await background.over()
+        assert scope.cancelled_caught
+        go.set()
+        await background.over()
+        background.check()
+
+    run(main)
+
+
+def test_an_error_comes_out_as_it_is() -> None:
+    """Where it is asked for, in no group."""
+
+    async def main() -> None:
+        background = BackgroundTask(fail)
+        await background.over()
+        with pytest.raises(KeyError, match="mine"):
+            background.check()
+
+    run(main)
+
+
+def test_an_error_that_nobody_asks_for_is_no_complaint() -> None:
+    """What comes next does not matter to whoever has left."""
+
+    async def main() -> None:
+        said: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        background = BackgroundTask(fail)
+        await background.stop()
+        del background
+        gc.collect()
+        assert said == []
+
+    run(main)
+
+
+def test_a_task_that_somebody_else_cancels_is_closed_here() -> None:
+    """Programs that cancel all tasks at their end do that; nobody is left waiting."""
+
+    async def main() -> None:
+        work = Work()
+        background = BackgroundTask(work)
+        await work.began.wait()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await background.over()
+        with pytest.raises(ClosedHere, match="cancelled"):
+            background.check()
+
+    run(main)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_both_backends_do_the_same(backend: str) -> None:
+    """What the work did is seen, its error comes out where it is asked for, and it can be stopped."""
+
+    async def main() -> None:
+        did: list[str] = []
+
+        async def work() -> None:
+            did.append("work")
+
+        task = BackgroundTask(work)
+        await task.over()
+        task.check()
+        assert did == ["work"]
+        task = BackgroundTask(fail)
+        await task.over()
+        with pytest.raises(KeyError, match="mine"):
+            task.check()
+        task = BackgroundTask(anyio.sleep_forever)
+        await task.stop()
+
+    anyio.run(main, backend=backend)

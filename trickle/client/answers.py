@@ -1,0 +1,223 @@
+"""One request and its outcome: an answer whose headers can be trusted, or a loss.
+
+A server, or another program at its address, may send anything. What a client's core gets from here is clean: integers
+that are integers, and one printable line of an error's body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import anyio
+import httpx
+
+from tricklecast.trickle import wire
+from tricklecast.trickle.client.connection import InvalidAnswer
+from tricklecast.trickle.client.transport import ResponseBody
+from tricklecast.trickle.errors import (
+    ConnectionLost,
+    RemoteProtocolError,
+    TrickleError,
+    error_for,
+    header_int,
+    retry_after_s,
+)
+
+DETAIL_BYTES: Final = 1024
+"""The most that is read of an error's body. A longer body costs its connection."""
+
+DETAIL_S: Final = 0.5
+"""How long the rest of an error's body is waited for. The status is known by then: the body only explains it."""
+
+DETAIL_CHARS: Final = 200
+"""The most that is kept of its first line: a line for people, not a page of HTML."""
+
+_INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
+_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE)
+_INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The head of one response, reduced to what the protocol defines.
+
+    Attributes:
+        status: the HTTP status.
+        headers: the protocol's headers, under the names of ``trickle.wire``. An integer header whose value is not an
+            integer of at most 15 digits is left out, as if the server had not sent it.
+        content_type: the segment's media type, as the server gave it.
+        empty: the response says that it has no body (``Content-Length: 0``).
+        detail: first line of an error's body, for people.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    content_type: str = ""
+    empty: bool = False
+    detail: str = ""
+
+    @classmethod
+    def read(cls, status: int, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        """Take a response's head in.
+
+        Args:
+            status: the HTTP status.
+            headers: all headers; a mapping that finds names in any case, as httpx's does.
+            body: the beginning of an error's body.
+        """
+        integers = {name: value for name in _INTEGERS if _INTEGER.fullmatch(value := headers.get(name, "").strip())}
+        texts = {name: value for name in _TEXTS if (value := headers.get(name, "").strip())}
+        empty = headers.get("Content-Length", "").strip() == "0"
+        return cls(status, integers | texts, headers.get("Content-Type", ""), empty, first_line(body))
+
+    def natural(self, name: str) -> int | None:
+        """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
+        value = header_int(self.headers, name)
+        return None if value is None or value < 0 else value
+
+    @property
+    def closed(self) -> bool:
+        """Whether the channel has ended (docs/reference/protocol.md, section 5)."""
+        return wire.CLOSED in self.headers
+
+    @property
+    def life(self) -> wire.Life | None:
+        """The numbering of the channel's segments; ``None`` where the server does not say."""
+        return wire.parse_life(self.headers.get(wire.LIFE, ""))
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the server wants to be left alone, in seconds; ``None`` where it does not say."""
+        return retry_after_s(self.headers)
+
+    def error(self, seq: int | None) -> TrickleError:
+        """The exception that this answer stands for, about the segment ``seq``."""
+        return error_for(self.status, self.headers, seq=seq, detail=self.detail)
+
+
+Auth: TypeAlias = httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request]
+"""Any authentication that httpx knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """There was no answer.
+
+    Attributes:
+        error: why. A ``RemoteProtocolError``: what is at that URL does not speak HTTP.
+        connected: a connection had been made.
+        waited_s: how long an answer was due and did not come, in seconds; 0 if the connection broke.
+    """
+
+    error: ConnectionLost | RemoteProtocolError
+    connected: bool = True
+    waited_s: float = 0.0
+
+
+Outcome = Answer | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An answer with its response, which is open only if that was asked for."""
+
+    answer: Answer
+    response: httpx.Response
+
+
+async def exchange(
+    http: httpx.AsyncClient,
+    request: httpx.Request,
+    *,
+    seq: int | None = None,
+    place: str = "",
+    auth: Auth | None = None,
+    stays_open: Callable[[Answer], bool] = lambda _: False,
+) -> Opened | Lost:
+    """Send a request, and wait for the head of its answer.
+
+    Args:
+        http: sends it.
+        request: what to send.
+        seq: the segment that it is about, for errors.
+        place: put before the reason of a loss, such as the server's address.
+        auth: authentication instead of that of ``http``.
+        stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
+            :data:`DETAIL_S` seconds, and the response is closed.
+    """
+    try:
+        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    except InvalidAnswer as error:
+        return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
+    except httpx.TransportError as error:
+        lost = ConnectionLost(seq=seq, detail=f"{place}{str(error) or type(error).__name__}")
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return Lost(lost, connected=False)
+        if not isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
+            return Lost(lost)
+        limits = request.extensions.get("timeout", {})
+        return Lost(lost, waited_s=limits.get("read" if isinstance(error, httpx.ReadTimeout) else "write") or 0.0)
+    answer = Answer.read(response.status_code, response.headers)
+    if stays_open(answer):
+        return Opened(answer, response)
+    return Opened(Answer.read(response.status_code, response.headers, await _beginning(response)), response)
+
+
+class Chunks:
+    """The chunks of a response's body, also of one that another transport brought or a mock has filled already.
+
+    Args:
+        response: with this package's own transport, a read that is cancelled loses nothing.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        body = response.extensions.get("body")
+        self._body = body if isinstance(body, ResponseBody) else None
+        self._others: AsyncIterator[bytes] | None = None
+        if self._body is None:
+            self._others = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+
+    @property
+    def is_cancel_safe(self) -> bool:
+        """Whether a read that is cancelled loses nothing; after it, another transport's response is of no use."""
+        return self._body is not None
+
+    async def receive_chunk(self) -> bytes:
+        """The next chunk as the server sent it; ``b""`` at the end.
+
+        Raises:
+            httpx.TransportError: the body broke off.
+        """
+        if self._body is not None:
+            return await self._body.receive_chunk()
+        assert self._others is not None
+        return await anext(self._others, b"")
+
+    async def receive(self) -> bytes:
+        """The same, with chunks that came together joined, up to about 64 KiB."""
+        return await (self._body.receive() if self._body is not None else self.receive_chunk())
+
+
+def first_line(body: bytes) -> str:
+    """The first line of an error's body, printable and short."""
+    line = body.decode("utf-8", "replace").strip().partition("\n")[0]
+    return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
+
+
+async def _beginning(response: httpx.Response) -> bytes:
+    """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
+    body = b""
+    try:
+        chunks = Chunks(response)
+        with anyio.move_on_after(DETAIL_S):
+            while len(body) <= DETAIL_BYTES and (chunk := await chunks.receive()):
+                body += chunk
+    except httpx.TransportError:
+        pass  # the status counts even if the body breaks off
+    finally:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
+    return body[:DETAIL_BYTES]

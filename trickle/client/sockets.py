@@ -1,0 +1,216 @@
+"""A plain TCP stream whose reading side survives a failed write, and how it is connected.
+
+The stream transports of asyncio drop their reading side as soon as one write fails. A server that refuses a segment
+early and closes then resets the connection under the body that is still being written. The answer already lies in the
+kernel's buffer, and would be lost with the write. Here reading and writing are independent, as they are in the kernel.
+
+Each call makes at most one task switch: data that the kernel has is read at once, and data for which the kernel has
+room is written at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import aiohappyeyeballs
+import anyio
+import anyio.lowlevel
+from anyio.abc import ByteStream
+
+STAGGER_S: Final = 0.25
+"""After this time without an answer, the next address of a host is tried as well (RFC 8305, section 5)."""
+
+PEER_TIMEOUT_S: Final = 10
+"""A peer that acknowledges nothing for this long has vanished. On a quiet connection, probes begin after this time.
+TCP itself would wait for a quarter of an hour, or for ever."""
+
+READ_BYTES: Final = 256 * 1024
+"""Enough for four chunks of 64 KiB in one system call."""
+
+_OPTIONS: Final = {
+    # A chunk is a frame of live media or a small message: it leaves at once, not after the last one is acknowledged.
+    "TCP_NODELAY": 1,
+    "TCP_KEEPIDLE": PEER_TIMEOUT_S,
+    "TCP_KEEPINTVL": 2,
+    "TCP_KEEPCNT": PEER_TIMEOUT_S // 2,
+    "TCP_USER_TIMEOUT": PEER_TIMEOUT_S * 1000,
+}
+"""The names differ between systems: an option that this system does not know is left out."""
+
+
+class SocketStream(ByteStream):
+    """A connected, non-blocking TCP socket as an anyio byte stream.
+
+    Attributes:
+        peer_stopped_reading: a write was rejected. Later writes are dropped; reading still works.
+        stall_s: how long to write to a peer that receives nothing, in seconds; ``None``: for ever.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._is_busy = True
+        self._sending = anyio.Lock()
+        self.peer_stopped_reading = False
+        self.stall_s: float | None = None
+
+    def send_now(self, parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
+        """Write what the kernel has room for, without waiting; the parts are not joined first.
+
+        Returns:
+            The rest, to be passed to :meth:`send`; nothing where the peer no longer reads.
+        """
+        if self.peer_stopped_reading:
+            return b""
+        try:
+            count = self._socket.sendmsg(parts)
+        except BlockingIOError:
+            count = 0
+        except OSError:
+            self.peer_stopped_reading = True
+            return b""
+        return b"" if count == sum(map(len, parts)) else memoryview(b"".join(parts))[count:]
+
+    async def send(self, item: bytes | memoryview) -> None:
+        """Write all of ``item``.
+
+        A peer that no longer reads is not an error here, since its answer may be waiting to be read.
+
+        Raises:
+            TimeoutError: the peer has received nothing for ``stall_s`` seconds.
+        """
+        async with self._sending:
+            while rest := self.send_now([item]):
+                item = rest
+                try:
+                    await self._wait_for_room()
+                except anyio.ClosedResourceError:
+                    self.peer_stopped_reading = True
+
+    @property
+    def unacknowledged(self) -> int:
+        """Bytes written that the peer has not received yet; 0 where the system does not tell."""
+        try:
+            from fcntl import ioctl
+            from termios import TIOCOUTQ
+
+            return int.from_bytes(ioctl(self._socket, TIOCOUTQ, bytes(4)), sys.byteorder)
+        except (ImportError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
+            return 0
+
+    async def _wait_for_room(self) -> None:
+        """Wait until something can be written, as long as the peer receives earlier bytes."""
+        while True:
+            before = self.unacknowledged
+            with anyio.move_on_after(self.stall_s):
+                return await anyio.wait_writable(self._socket)
+            if self.unacknowledged >= before:
+                raise TimeoutError
+
+    async def receive(self, max_bytes: int = READ_BYTES) -> bytes:
+        """Read what is there, waiting for at least one byte. A call that is cancelled has read nothing.
+
+        Raises:
+            anyio.EndOfStream: the peer closed its side.
+            anyio.BrokenResourceError: the connection is broken.
+            anyio.ClosedResourceError: it was closed here.
+        """
+        # Nothing is awaited after recv(): asyncio's own cancellation would lose the bytes, also in a shielded scope.
+        if self._is_busy:
+            await anyio.lowlevel.checkpoint()
+        else:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        waited = False
+        while True:
+            try:
+                data = self._socket.recv(max_bytes)
+            except BlockingIOError:
+                await anyio.wait_readable(self._socket)
+                waited = True
+            except OSError as error:
+                if self._socket.fileno() < 0:
+                    raise anyio.ClosedResourceError from error
+                raise anyio.BrokenResourceError from error
+            else:
+                self._is_busy = not waited  # other tasks run even if this connection always has data
+                if not data:
+                    raise anyio.EndOfStream
+                return data
+
+    def is_silent(self) -> bool:
+        """Whether the peer has neither closed nor sent anything, as is expected of an idle connection."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    async def send_eof(self) -> None:
+        """Close the writing side."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    async def aclose(self) -> None:
+        """Close the socket, waking each task that waits for it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket, for callers that cannot wait."""
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
+
+
+async def connect_tcp(host: str, port: int) -> SocketStream:
+    """Connect to the first of a host's addresses that answers (happy eyeballs, RFC 8305).
+
+    Raises:
+        OSError: the host has no address, or no address could be connected to.
+    """
+    sock = await (_connect_trio if in_trio() else _connect_asyncio)(host, port)
+    with suppress(OSError):  # a peer that has reset the connection already: reading tells
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _OPTIONS.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    return SocketStream(sock)
+
+
+def in_trio() -> bool:
+    """Whether the current task is one of trio's."""
+    trio = sys.modules.get("trio")
+    return trio is not None and bool(trio.lowlevel.in_trio_task())
+
+
+async def _connect_asyncio(host: str, port: int) -> socket.socket:
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        return await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=STAGGER_S)
+    except RuntimeError as error:  # uvloop's word for some failures
+        raise OSError(str(error)) from error
+
+
+async def _connect_trio(host: str, port: int) -> socket.socket:
+    import trio
+
+    stream = await trio.open_tcp_stream(host, port, happy_eyeballs_delay=STAGGER_S)
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    return sock
+
+
+def reason(error: BaseException) -> str:
+    """Why no connection could be made, in words; libraries hide the first cause in a group."""
+    cause = error.__cause__
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    first = cause if isinstance(cause, OSError) else error
+    if isinstance(first, OSError) and not isinstance(first, ssl.SSLError | socket.gaierror) and (first.errno or 0) > 0:
+        return os.strerror(first.errno or 0)
+    return getattr(first, "strerror", None) or str(first) or type(first).__name__

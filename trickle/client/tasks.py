@@ -1,0 +1,100 @@
+"""Work in a background task that any other task may stop.
+
+A task group cannot do this: its cancel scope belongs to the task that entered it. But a client may be opened in one
+task and closed in another (a fixture, a lifespan, an async generator that asyncio collects). This is the only module
+that starts tasks outside a task group: an asyncio task, or a system task of trio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Final
+
+import anyio
+
+from tricklecast.trickle.client.sockets import in_trio
+from tricklecast.trickle.errors import ClosedHere
+
+_TASKS: Final[set[asyncio.Task[None]]] = set()
+"""Running tasks: the event loop itself holds only weak references to them."""
+
+
+class BackgroundTask:
+    """Work in a task of its own. The task that began the work, or any other one, stops it.
+
+    Args:
+        work: called within the new task, unless :meth:`stop` comes first.
+    """
+
+    __slots__ = ("_error", "_over", "_scope")
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        # A scope cancels the work, since it cannot get lost: every await until the end of the work feels it.
+        self._scope = anyio.CancelScope()
+        self._over = anyio.Event()
+        self._error: BaseException | None = None
+        if in_trio():
+            import trio
+
+            trio.lowlevel.spawn_system_task(self._run_in_trio, work, context=copy_context())
+        else:
+            task = asyncio.get_running_loop().create_task(self._run(work))
+            _TASKS.add(task)
+            task.add_done_callback(self._finish)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        if not self._scope.cancel_called:
+            with self._scope:
+                await work()
+
+    async def _run_in_trio(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._error = _cancelled()  # stays if the program ends, and trio with it
+        try:
+            await self._run(work)
+            self._error = None
+        except Exception as error:  # from a system task, it would end the whole program
+            self._error = error
+        finally:
+            self._over.set()
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        _TASKS.discard(task)
+        # Asking for the exception also keeps asyncio from complaining that nobody did.
+        self._error = _cancelled() if task.cancelled() else task.exception()
+        self._over.set()
+
+    async def over(self) -> None:
+        """Wait until the work is over. Cancelling the waiting task does not touch the work."""
+        await self._over.wait()
+
+    def check(self) -> None:
+        """Raise the error with which the work ended, if it ended with one; the work must be over.
+
+        Raises:
+            ClosedHere: the program cancelled all tasks, this one among them.
+            BaseException: the work raised it.
+        """
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self) -> None:
+        """Cancel the work and wait until it is over. Cancelling the waiting task takes effect afterwards.
+
+        An error of the work is dropped.
+        """
+        self._scope.cancel()
+        cancelled: asyncio.CancelledError | None = None
+        while not self._over.is_set():
+            try:
+                with anyio.CancelScope(shield=True):
+                    await self.over()
+            except asyncio.CancelledError as error:  # asyncio's own cancel reaches into shields
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+
+def _cancelled() -> ClosedHere:
+    return ClosedHere("the client's background task was cancelled")

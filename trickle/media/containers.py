@@ -1,0 +1,471 @@
+"""Containers as bytes: MP4 boxes, MPEG-TS packets, and which of them a segment is.
+
+The functions here read what arrives from anybody. They never raise for the bytes that they are given: a walker stops
+at what makes no sense, or skips it, and the caller sees where. Numbers of sections refer to ISO/IEC 14496-12 (MP4) and
+ISO/IEC 13818-1 (MPEG-TS). What libavformat can tell (codecs, times, frames) is not read here.
+
+- MP4: :func:`boxes` walks, :func:`find_box` looks inside, :func:`init_segment`, :func:`tracks` and :func:`fragments`
+  read what players need; :func:`box` and :func:`full_box` write.
+- MPEG-TS: :func:`ts_packets` walks; :class:`ProgramTables` reads PAT and PMT, :class:`Continuity` follows counters.
+- :func:`sniff` tells which container a segment is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Container(StrEnum):
+    """What the bytes of a segment are."""
+
+    MPEGTS = "mpegts"
+    FMP4 = "fmp4"
+    JSON = "json"
+    OTHER = "other"
+
+
+# MP4.
+
+MAX_BOXES: Final = 1 << 16
+"""The walker stops after so many boxes side by side. No segment has as many."""
+
+FIRST_BOXES: Final = frozenset(
+    {b"ftyp", b"styp", b"moov", b"moof", b"sidx", b"prft", b"emsg", b"uuid", b"free", b"mdat"}
+)
+"""Boxes with which a segment may begin."""
+
+_MEDIA_BOXES: Final = frozenset({b"moof", b"mdat"})
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One box.
+
+    Attributes:
+        kind: its four letters.
+        start: where its header begins in the bytes that were walked.
+        end: just behind its last byte.
+        body: its content, without the header.
+    """
+
+    kind: bytes
+    start: int
+    end: int
+    body: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """A track as an init segment announces it.
+
+    Attributes:
+        number: its id.
+        timescale: ticks per second of its times; 1 if the header has none.
+        handler: ``b"vide"``, ``b"soun"``, or another code of four letters.
+    """
+
+    number: int
+    timescale: int
+    handler: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A ``moof`` box.
+
+    Attributes:
+        number: the sequence number of its ``mfhd``, which counts up from fragment to fragment.
+        times: decoding time of the first sample (``tfdt``), in ticks, by track number.
+        samples: the number of samples that its runs announce.
+    """
+
+    number: int
+    times: dict[int, int]
+    samples: int
+
+
+def boxes(data: Buffer) -> Iterator[Box]:
+    """Yield the boxes side by side, up to the first that is cut off or has an impossible size.
+
+    A caller that has to know whether all bytes belonged to boxes compares the last ``end`` with ``len(data)``.
+    """
+    view = memoryview(data)
+    at = 0
+    for _ in range(MAX_BOXES):
+        size, header = number(view, at, 4), 8
+        if size == 1:  # the size follows, in 64 bits
+            size, header = number(view, at + 8, 8), 16
+        elif size == 0:  # up to the end of the file
+            size = len(view) - at
+        if size < header or at + size > len(view):
+            return
+        yield Box(bytes(view[at + 4 : at + 8]), at, at + size, view[at + header : at + size])
+        at += size
+
+
+def find_box(data: Buffer, *path: bytes) -> bytes:
+    """The content of the first box at a path such as ``b"moov", b"trak", b"tkhd"``; empty if there is none."""
+    view = memoryview(data)
+    for kind in path:
+        view = next((item.body for item in boxes(view) if item.kind == kind), view[:0])
+    return bytes(view)
+
+
+def number(data: Buffer, at: int, size: int) -> int:
+    """An unsigned number of ``size`` bytes; bytes beyond the end of ``data`` count as zeros."""
+    return int.from_bytes(bytes(data[at : at + size]).ljust(size, b"\0"))
+
+
+def init_segment(data: Buffer) -> bytes:
+    """The boxes up to and including ``moov``, if they come before any media; else nothing."""
+    for item in boxes(data):
+        if item.kind == b"moov":
+            return bytes(data[: item.end])
+        if item.kind in _MEDIA_BOXES:
+            break
+    return b""
+
+
+def tracks(init: Buffer) -> list[Track]:
+    """The tracks of an init segment, in the order of the file."""
+    found = []
+    for item in boxes(find_box(init, b"moov")):
+        if item.kind == b"trak":
+            # Both headers begin with a version, on which the width of two times before the number depends.
+            header, media = find_box(item.body, b"tkhd"), find_box(item.body, b"mdia", b"mdhd")
+            ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
+            handler = find_box(item.body, b"mdia", b"hdlr")[8:12]
+            found.append(Track(ident, max(1, scale), handler))
+    return found
+
+
+def fragments(data: Buffer) -> Iterator[Fragment]:
+    """Yield the fragments among the boxes of a segment."""
+    for item in boxes(data):
+        if item.kind == b"moof":
+            times, samples = {}, 0
+            for part in boxes(item.body):
+                if part.kind == b"traf":
+                    begin = find_box(part.body, b"tfdt")
+                    if len(begin) >= 8:
+                        track = number(find_box(part.body, b"tfhd"), 4, 4)
+                        times[track] = number(begin, 4, 8 if begin[0] == 1 else 4)
+                    samples += sum(number(run.body, 4, 4) for run in boxes(part.body) if run.kind == b"trun")
+            yield Fragment(number(find_box(item.body, b"mfhd"), 4, 4), times, samples)
+
+
+def box(kind: bytes, *parts: bytes) -> bytes:
+    """Write a box.
+
+    Args:
+        kind: its four letters.
+        parts: its content.
+    """
+    body = b"".join(parts)
+    return struct.pack(">I4s", 8 + len(body), kind) + body
+
+
+def full_box(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
+    """Write a box that begins with a version and 24 bits of flags (section 4.2)."""
+    return box(kind, (version << 24 | flags).to_bytes(4), *parts)
+
+
+# MPEG-TS.
+
+PACKET_BYTES: Final = 188
+SYNC: Final = 0x47
+PAT_PID: Final = 0
+NULL_PID: Final = 0x1FFF
+
+MAX_SECTION: Final = 1024
+"""Longest section of a program table, with its header (section 2.4.4)."""
+
+MAX_STREAMS: Final = 64
+"""Programs and streams beyond so many are left out."""
+
+_SYNC_BYTES: Final = 2 * PACKET_BYTES + 1
+"""Three sync bytes in a row show where packets begin."""
+
+
+class TsPacket:
+    """A transport packet (section 2.4.3.2).
+
+    Attributes:
+        data: its 188 bytes.
+        start: where it begins in the bytes that were walked.
+    """
+
+    __slots__ = ("data", "start")
+
+    def __init__(self, data: bytes, start: int = 0) -> None:
+        self.data = data
+        self.start = start
+
+    @property
+    def pid(self) -> int:
+        """The stream or table that it belongs to."""
+        return (self.data[1] & 0x1F) << 8 | self.data[2]
+
+    @property
+    def is_start(self) -> bool:
+        """A PES packet or a section begins in it."""
+        return bool(self.data[1] & 0x40)
+
+    @property
+    def is_damaged(self) -> bool:
+        """A receiver before this one marked it as damaged, or its adaptation field is longer than the packet."""
+        return bool(self.data[1] & 0x80) or bool(self.data[3] & 0x20 and self.data[4] > PACKET_BYTES - 5)
+
+    @property
+    def is_scrambled(self) -> bool:
+        """Its payload is encrypted."""
+        return bool(self.data[3] & 0xC0)
+
+    @property
+    def has_payload(self) -> bool:
+        """There is payload; only such packets count up."""
+        return bool(self.data[3] & 0x10)
+
+    @property
+    def counter(self) -> int:
+        """The continuity counter, 0 to 15."""
+        return self.data[3] & 0x0F
+
+    @property
+    def adaptation(self) -> bytes:
+        """The adaptation field behind its length, from the flags on; empty if there is none."""
+        return self.data[5 : 5 + self.data[4]] if self.data[3] & 0x20 else b""
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes behind the adaptation field; empty if it has no payload."""
+        if not self.has_payload:
+            return b""
+        return self.data[5 + self.data[4] :] if self.data[3] & 0x20 else self.data[4:]
+
+    @property
+    def may_jump(self) -> bool:
+        """The discontinuity indicator is set: the counter need not go on here (section 2.4.3.5)."""
+        return bool(self._flags & 0x80)
+
+    @property
+    def is_random_access(self) -> bool:
+        """The random access indicator is set: decoding can begin here."""
+        return bool(self._flags & 0x40)
+
+    @property
+    def pcr(self) -> int | None:
+        """The program clock reference, in ticks of 27 MHz; ``None`` if the packet has none."""
+        field = self.adaptation
+        if not self._flags & 0x10 or len(field) < 7:
+            return None
+        return (int.from_bytes(field[1:5]) << 1 | field[5] >> 7) * 300 + ((field[5] & 1) << 8 | field[6])
+
+    @property
+    def _flags(self) -> int:
+        return self.data[5] if self.data[3] & 0x20 and self.data[4] else 0
+
+
+def ts_packets(data: Buffer) -> Iterator[TsPacket]:
+    """Yield the whole packets; bytes that are none are skipped, up to where packets begin again.
+
+    A caller that has to know what was skipped compares each ``start`` with the end of the packet before, and the end
+    of the last one with ``len(data)``.
+    """
+    data = data if isinstance(data, bytes) else bytes(data)
+    at = 0
+    while at + PACKET_BYTES <= len(data):
+        if data[at] == SYNC:
+            yield TsPacket(data[at : at + PACKET_BYTES], at)
+            at += PACKET_BYTES
+        else:
+            at = _find_sync(data, at)
+
+
+def _find_sync(data: bytes, at: int) -> int:
+    """Where the next packet begins, as far as the bytes tell; else the end."""
+    while (at := data.find(SYNC, at)) >= 0:
+        if all(data[place] == SYNC for place in range(at, min(len(data), at + _SYNC_BYTES), PACKET_BYTES)):
+            return at
+        at += 1
+    return len(data)
+
+
+class Step(Enum):
+    """How a packet's continuity counter relates to the one before on its PID."""
+
+    NEXT = "next"
+    REPEATED = "repeated"
+    """The packet before once more, as section 2.4.3.3 allows: its payload counts once."""
+
+    LOST = "lost"
+    """The counter jumped: packets are missing, or belong to another multiplex."""
+
+
+class Continuity:
+    """Follows the continuity counters of all PIDs, over any number of segments."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, bytes, bool]] = {}
+
+    def feed(self, packet: TsPacket) -> Step:
+        """Take the next packet; one without payload, and the first on a PID, is always as it should be."""
+        pid, counter = packet.pid, packet.counter
+        if packet.may_jump:
+            self._last.pop(pid, None)
+        if pid == NULL_PID or not packet.has_payload:
+            return Step.NEXT
+        payload = packet.payload
+        last, before, was_repeated = self._last.get(pid, (counter - 1 & 0x0F, b"", False))
+        is_repeated = counter == last and payload == before and not was_repeated
+        self._last[pid] = counter, payload, is_repeated
+        if is_repeated:
+            return Step.REPEATED
+        return Step.NEXT if counter == last + 1 & 0x0F else Step.LOST
+
+    def reset(self) -> None:
+        """Forget all counters: the next segment does not follow the one before."""
+        self._last.clear()
+
+
+@dataclass(slots=True)
+class _Sections:
+    """The sections of one PID, put together from packets."""
+
+    data: bytearray = field(default_factory=bytearray)
+    is_open: bool = False
+
+    def feed(self, payload: bytes, is_start: bool) -> Iterator[bytes]:
+        if is_start and payload:
+            begin = 1 + payload[0]  # the end of a section that began in an earlier packet comes first
+            yield from self._add(payload[1:begin])
+            self.data, self.is_open = bytearray(), True
+            payload = payload[begin:]
+        yield from self._add(payload)
+
+    def _add(self, payload: bytes) -> Iterator[bytes]:
+        if not self.is_open:
+            return
+        self.data += payload
+        while len(self.data) >= 3 and self.data[0] != 0xFF:  # stuffing follows the last section
+            size = 3 + (number(self.data, 1, 2) & 0xFFF)
+            if size > MAX_SECTION:
+                self.is_open = False
+                return
+            if len(self.data) < size:
+                return
+            yield bytes(self.data[:size])
+            del self.data[:size]
+        self.is_open = len(self.data) < 3
+
+
+class ProgramTables:
+    """Reads PAT and PMT (section 2.4.4).
+
+    Attributes:
+        streams: the stream types of the programs' streams (table 2-34), by PID.
+        damaged: the number of sections whose check sum was wrong.
+        is_complete: a PAT came, and behind it a PMT that it names.
+    """
+
+    def __init__(self) -> None:
+        self.damaged = 0
+        self.is_complete = False
+        self._programs: dict[int, dict[int, int]] = {}
+        self._has_pat = False
+        self._sections: dict[int, _Sections] = {}
+
+    @property
+    def streams(self) -> dict[int, int]:
+        merged = {pid: kind for streams in self._programs.values() for pid, kind in streams.items()}
+        return dict(list(merged.items())[:MAX_STREAMS])
+
+    def carries(self, pid: int) -> bool:
+        """Whether packets with that PID belong to the tables."""
+        return pid == PAT_PID or pid in self._programs
+
+    def feed(self, packet: TsPacket) -> None:
+        """Take a packet; one that belongs to no table changes nothing."""
+        pid = packet.pid
+        if self.carries(pid):
+            sections = self._sections.setdefault(pid, _Sections())
+            for section in sections.feed(packet.payload, packet.is_start):
+                self._take(pid, section)
+
+    def _take(self, pid: int, section: bytes) -> None:
+        if len(section) < 12 or crc32(section) != 0:
+            self.damaged += 1
+        elif pid == PAT_PID:
+            self._has_pat = True
+            self._programs = {table: self._programs.get(table, {}) for table in _programs(section)}
+        elif streams := _streams(section):
+            self._programs[pid] = streams
+            self.is_complete = self._has_pat
+
+
+def _programs(section: bytes) -> list[int]:
+    """The PIDs of the PMTs that a PAT lists; program 0 stands for the network."""
+    if section[0] != 0x00:
+        return []
+    entries = [(number(section, at, 2), number(section, at + 2, 2) & 0x1FFF) for at in range(8, len(section) - 7, 4)]
+    return [pid for program, pid in entries if program and pid != PAT_PID][:MAX_STREAMS]
+
+
+def _streams(section: bytes) -> dict[int, int]:
+    """The stream types of a PMT, by PID."""
+    found: dict[int, int] = {}
+    if section[0] != 0x02:
+        return found
+    at, end = 12 + (number(section, 10, 2) & 0xFFF), len(section) - 4
+    while at + 5 <= end and len(found) < MAX_STREAMS:
+        found[number(section, at + 1, 2) & 0x1FFF] = section[at]
+        at += 5 + (number(section, at + 3, 2) & 0xFFF)
+    return found
+
+
+def crc32(data: bytes) -> int:
+    """The check sum of sections (annex A): over a section that ends with its own it is 0."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = (value << 8 & 0xFFFFFFFF) ^ _CRC[(value >> 24) ^ byte]
+    return value
+
+
+def _crc_entry(index: int) -> int:
+    value = index << 24
+    for _ in range(8):
+        value = (value << 1 ^ 0x04C11DB7) & 0xFFFFFFFF if value & 0x80000000 else value << 1
+    return value
+
+
+_CRC: Final = tuple(_crc_entry(index) for index in range(256))
+
+
+# Which container it is.
+
+SNIFF_BYTES: Final = 4 * PACKET_BYTES
+"""A segment's first bytes that decide: one packet that may be cut, and three whole ones."""
+
+_JSON_STARTS: Final = frozenset(b'{["')
+
+
+def sniff(data: Buffer) -> Container:
+    """Tell which container a segment is.
+
+    Args:
+        data: its first :data:`SNIFF_BYTES`, or more, or all that there is.
+    """
+    head = bytes(data[:SNIFF_BYTES])
+    # A box of 0 bytes goes on to the end of the file, one of 1 byte has its size behind its name.
+    if head[4:8] in FIRST_BOXES and (number(head, 0, 4) >= 8 or number(head, 0, 4) in (0, 1)):
+        return Container.FMP4
+    if len(head) >= PACKET_BYTES and _find_sync(head, 0) < PACKET_BYTES:
+        return Container.MPEGTS
+    text = head.lstrip()
+    return Container.JSON if text and text[0] in _JSON_STARTS else Container.OTHER
