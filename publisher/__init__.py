@@ -4,20 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tricklecast.publisher.client import Publisher
-    from tricklecast.publisher.segment import Segment
-    from tricklecast.publisher.statistics import Statistics
-    from tricklecast.publisher.verdicts import Closed, Receipt
+    from tricklecast.publisher.client import Publisher, Segment
+    from tricklecast.publisher.core import Closed, Receipt
+    from tricklecast.publisher.events import PublisherEvent
+    from tricklecast.publisher.segments import PublisherStatistics
 
 _HOMES = {
-    "Closed": "verdicts",
+    "Closed": "core",
     "Publisher": "client",
-    "Receipt": "verdicts",
-    "Segment": "segment",
-    "Statistics": "statistics",
+    "PublisherEvent": "events",
+    "PublisherStatistics": "segments",
+    "Receipt": "core",
+    "Segment": "client",
 }
 
-__all__ = ["Closed", "Publisher", "Receipt", "Segment", "Statistics"]
+__all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "Segment"]
 
 
 def __getattr__(name: str) -> object:

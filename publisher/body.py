@@ -1,7 +1,12 @@
-"""A request body that is written while it is being sent, and kept so that it can be sent again."""
+"""A request's body that is written while it is being sent, and kept so that it can be sent again.
+
+One writer at a time. As long as the connection takes what is written, a chunk goes from the writer's own task straight
+to the socket. Only a chunk for which the socket has no room is left to the request's task.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -9,16 +14,21 @@ import anyio
 import anyio.lowlevel
 import httpx
 
+from tricklecast.trickle.client.transport import BodyWriter, LiveBody
+
 CHUNK_OVERHEAD: Final = 64
 """Counted on top of each chunk's bytes: about what CPython needs to keep it, so that small ones cannot add up."""
+
+BURST: Final = 64
+"""So many kept chunks are sent again before other tasks get their turn."""
 
 
 class Body:
     """The chunks of one segment: from a writer to one request after the other.
 
-    Each request reads them from the start. They are kept for the next one up to ``retain_bytes``; from then on, once
-    the request under way has them all, they are let go, and the body cannot be sent again. So never more than
-    ``retain_bytes`` and one chunk are held.
+    Each request sends them from the start. They are kept for the next request up to ``retain_bytes``. Beyond that,
+    once the request under way has sent them all, they are let go, and the body cannot be sent again. So never more
+    than ``retain_bytes`` and one chunk are held.
 
     Args:
         retain_bytes: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included.
@@ -26,13 +36,15 @@ class Body:
     Attributes:
         handed: bytes that the writer has handed over.
         over: the writer has ended the body.
+        held: all that was handed over is still here.
     """
 
     def __init__(self, retain_bytes: int = 0) -> None:
         self.handed = 0
         self.over = False
+        self.held = True
         self._retain_bytes = retain_bytes
-        self._chunks: list[bytes] = []
+        self._chunks: deque[bytes] = deque()
         self._let_go = 0
         self._held_bytes = 0
         self._retaining = True
@@ -43,17 +55,12 @@ class Body:
         self._changed = anyio.Event()
 
     @property
-    def held(self) -> bool:
-        """Whether all that was handed over is still here."""
-        return self._let_go == 0
-
-    @property
     def count(self) -> int:
         """How many chunks were handed over."""
         return self._let_go + len(self._chunks)
 
     def send(self, begun: Callable[[], None] = lambda: None) -> Sending:
-        """The body of the next request, from its start; the one before, if any, gets no more.
+        """The body of the next request, from its start; an earlier request gets no more.
 
         Args:
             begun: called when its first chunk has been written, or its end is reached.
@@ -69,8 +76,12 @@ class Body:
         self._resting = True
         self.notify()
 
-    async def put(self, chunk: bytes) -> bool:
+    async def put(self, chunk: bytes, *, last: bool = False) -> bool:
         """Hand one chunk over; ``False`` if the body was stopped, or taken back, instead.
+
+        Args:
+            chunk: at least one byte.
+            last: the body ends with it.
 
         Returns when the chunk was written to the connection; at once, where the body rests or its request has yet to
         catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
@@ -85,6 +96,10 @@ class Body:
         self._chunks.append(chunk)
         self._held_bytes += len(chunk) + CHUNK_OVERHEAD
         self.handed += len(chunk)
+        self.over = last
+        if self._sending is not None and self._sending.write_now(chunk, at, last=last):
+            await anyio.lowlevel.checkpoint()
+            return self._is_open_to(writer)
         self.notify()
         try:
             if not live:
@@ -93,14 +108,17 @@ class Body:
                 await self.wait()
         except BaseException:
             if self._is_open_to(writer) and (self._sending is None or self._sending.taken <= at):
-                self._take_back(chunk)
+                self._chunks.pop()
+                self._held_bytes -= len(chunk) + CHUNK_OVERHEAD
+                self.handed -= len(chunk)
+                self.over = False
             raise
         return self._is_open_to(writer)
 
     def take_all_back(self) -> bool:
-        """The writer has nothing to say after all; ``False`` if a request has something of it already.
+        """Empty the body for another writer; ``False`` if a request has something of it already.
 
-        The body is another writer's from now on: a call of the first one that is still waiting adds nothing to it.
+        A call of the first writer that is still waiting adds nothing to the body any more.
         """
         if not self.held or (self._sending is not None and (self._sending.taken or self._sending.ended)):
             return False
@@ -126,8 +144,7 @@ class Body:
     def stop(self) -> None:
         """Nobody takes chunks any more; wakes the writer."""
         self._stopped = True
-        self._let_go = self.count
-        self._chunks.clear()
+        self._let_go_of(self.count)
         self.notify()
 
     async def wait(self) -> None:
@@ -145,10 +162,14 @@ class Body:
 
     def written(self, count: int) -> None:
         """So many chunks were written to the connection under way."""
-        while not self._retaining and self._let_go < count:
-            self._held_bytes -= len(self._chunks.pop(0)) + CHUNK_OVERHEAD
+        if not self._retaining:
+            self._let_go_of(count)
+
+    def _let_go_of(self, count: int) -> None:
+        while self._let_go < count:
+            self._held_bytes -= len(self._chunks.popleft()) + CHUNK_OVERHEAD
             self._let_go += 1
-        self.notify()
+            self.held = False
 
     def _is_open_to(self, writer: int) -> bool:
         """Whether what this writer hands over still belongs here; writers are counted."""
@@ -169,21 +190,17 @@ class Body:
         if self._sending is None or self._sending.written < self.count:
             return False
         self._retaining = False
-        self.written(self.count)
+        self._let_go_of(self.count)
         return True
 
-    def _take_back(self, chunk: bytes) -> None:
-        self._chunks.pop()
-        self._held_bytes -= len(chunk) + CHUNK_OVERHEAD
-        self.handed -= len(chunk)
 
-
-class Sending(httpx.AsyncByteStream):
+class Sending(LiveBody):
     """A body as one request sends it.
 
     Attributes:
         sent: bytes that the transport has taken.
-        taken: chunks that it has taken; written: those that it has written to the connection, since it asked for more.
+        taken: chunks that it has taken.
+        written: chunks that it has written to the connection.
         ended: it has seen the end.
     """
 
@@ -192,25 +209,81 @@ class Sending(httpx.AsyncByteStream):
         self.ended = False
         self._body = body
         self._begun = begun
+        self._writer: BodyWriter | None = None
+
+    def write_now(self, chunk: bytes, at: int, *, last: bool = False) -> bool:
+        """Write a chunk in the task of its writer; ``False`` if it has to wait for others, or for room."""
+        if self._writer is None or not self.written == self.taken == at:
+            return False
+        self._take(chunk)
+        if not self._writer.write(chunk, last=last):
+            return False  # the request's task, which waits for the body's next change, waits for room
+        self._confirm()
+        if last:
+            self._end()
+        return True
+
+    async def write_to(self, writer: BodyWriter) -> None:
+        """Write the body; called by the transport.
+
+        Raises:
+            httpx.WriteError: the request is made again, for the sake of authentication, and the body is not held.
+        """
+        if not self._body.held:
+            raise httpx.WriteError("the body cannot be sent again")
+        self.sent = self.taken = self.written = 0
+        self._writer = writer
+        try:
+            await self._write(writer)
+        finally:
+            self._writer = None  # the request is over: its connection takes nothing more
+
+    async def _write(self, writer: BodyWriter) -> None:
+        while True:
+            if self.written < self.taken:
+                if not await writer.flush():
+                    return
+                self._confirm()
+                self._body.notify()
+            elif self.taken < self._body.count:
+                if writer.write(self._take(self._body.chunk(self.taken))):
+                    self._confirm()
+                    if self.written == self._body.count or not self.written % BURST:
+                        self._body.notify()
+                        await anyio.lowlevel.checkpoint()
+            elif self._body.over:
+                return self._end()
+            else:
+                await self._body.wait()
 
     def __aiter__(self) -> Sending:
         return self
 
     async def __anext__(self) -> bytes:
+        """The next chunk, for transports that read a body: by asking for it they say that the last one was written."""
         if self.written < self.taken:
-            self.written = self.taken
-            if self.written == 1:
-                self._begun()
-            self._body.written(self.written)
+            self._confirm()
+            self._body.notify()
         while self.taken == self._body.count:
             if self._body.over:
-                self.ended = True
-                if not self.taken:
-                    self._begun()
-                self._body.notify()
+                self._end()
                 raise StopAsyncIteration
             await self._body.wait()
-        chunk = self._body.chunk(self.taken)
+        return self._take(self._body.chunk(self.taken))
+
+    def _take(self, chunk: bytes) -> bytes:
         self.taken += 1
         self.sent += len(chunk)
         return chunk
+
+    def _confirm(self) -> None:
+        self.written = self.taken
+        if self.written == 1:
+            self._begun()
+        self._body.written(self.written)
+
+    def _end(self) -> None:
+        self.ended = True
+        if not self.taken:
+            self._begun()
+        self._body.notify()

@@ -18,6 +18,7 @@ from tricklecast.trickle.terminal import (
     TokenFile,
     bearer_for,
     checked,
+    option,
     parse_bitrate,
     parse_duration,
     tls_context,
@@ -52,107 +53,83 @@ async def publish(
             "(testsrc:size=640x360,rate=25,duration=10s).",
         ),
     ],
-    raw: Annotated[bool, typer.Option("--raw", help="Publish plain bytes instead of media.")] = False,
+    raw: Annotated[bool, option(None, "Publish plain bytes instead of media.", "--raw")] = False,
     transcode: Annotated[
-        bool, typer.Option("--transcode", help="Encode to H.264 and AAC or Opus. By default, packets are copied.")
+        bool, option(None, "Encode to H.264 and AAC or Opus. By default, packets are copied.", "--transcode")
     ] = False,
     container: Annotated[
-        Literal["mpegts", "fmp4"],
-        typer.Option(help="MPEG-TS, or fragmented MP4 with an init segment in each segment."),
+        Literal["mpegts", "fmp4"], option(None, "MPEG-TS, or fragmented MP4 with an init segment in each segment.")
     ] = "mpegts",
     leave_open: Annotated[
-        bool, typer.Option("--leave-open", help="Do not end the channel at the end of the input.")
+        bool, option(None, "Do not end the channel at the end of the input.", "--leave-open")
     ] = False,
     takeover: Annotated[
-        bool, typer.Option("--takeover", help="Publish even if somebody else publishes to the channel now.")
+        bool, option(None, "Publish even if somebody else publishes to the channel now.", "--takeover")
     ] = False,
     start: Annotated[
         str,
-        typer.Option(
-            metavar="WHERE",
-            help="First segment: resume (the next number of the channel), reset (the same, and close segments that an "
+        option(
+            "WHERE",
+            "First segment: resume (the next number of the channel), reset (the same, and close segments that an "
             "earlier publisher left open), or a number.",
-            rich_help_panel=_SEGMENTS,
+            group=_SEGMENTS,
         ),
     ] = "resume",
     min_segment: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="With video: end a segment at the first keyframe after this time.",
-            rich_help_panel=_SEGMENTS,
-        ),
+        str, option("TIME", "With video: end a segment at the first keyframe after this time.", group=_SEGMENTS)
     ] = "1s",
     segment: Annotated[
-        str,
-        typer.Option(
-            "--segment", metavar="TIME", help="Without video: end a segment after this time.", rich_help_panel=_SEGMENTS
-        ),
+        str, option("TIME", "Without video: end a segment after this time.", "--segment", group=_SEGMENTS)
     ] = "2s",
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="RULE",
-            help="With --raw: end a segment by size:1MiB, line or time:1s.",
-            show_default=DEFAULT_BY,
-            rich_help_panel=_SEGMENTS,
-        ),
+        option("RULE", "With --raw: end a segment by size:1MiB, line or time:1s.", group=_SEGMENTS, default=DEFAULT_BY),
     ] = None,
     content_type: Annotated[
         str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="Media type of the segments.",
-            show_default=f"{wire.MPEG_TS} or {wire.MP4}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
-            rich_help_panel=_SEGMENTS,
+        option(
+            "TYPE",
+            "Media type of the segments.",
+            group=_SEGMENTS,
+            default=f"{wire.MPEG_TS} or {wire.MP4}; with --raw {wire.DEFAULT_CONTENT_TYPE}",
         ),
     ] = None,
     realtime: Annotated[
         bool,
-        typer.Option(
-            help="Publish at the speed at which the media plays, and drop segments when the network is too slow. "
+        option(
+            None,
+            "Publish at the speed at which the media plays, and drop segments when the network is too slow. "
             "Otherwise: as fast as possible, and drop nothing.",
-            rich_help_panel=_INPUT,
+            group=_INPUT,
         ),
     ] = True,
     input_option: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            "An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated.",
             "--input-option",
-            metavar="KEY=VALUE",
-            help="An option of libavformat for the input: rtsp_transport=udp, framerate=30. May be repeated.",
-            rich_help_panel=_INPUT,
+            group=_INPUT,
         ),
     ] = None,
-    loop: Annotated[
-        str,
-        typer.Option(metavar="N|forever", help="Play a file this many times, as one stream.", rich_help_panel=_INPUT),
-    ] = "1",
+    loop: Annotated[str, option("N|forever", "Play a file this many times, as one stream.", group=_INPUT)] = "1",
     reopen: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            None,
+            "Open the input again when it ends or breaks, and go on with the next segment.",
             "--reopen/--no-reopen",
-            help="Open the input again when it ends or breaks, and go on with the next segment.",
-            show_default="for live inputs on a network",
-            rich_help_panel=_INPUT,
+            group=_INPUT,
+            default="for live inputs on a network",
         ),
     ] = None,
-    reopen_for: Annotated[
-        str, typer.Option(metavar="TIME", help="Give up after trying for this time.", rich_help_panel=_INPUT)
-    ] = "60s",
+    reopen_for: Annotated[str, option("TIME", "Give up after trying for this time.", group=_INPUT)] = "60s",
     video_bitrate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATE", help="For example 2.5M.", show_default="constant quality", rich_help_panel=_ENCODING
-        ),
+        str | None, option("RATE", "For example 2.5M.", group=_ENCODING, default="constant quality")
     ] = None,
-    gop: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Time between keyframes.", show_default="2s", rich_help_panel=_ENCODING),
-    ] = None,
+    gop: Annotated[str | None, option("TIME", "Time between keyframes.", group=_ENCODING, default="2s")] = None,
     audio_codec: Annotated[
-        Literal["aac", "opus"] | None,
-        typer.Option(help="Audio codec.", show_default="aac", rich_help_panel=_ENCODING),
+        Literal["aac", "opus"] | None, option(None, "Audio codec.", group=_ENCODING, default="aac")
     ] = None,
     ca_file: CaFile = None,
     token: Token = None,
@@ -191,6 +168,7 @@ async def publish(
         url,
         made,
         leave_open=leave_open,
+        takeover=takeover,
         start=checked("--start", parse_start, start),
         content_type=content_type or usual_type,
         verify=checked("--ca-file", tls_context, ca_file) or True,

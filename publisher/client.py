@@ -1,4 +1,4 @@
-"""The publisher: an async context manager that turns writes into the numbered segments of a channel.
+"""The publisher: turns writes into the numbered segments of a channel.
 
 ::
 
@@ -10,15 +10,14 @@
         async with publisher.segment(wait=False) as segment:  # the next one may begin before this one is answered
             await segment.write(chunk)
         print(await segment.settled())
-
-What an answer means is decided in :mod:`tricklecast.publisher.core`; this module only obeys.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
 from enum import Enum
 from random import Random
 from types import TracebackType
@@ -29,29 +28,44 @@ import anyio
 import httpx
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.core import Plan, parse_start
-from tricklecast.publisher.exchanges import TIMEOUT, USER_AGENT, Exchanges
-from tricklecast.publisher.flights import WhenFull
-from tricklecast.publisher.post import Options
-from tricklecast.publisher.posts import Posts
-from tricklecast.publisher.segment import Segment
-from tricklecast.publisher.statistics import Statistics
-from tricklecast.publisher.verdicts import Advance, Receipt, RetryAfter, Stop
-from tricklecast.trickle import wire
-from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
-from tricklecast.trickle.client.transport import TrickleTransport as DuplexTransport
-from tricklecast.trickle.errors import ConnectionLost, InvalidInput, LocalProtocolError, TrickleError
+from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
+from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Reporter, Retrying
+from tricklecast.publisher.segments import Options, Pending, PublisherStatistics, Requests, Segments, WhenFull
+from tricklecast.trickle import __version__, wire
+from tricklecast.trickle.client.answers import Auth
+from tricklecast.trickle.client.arguments import channel_url, check_header_value, check_headers, check_number
+from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.errors import (
+    ClosedHere,
+    ConnectionLost,
+    InvalidInput,
+    LocalProtocolError,
+    SegmentsUnconfirmed,
+    TrickleError,
+)
 
 __all__ = ["Publisher", "Segment"]
 
+USER_AGENT: Final = f"tricklecast/{__version__}"
+
+CONNECT_S: Final = 5.0
+"""Long enough for two lost SYNs."""
+
+SILENCE_S: Final = 10.0
+"""A server that takes nothing of a body for so long, or does not answer one that it has, is given up. A server answers
+a whole body at once; a live stream that was held up for longer has lost its audience."""
+
+TIMEOUT: Final = httpx.Timeout(connect=CONNECT_S, write=SILENCE_S, read=SILENCE_S, pool=None)
+
 CLOSE_S: Final = 5.0
-"""Leaving the ``async with`` block takes at most this long, even if it is left because of a cancellation."""
+"""Closing takes at most this long."""
 
 CONFIRM_S: Final = 2.0
-"""How much of it the answers to segments that were ended are waited for, before the channel is."""
+"""Part of it: how long the publisher waits for the answers to segments that were ended, before it ends the channel."""
 
 LINGER_S: Final = 0.5
-"""How long the preconnect's answer is waited for after the channel was ended."""
+"""How long it waits for the preconnect's answer after the channel was ended."""
 
 RETAIN_BYTES: Final = 8 << 20
 """More than two seconds of 25 Mbit/s: what is sent again after a lost connection should not take long."""
@@ -59,7 +73,7 @@ RETAIN_BYTES: Final = 8 << 20
 MAX_IN_FLIGHT: Final = 3
 
 MAX_PRECONNECT: Final = 2
-"""The server takes a POST for its head and for the one after it; what lies further ahead is 470."""
+"""The server takes a POST for its head and for the one after it; it refuses any beyond (470)."""
 
 
 class _State(Enum):
@@ -71,19 +85,26 @@ class _State(Enum):
 class Publisher:
     """Publishes the segments of one channel, under asyncio or trio.
 
+    Use it as an async context manager, or call :meth:`open` and :meth:`close`, which may run in different tasks
+    (a fixture, a web framework's lifespan, an object with start and stop).
+
+    Leaving the block normally ends the channel. Leaving it by an exception or a cancellation does not: the open
+    segment is closed as truncated, so that readers see the break, and the channel stays for a successor until it
+    expires. To end the channel in that case, too (a Ctrl-C that means "the end"), call :meth:`close` before.
+
     The request for the next segment is opened ahead, as soon as the current one has its first byte, so that a
-    segment begins without a round trip. All requests run inside the ``async with`` block. Segments may overlap and be
-    written by several tasks; they are numbered in the order of their first chunks.
+    segment begins without a round trip. Segments may overlap and be written by several tasks; they are numbered in
+    the order of their first chunks. One segment has one writer at a time.
 
     A request that breaks, or is refused for the moment, is made again, with all of the segment's bytes, while the
     writer goes on. After a lost connection the publisher first asks the server where the channel is:
 
     - The channel is gone or empty (the server was restarted): it goes on with its own numbers.
     - The head lies between what was confirmed and what was sent here: it goes on where it was.
-    - The head lies beyond that, or before it, or the channel is in a later epoch: somebody else publishes there by
+    - The head lies beyond that, or before it, or the channel is in a later epoch: another publisher is there by
       now, and :exc:`~tricklecast.trickle.errors.Superseded` is raised, with ``seq`` (the newest one of this
-      publisher) and ``latest`` (the head). So it is when a segment that nobody here has begun turns out to be closed,
-      or when another publisher takes one over.
+      publisher) and ``latest`` (the head). The same error is raised when a segment that was not begun here turns out
+      to be closed, or when another publisher takes a segment over.
     - The channel has ended: :exc:`~tricklecast.trickle.errors.ChannelEnded`.
 
     Args:
@@ -91,19 +112,23 @@ class Publisher:
         content_type: the media type of the segments.
         start: ``"resume"`` goes on where the channel is (the server is asked; a new channel begins at 0),
             ``"reset"`` does the same and closes what an earlier publisher left open; a number begins there.
+        takeover: publish even if another client publishes to the channel at the moment. Otherwise the first use
+            raises :exc:`~tricklecast.trickle.errors.ChannelBusy`, if the server can tell.
         preconnect: how many requests are opened ahead: 0, 1 or 2. More than two the server would not take: it accepts
             a segment only up to one beyond its head. The second one is opened when the server has confirmed a segment.
-        max_in_flight: how many segments may have been entered without their fate being known.
+        max_in_flight: how many segments may have been entered without being published or lost.
         when_full: what happens when there is one more. ``"drop"``: the oldest is given up, its writer is told
             (:exc:`~tricklecast.trickle.errors.SegmentDropped`) and so are its readers; ``"wait"``: entering waits.
         retain_bytes: so many bytes of each segment are kept until it is confirmed, so that it can be sent again. One
             that grows beyond that is lost if its connection breaks.
         idle_rotation_s: when nothing was written for so many seconds, the preconnect is ended as an empty segment and
             the next one opened, so that proxies and subscribers see life (25 is usual); ``None``: never.
-        headers: sent with every request, as in ``{"Authorization": "Bearer …"}``. Headers of the connection and of the
-            body's framing (``Content-Length``, ``Host`` …) are not allowed.
+        headers: sent with every request, as in ``{"Authorization": "Bearer …"}``. ``Trickle-Client`` is the name that
+            the server's logs and other publishers see; it must stay the same for the publisher's life. Headers of the
+            connection and of the body's framing (``Content-Length``, ``Host`` …) are not allowed.
         auth: any authentication that httpx knows.
         verify: whether and how the server's certificate is checked, as in httpx.
+        on_event: called with each :data:`~tricklecast.publisher.events.PublisherEvent`; it must not block.
         transport: replaces the transport. It must read the answer while it writes the body, as
             :class:`~tricklecast.trickle.client.transport.TrickleTransport` does and httpx's own does not. Proxies from
             the environment are not used.
@@ -122,35 +147,47 @@ class Publisher:
         *,
         content_type: str = wire.DEFAULT_CONTENT_TYPE,
         start: int | Literal["resume", "reset"] = "resume",
+        takeover: bool = False,
         preconnect: int = 1,
         max_in_flight: int = MAX_IN_FLIGHT,
         when_full: Literal["drop", "wait"] = "drop",
         retain_bytes: int = RETAIN_BYTES,
         idle_rotation_s: float | None = None,
         headers: Mapping[str, str] | None = None,
-        auth: httpx.Auth | tuple[str, str] | Callable[[httpx.Request], httpx.Request] | None = None,
+        auth: Auth | None = None,
         verify: ssl.SSLContext | bool = True,
+        on_event: Callable[[PublisherEvent], None] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         rng: Random | None = None,
     ) -> None:
-        self._options = _options(preconnect, max_in_flight, when_full, retain_bytes)
+        check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
+        check_number("max_in_flight", max_in_flight, at_least=1, whole=True)
+        check_number("retain_bytes", retain_bytes, at_least=0, whole=True)
+        if when_full not in list(WhenFull):
+            raise InvalidInput(f"when_full is 'drop' or 'wait', not {when_full!r}")
         if idle_rotation_s is not None:
             check_number("idle_rotation_s", idle_rotation_s, above=0)
         check_headers(headers or {})
         self.url = channel_url(url)
-        client = uuid4().hex
-        self._plan = Plan(parse_start(start), rng=rng or Random(), name=client)
+        self._plan = Plan(parse_start(start), rng=rng or Random(), name=uuid4().hex)
         self._idle_rotation_s = idle_rotation_s
         self._http = httpx.AsyncClient(
-            transport=transport or DuplexTransport(verify=verify),
-            headers={"User-Agent": USER_AGENT, wire.CLIENT: client, **(headers or {})},
+            transport=transport or TrickleTransport(verify),
+            headers={
+                "User-Agent": USER_AGENT,
+                wire.CLIENT: f"publisher-{secrets.token_hex(6)}",
+                **(headers or {}),
+            },
             auth=auth,
             timeout=TIMEOUT,
         )
-        self._exchanges = Exchanges(self._http, self.url, content_type)
-        self._stack = AsyncExitStack()
-        self._tasks: TaskGroup
-        self._posts: Posts
+        self._report = Reporter(on_event, self.url.channel, anyio.current_time)
+        self._requests = Requests(self._http, self.url, media_type(content_type), takeover=takeover)
+        options = Options(preconnect, max_in_flight, WhenFull(when_full), retain_bytes)
+        self._segments = Segments(self._plan, self._requests, options, self._report)
+        self._background: BackgroundTask | None = None
+        self._started = anyio.Event()
+        self._tasks: TaskGroup | None = None
         self._state = _State.NEW
 
     @property
@@ -160,55 +197,68 @@ class Publisher:
 
     @property
     def trouble(self) -> TrickleError | None:
-        """What the server failed with last, as long as nothing was published since: why segments are dropped."""
+        """The server's last failure, as long as nothing was published since: why segments are dropped."""
         return self._plan.trouble
 
-    async def __aenter__(self) -> Publisher:
+    async def open(self) -> Publisher:
+        """Ask the server where the channel is, and open the preconnects.
+
+        Raises:
+            LocalProtocolError: the publisher was opened before.
+            ConnectionLost: the server cannot be reached.
+            Refused: the server said no.
+            RemoteProtocolError: there is no trickle server at that URL.
+        """
         if self._state is not _State.NEW:
-            raise LocalProtocolError("a publisher is entered once")
-        self._state = _State.OPEN
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._http)
+            raise LocalProtocolError("a publisher is opened once")
+        self._state = _State.OVER
+        try:
             await self._find_position()
-            self._tasks = await stack.enter_async_context(anyio.create_task_group())
-            self._stack = stack.pop_all()
-        self._posts = Posts(self._plan, self._exchanges, self._tasks, self._options)
-        self._posts.open_ahead()
-        if self._idle_rotation_s is not None:
-            self._tasks.start_soon(self._posts.rotate, self._idle_rotation_s)
+            self._background = BackgroundTask(self._run)
+            await self._started.wait()
+        except BaseException:
+            await self._release()
+            raise
+        self._state = _State.OPEN
+        if self._tasks is not None:
+            self._segments.start(self._tasks.start_soon)
+            if self._idle_rotation_s is not None:
+                self._tasks.start_soon(self._segments.rotate, self._idle_rotation_s)
         return self
+
+    async def __aenter__(self) -> Publisher:
+        return await self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            with anyio.CancelScope(shield=True, deadline=anyio.current_time() + CLOSE_S) as limit:
-                await self.close()
-            if limit.cancelled_caught:
-                raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
-        except TrickleError as failure:
-            if error is None:
-                raise
-            error.add_note(f"and the channel was not ended: {failure}")
-        finally:
-            self._tasks.cancel_scope.cancel()
-            # The block's own exception is left to the caller: a task group would wrap it into an exception group.
-            await self._stack.__aexit__(None, None, None)
+        was_open = self._state is _State.OPEN
+        with anyio.CancelScope(shield=True):
+            if error is not None:
+                try:
+                    await self.detach()
+                except TrickleError as failure:
+                    error.add_note(f"and while the publisher was detached: {failure}")
+                return
+            await self.close()
+        if was_open and (seqs := self._segments.unseen):
+            raise SegmentsUnconfirmed(seqs)
 
     def segment(self, *, wait: bool = True) -> Segment:
         """The next segment, as an async context manager.
 
         Args:
             wait: leaving its block waits for the receipt. Without, it returns once the segment was handed over, and
-                :meth:`Segment.settled` waits for the receipt.
+                :meth:`Segment.settled` waits for the receipt. If nobody asks for it and the segment is lost, leaving
+                the publisher's block raises ``SegmentsUnconfirmed``.
         """
         if self._state is _State.NEW:
-            raise LocalProtocolError("the publisher has not been entered")
-        return Segment(self._posts, wait=wait)
+            raise LocalProtocolError("the publisher is not open")
+        return Segment(self._segments, wait=wait)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> PublisherStatistics:
         """What was done so far: a snapshot that does not change."""
-        return Statistics() if self._state is _State.NEW else self._posts.counters.snapshot(self.error)
+        return self._segments.statistics()
 
     async def publish(self, data: bytes) -> Receipt:
         """Publish a whole segment as one chunk.
@@ -217,8 +267,17 @@ class Publisher:
             TrickleError: as :meth:`Segment.write`.
         """
         async with self.segment() as segment:
-            await segment.write(data)
+            await segment._write(data, last=True)
         return segment.receipt
+
+    async def publish_json(self, obj: object) -> Receipt:
+        """Publish an object as a segment of JSON, one line in UTF-8.
+
+        Raises:
+            TypeError: ``obj`` cannot be written as JSON.
+            TrickleError: as :meth:`Segment.write`.
+        """
+        return await self.publish(json.dumps(obj, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
     async def close(self) -> tuple[int, ...]:
         """End the channel, then close the preconnect. Further calls do nothing.
@@ -235,15 +294,22 @@ class Publisher:
         if self._state is not _State.OPEN:
             return ()
         self._state = _State.OVER
+        unconfirmed: tuple[int, ...] = ()
+        ended = False
         try:
-            unconfirmed = await self._posts.finish(CONFIRM_S, tell=not self._plan.owns_channel)
-            self._posts.stop()
-            if self._plan.owns_channel:
-                await self._delete()
-                await self._posts.close_ahead(LINGER_S)
+            with anyio.move_on_after(CLOSE_S) as limit:
+                unconfirmed = await self._segments.finish(CONFIRM_S, tell=not self._owns_channel)
+                self._segments.stop()
+                if self._owns_channel:
+                    await self._delete()
+                    ended = True
+                    await self._segments.close_ahead(LINGER_S)
         finally:
-            self._posts.stop()
-            self._posts.cut_ahead()
+            await self._release(Finished(ended, unconfirmed))
+        if limit.cancelled_caught and not ended:
+            raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
+        if self._segments.failure is not None:
+            raise self._segments.failure
         return unconfirmed
 
     async def detach(self) -> tuple[int, ...]:
@@ -257,42 +323,182 @@ class Publisher:
         if self._state is not _State.OPEN:
             return ()
         self._state = _State.OVER
+        unconfirmed: tuple[int, ...] = ()
         try:
-            return await self._posts.finish(CONFIRM_S, tell=True)
+            with anyio.move_on_after(CLOSE_S):
+                unconfirmed = await self._segments.finish(CONFIRM_S, tell=True)
         finally:
-            self._posts.stop()
-            self._posts.cut_ahead()
+            await self._release(Finished(False, unconfirmed))
+        return unconfirmed
+
+    @property
+    def _owns_channel(self) -> bool:
+        return self._plan.owns_channel and self._segments.failure is None
+
+    async def _run(self) -> None:
+        """Hold the requests' tasks; runs in a background task, so that any task may close the publisher."""
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._started.set()
+                await anyio.sleep_forever()
+        finally:
+            self._tasks = None
+            self._started.set()
+            if self._state is _State.OPEN:
+                self._segments.fail(ClosedHere("the publisher's background task was cancelled"))
+
+    async def _release(self, finished: Finished | None = None) -> None:
+        """Give everything back. Nothing is published from now on."""
+        with anyio.CancelScope(shield=True):
+            self._segments.stop()
+            self._segments.cut_ahead()
+            if self._background is not None:
+                await self._background.stop()
+            await self._http.aclose()
+        if finished is not None:
+            self._report(finished)
 
     async def _find_position(self) -> None:
         attempt = 0
         while self._plan.next_seq is None:
             attempt += 1
-            await _obey(self._plan.on_next(await self._exchanges.next(attempt)))
+            await self._obey(self._plan.on_next(await self._requests.next(attempt)), attempt)
 
     async def _delete(self) -> None:
-        attempt, verdict = 0, None
-        while not isinstance(verdict, Advance):
+        attempt, decision = 0, None
+        while not isinstance(decision, Advance):
             attempt += 1
-            verdict = self._plan.on_delete(await self._exchanges.delete(attempt))
-            await _obey(verdict)
+            decision = self._plan.on_delete(await self._requests.delete(attempt))
+            await self._obey(decision, attempt)
+
+    async def _obey(self, decision: Advance | RetryAfter | Stop, attempt: int) -> None:
+        match decision:
+            case Advance():
+                pass
+            case RetryAfter(delay_s):
+                if decision.error is not None:
+                    self._report(Retrying(decision.error, delay_s, attempt))
+                await anyio.sleep(delay_s)
+            case Stop(error):
+                self._report(Failed(error))
+                raise error
+            case _:
+                assert_never(decision)
 
 
-def _options(preconnect: int, max_in_flight: int, when_full: str, retain_bytes: int) -> Options:
-    check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
-    check_number("max_in_flight", max_in_flight, at_least=1, whole=True)
-    check_number("retain_bytes", retain_bytes, at_least=0, whole=True)
-    if when_full not in list(WhenFull):
-        raise InvalidInput(f"when_full is 'drop' or 'wait', not {when_full!r}")
-    return Options(preconnect, max_in_flight, WhenFull(when_full), retain_bytes)
+class Segment:
+    """One segment while it is being written; made by :meth:`Publisher.segment`.
+
+    Leaving the block normally ends the segment and waits for its receipt, unless ``wait=False`` was asked for: then
+    only until it was handed over, and :meth:`settled` waits for the rest. Leaving the block with an exception cuts the
+    segment off, so that nobody takes the part for the whole: the server closes it as truncated.
+    """
+
+    def __init__(self, segments: Segments, *, wait: bool) -> None:
+        self._segments = segments
+        self._wait = wait
+        self._pending: Pending | None = None
+        self._left = False
+        self._writing = False
+
+    @property
+    def seq(self) -> int:
+        """Its number in the channel. Before the first chunk, the one that it would get now; final once it was
+        published."""
+        return self._segments.seq_of(self._entered())
+
+    @property
+    def receipt(self) -> Receipt:
+        """What became of it.
+
+        Raises:
+            TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: too many were in flight).
+            LocalProtocolError: it is not over yet.
+        """
+        return self._entered().receipt()
+
+    async def __aenter__(self) -> Segment:
+        if self._pending is not None:
+            raise LocalProtocolError("a segment is entered once")
+        self._pending = await self._segments.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pending = self._entered()
+        self._left = True
+        handed_over = False
+        try:
+            if error is None:
+                self._check_writer()
+                await self._segments.end(pending)
+                handed_over = not self._wait
+                if self._wait:
+                    await pending.done.wait()
+                    pending.receipt()
+        finally:
+            if not handed_over:
+                self._segments.give_up(pending, ClosedHere("the segment was cut off"))
+
+    async def write(self, chunk: bytes) -> None:
+        """Write one chunk; returns once it was handed to the connection. Readers get it as it is, in one piece.
+
+        While the connection has to be made again, it returns at once as long as the chunk can be kept.
+
+        Args:
+            chunk: the bytes. An empty one is ignored.
+
+        Raises:
+            ChannelEnded: the channel has ended.
+            ChannelNotFound: there is no such channel, and it may not be created.
+            ChannelBusy: another client publishes to the channel.
+            Superseded: the segment is closed, or another publisher has taken it over.
+            SegmentTooLarge: the server keeps only the first part of it.
+            Refused: the server said no.
+            ConnectionLost: the connection broke, and the segment could not be sent again.
+            SegmentDropped: it was given up, since too many were in flight.
+            LocalProtocolError: the segment is not open, or another task is writing it.
+        """
+        await self._write(chunk)
+
+    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
+        pending = self._entered()
+        if self._left:
+            raise LocalProtocolError("the segment is not open")
+        self._check_writer()
+        self._writing = True
+        try:
+            await self._segments.write(pending, bytes(chunk), last=last)
+        finally:
+            self._writing = False
+
+    async def settled(self) -> Receipt:
+        """Wait until it was published or lost. A wait that is cancelled changes nothing.
+
+        Raises:
+            TrickleError: it failed, as in :meth:`write`.
+        """
+        pending = self._entered()
+        pending.seen = True
+        await pending.done.wait()
+        return pending.receipt()
+
+    def _entered(self) -> Pending:
+        if self._pending is None:
+            raise LocalProtocolError("the segment has not been entered")
+        return self._pending
+
+    def _check_writer(self) -> None:
+        if self._writing:
+            raise LocalProtocolError("another task is writing this segment: a segment has one writer at a time")
 
 
-async def _obey(verdict: Advance | RetryAfter | Stop) -> None:
-    match verdict:
-        case Advance():
-            pass
-        case RetryAfter(delay_s):
-            await anyio.sleep(delay_s)
-        case Stop(error):
-            raise error
-        case _:
-            assert_never(verdict)
+def media_type(text: str) -> str:
+    """Check the media type of segments.
+
+    Raises:
+        InvalidInput: a header cannot carry it.
+    """
+    check_header_value("Content-Type", text)
+    return text

@@ -1,60 +1,50 @@
 """What a publisher does next: which seq, and what every answer means. No I/O, no clock, no randomness of its own.
 
-:class:`Plan` hands out a :class:`~tricklecast.publisher.verdicts.Ticket` per segment. Whoever carries the request out
-tells it how that went (an :data:`~tricklecast.publisher.verdicts.Outcome`) and obeys the
-:data:`~tricklecast.publisher.verdicts.Verdict`:
+:class:`Plan` hands out a :class:`Ticket` per segment. The caller makes the request, tells the plan how it went (an
+:data:`~tricklecast.trickle.client.answers.Outcome`), and obeys the :data:`Decision`:
 
 - ``Advance``: this seq is done with; the next segment gets the next ticket.
 - ``RetryAfter``: wait, then send the same segment again.
 - ``Resync``: wait, then send the segment under another seq.
 - ``Stop``: nothing more can be published.
 
-While :attr:`Plan.uncertain`, no segment is sent: the position is asked for first, by one request at a time.
+While :attr:`Plan.uncertain`, no segment is sent: the caller asks for the position first, by one request at a time.
 
 Rules (docs/reference/protocol.md, sections 3, 5 and 6):
 
-- A request that failed is never repeated at once (:mod:`tricklecast.publisher.patience`).
+- A request that failed is never repeated at once (:class:`RetryClock`).
 - A status that says no (any 4xx other than 409, 429 and 470) is final.
-- A request that is told to come back later (429, 5xx) speaks for the channel: nothing else is begun before that.
+- A 429 or 5xx holds for the channel: no other request is begun before its time.
 - A segment is sent again only while all of its bytes are held, and only where they cannot be doubled: the server keeps
-  the rule for bodies with a key, or has certainly nothing of it. Otherwise its writer is told, and publishing goes on.
-- Numbering: each request names it, by a name of this publisher's, or by the one that the server told it when it joined
-  others. So the readers of a server that was restarted, and now gets what is sent again, know that nothing began anew.
-- A server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened, and so does one
-  that has lost the newest segments: its head went back, and it says that nothing was published since its start. A head
-  beyond what was published here, any other head that went back, a later epoch, or a 409 for a seq that this publisher
-  did not begin, are another publisher's doing: ``Superseded``, and nothing is published between its segments.
+  the rule for bodies with a key, or has certainly nothing of it. Otherwise the segment is lost, its writer is told,
+  and publishing goes on.
+- Each request names the publisher's numbering, by a name of its own, or by the one that the server told when the
+  publisher joined others. So the readers of a server that was restarted know that no new numbering begins.
+- A server whose channel is gone or empty gets the seqs that come next here, as if nothing had happened. So does one
+  that has lost the newest segments: its head went back, and it says that nothing was published since its start.
+- A head beyond what was published here, any other head that went back, a later epoch, or a 409 for a seq that this
+  publisher did not begin, are another publisher's doing: ``Superseded``.
+- Before the first byte, a 409 to ``Lp-Trickle-If-Idle`` means that another client publishes: ``ChannelBusy``. Its
+  connection may be gone already (``Retry-After``): then the request is repeated :data:`BUSY_RETRIES` times.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
-from tricklecast.publisher.numbering import Numbering
-from tricklecast.publisher.patience import Patience
-from tricklecast.publisher.verdicts import (
-    NUMBER,
-    Advance,
-    Answered,
-    Closed,
-    Lost,
-    Outcome,
-    Progress,
-    Receipt,
-    Resync,
-    RetryAfter,
-    Stop,
-    Ticket,
-    Verdict,
-    error_of,
-)
 from tricklecast.trickle import wire
-from tricklecast.trickle.backoff import Backoff, RetryBudget
+from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Retries
 from tricklecast.trickle.errors import (
+    ChannelBusy,
     ChannelEnded,
     ConnectionLost,
     InvalidInput,
+    LocalProtocolError,
     Refused,
     SegmentMissing,
     SegmentTooLarge,
@@ -67,9 +57,41 @@ from tricklecast.trickle.errors import (
 if TYPE_CHECKING:
     from random import Random
 
+    from tricklecast.trickle.backoff import Backoff, RetryBudget
+
+__all__ = ["MAX_RETRY_AFTER_S", "MIN_DELAY_S"]
+
 LIFE_CHARS: Final = 16
-"""How much of its name a publisher gives to its numbering: as much as tells publishers apart, since each answer of the
-server has it."""
+"""How much of its name a publisher gives to its numbering. Each answer of the server repeats it, so it is short."""
+
+BACKWARDS: Final = 3
+"""The reference server's head goes back when an older segment gets its first byte late: by less than what is usually
+in flight."""
+
+LOOSE: Final = 64
+"""So many of the segments that were given up may still arrive at a server: more than leave in the time for which a
+proxy can hold a request back."""
+
+LONG_S: Final = 10.0
+"""A preconnect that stood this long and then broke was cut for idleness (by a load balancer, say). Replacing it is
+ordinary work, not a retry."""
+
+OUTAGE_S: Final = 15.0
+"""So many seconds of waiting for a server that cannot be reached cost nothing: about what a restart takes."""
+
+OUTAGE_DELAY_S: Final = 0.25
+"""The shortest delay in an outage after its first few retries, so that a few seconds do not see many requests."""
+
+OUTAGE_LIMIT_S: Final = 60.0
+"""After so many seconds of an outage publishing has failed, whatever is left of the budget."""
+
+FIRST_RETRIES: Final = 3
+"""Retries before :data:`OUTAGE_DELAY_S` applies."""
+
+BUSY_RETRIES: Final = 2
+"""How often a publisher whose channel is busy asks again, if the other publisher has no connection any more."""
+
+_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 Start = int | Literal["resume", "reset"]
 
@@ -83,11 +105,181 @@ def parse_start(value: str | int) -> Start:
     match value:
         case "resume" | "reset":
             return value
-        case str() if NUMBER.fullmatch(value):
+        case str() if _NUMBER.fullmatch(value):
             return int(value)
         case int() if 0 <= value <= wire.LAST_SEQ and not isinstance(value, bool):
             return value
     raise InvalidInput(f"start is 'resume', 'reset' or a seq, not {value!r}")
+
+
+class Closed(Enum):
+    """How a published segment closed."""
+
+    COMPLETE = "complete"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of one published segment.
+
+    Attributes:
+        seq: its number in the channel.
+        sent: bytes that were written.
+        stored: bytes that the server says it has, including those of an earlier publisher of the same segment;
+            ``None`` if it did not say.
+        closed: how it closed.
+        first_byte_s: seconds from entering the segment until its first chunk was handed to the connection (the one
+            that brought the answer); ``None`` for an empty segment, and not compared.
+        answered_s: seconds from entering the segment to the answer; not compared.
+        attempts: requests that it took; 1 if nothing went wrong.
+    """
+
+    seq: int
+    sent: int
+    stored: int | None
+    closed: Closed
+    first_byte_s: float | None = field(default=None, compare=False)
+    answered_s: float | None = field(default=None, compare=False)
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Permission to make one request for one segment.
+
+    Attributes:
+        seq: which one.
+        key: its ``Idempotency-Key``, the same for all of its attempts.
+        attempt: 1 for the first request, 2 for its first retry, ...
+        reset: the request says ``Lp-Trickle-Reset``: everything before it is over.
+        exposed: the server may have bytes of it, or its end, from an earlier attempt.
+        final: it keeps its seq: a server that is gone had bytes of it, or its end, and readers may have it from there.
+        life: which life of the server it was made for, as far as lives could be told apart.
+        confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
+        numbering: what the request says of the numbering that it goes on with (``Lp-Trickle-Life``).
+    """
+
+    seq: int
+    key: str = ""
+    attempt: int = 1
+    reset: bool = False
+    exposed: bool = False
+    final: bool = False
+    life: int = 0
+    confirmed: int = -1
+    numbering: str = ""
+
+    def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
+        """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
+        if seq is not None:
+            return replace(self, seq=seq, attempt=self.attempt + 1, exposed=False)
+        return replace(self, attempt=self.attempt + 1, exposed=self.exposed or exposed)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a segment had come when the outcome of a request was known.
+
+    Attributes:
+        sent: bytes of the body that were taken for sending in this request.
+        ended: so was the end of the body.
+        lived_s: seconds since the request was made.
+        handed: bytes of the body that the writer has handed over so far.
+        over: the writer has ended the body.
+        held: all of those bytes are still held, so that the body can be sent from its start.
+    """
+
+    sent: int = 0
+    ended: bool = False
+    lived_s: float = 0.0
+    handed: int = 0
+    over: bool = False
+    held: bool = True
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something to be published; otherwise it is a preconnect."""
+        return self.handed > 0 or self.over
+
+    @property
+    def exposed(self) -> bool:
+        """Whether this request may have brought something to the server."""
+        return self.sent > 0 or self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer).
+
+    Attributes:
+        drop: the server may hold a part of it: tell it that no more will come, so that its readers learn it too.
+    """
+
+    receipt: Receipt | None = None
+    error: TrickleError | None = None
+    drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """Wait for ``delay_s`` seconds, then send the same request again.
+
+    Attributes:
+        exposed: the server may have a part of what was sent.
+        holds: the server asked for it: no other request of the channel is begun before that, either.
+        error: why; not compared.
+    """
+
+    delay_s: float
+    exposed: bool = False
+    holds: bool = False
+    error: TrickleError | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """Wait for ``delay_s`` seconds, then send the segment as ``seq``. Preconnects are void: they get new numbers.
+
+    Attributes:
+        error: why; not compared.
+    """
+
+    delay_s: float
+    seq: int
+    error: TrickleError | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing more can be published."""
+
+    error: TrickleError
+
+
+Decision = Advance | RetryAfter | Resync | Stop
+
+
+def head_of(answer: Answer) -> int | None:
+    """The position that an answer of ``GET /{channel}/next`` gives; ``None`` if it gives none."""
+    # An ended channel stays readable for a while. A segment that is published now begins the next epoch of its name.
+    if answer.status == wire.Status.NOT_FOUND or (answer.status == wire.Status.OK and answer.closed):
+        return 0
+    if answer.status != wire.Status.OK:
+        return None
+    head = header_int(answer.headers, wire.LATEST)
+    if head is None and _NUMBER.fullmatch(answer.detail):
+        head = int(answer.detail)
+    return head if head is not None and head >= 0 else None
+
+
+def error_of(outcome: Outcome, seq: int | None) -> TrickleError | None:
+    """The error that an outcome stands for; ``None`` for a 200 that is not the end of the channel."""
+    if isinstance(outcome, Lost):
+        return outcome.error
+    if outcome.status == wire.Status.OK and not outcome.closed:
+        return None
+    return outcome.error(seq)
 
 
 class Plan:
@@ -125,9 +317,11 @@ class Plan:
         self._name = name
         self._keys = 0
         self._life = ""
-        self._patience = Patience(rng, backoff, budget)
+        self._clock = RetryClock(rng, backoff, budget)
         self._held = False
         self._reached = False
+        self._published = False
+        self._busy = 0
 
     @property
     def next_seq(self) -> int | None:
@@ -192,7 +386,7 @@ class Plan:
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
         """What the first ``GET /{channel}/next`` brought; after ``Advance``, ``next_seq`` is known."""
         self._note(outcome)
-        if isinstance(outcome, Answered) and (head := outcome.head) is not None:
+        if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
             self.uncertain = False
             self._numbering.place(head, header_int(outcome.headers, wire.EPOCH))
@@ -211,16 +405,16 @@ class Plan:
         error = error_of(outcome, None)
         stop: TrickleError | None = None
         match outcome:
-            case Lost() | Answered(status=wire.Status.TOO_MANY_REQUESTS) | Answered(status=500 | 502 | 503 | 504):
+            case Lost() | Answer(status=wire.Status.TOO_MANY_REQUESTS) | Answer(status=500 | 502 | 503 | 504):
                 return self._retry(outcome, error, lived_s=lived_s)
-            case Answered(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
+            case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
                 stop = error if self._numbering.newest >= 0 else None
-            case Answered(status=wire.Status.NOT_FOUND):
+            case Answer(status=wire.Status.NOT_FOUND):
                 self._numbering.begin_life()
-            case Answered() if (head := outcome.head) is not None:
+            case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
                 epoch = header_int(outcome.headers, wire.EPOCH)
-                why = self._numbering.judge(
+                why = self._numbering.compare(
                     head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome)
                 )
                 stop = Superseded(None, seq=self._numbering.newest, detail=why, latest=head) if why else None
@@ -235,7 +429,7 @@ class Plan:
         """What ``DELETE /{channel}`` brought. A channel that is already gone is as good as one that was ended."""
         self._note(outcome)
         gone = (wire.Status.OK, wire.Status.BAD_REQUEST, wire.Status.NOT_FOUND)
-        if isinstance(outcome, Answered) and outcome.status in gone:
+        if isinstance(outcome, Answer) and outcome.status in gone:
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
@@ -250,7 +444,7 @@ class Plan:
         now = replace(ticket, life=numbering.life, confirmed=numbering.confirmed, numbering=self._life)
         return replace(now, exposed=exposed, reset=reset, final=final)
 
-    def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Verdict:
+    def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
         """What ``POST /{channel}/{seq}`` came to.
 
         Args:
@@ -262,8 +456,10 @@ class Plan:
         error = error_of(outcome, ticket.seq)
         match error:
             case None:
-                assert isinstance(outcome, Answered)
+                assert isinstance(outcome, Answer)
                 return self._on_ok(ticket, outcome, progress)
+            case ChannelBusy():
+                return self._on_busy(ticket, error, progress)
             case SegmentMissing():
                 return self._on_missing(ticket, error, progress, unwritten=_is_unwritten(outcome))
             case Superseded():
@@ -274,23 +470,24 @@ class Plan:
         exposed = progress.exposed and not (isinstance(outcome, Lost) and not outcome.connected)
         if not _may_retry(error):
             return self._stop(error)
-        doubled = (ticket.exposed or exposed) and self.keeps_keys is False and isinstance(outcome, Answered)
+        doubled = (ticket.exposed or exposed) and self.keeps_keys is False and isinstance(outcome, Answer)
         if not progress.held or doubled:
             self.uncertain |= isinstance(outcome, Lost)
             return self._drop(ticket, error)
-        self.uncertain |= exposed and self.keeps_keys is None and isinstance(outcome, Answered)
+        self.uncertain |= exposed and self.keeps_keys is None and isinstance(outcome, Answer)
         known = self.uncertain if isinstance(outcome, Lost) else self._held
-        verdict = self._retry(outcome, error, lived_s=progress.lived_s, known=known)
-        return replace(verdict, exposed=exposed) if isinstance(verdict, RetryAfter) else verdict
+        decision = self._retry(outcome, error, lived_s=progress.lived_s, known=known)
+        return replace(decision, exposed=exposed) if isinstance(decision, RetryAfter) else decision
 
-    def _on_ok(self, ticket: Ticket, answer: Answered, progress: Progress) -> Verdict:
+    def _on_ok(self, ticket: Ticket, answer: Answer, progress: Progress) -> Decision:
         stored = header_int(answer.headers, wire.SIZE)
         if (told := answer.life) is not None:
             self._life = str(told)
         self._numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
-            self._patience.published()
+            self._clock.published()
+            self._published = True
             if not (self._held or self.uncertain):  # otherwise it was under way before, and proves nothing
                 self.trouble = None
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
@@ -301,23 +498,34 @@ class Plan:
         detail = f"somebody else closed it; the server has {stored} of {progress.handed} bytes"
         return Advance(error=Superseded(answer.status, seq=ticket.seq, detail=detail))
 
-    def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress, *, unwritten: bool) -> Verdict:
+    def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress, *, unwritten: bool) -> Decision:
         """470: nothing of this request was stored, and the server says where its head is."""
         if error.latest is None or error.latest < 0:
             return self._stop(error)
-        if why := self._judge(ticket, error.latest, unwritten=unwritten):
+        if why := self._compare(ticket, error.latest, unwritten=unwritten):
             return self._stop(Superseded(error.status, seq=ticket.seq, detail=why, latest=error.latest))
         if not progress.held:
             return self._drop(ticket, error)
-        if (delay_s := self._patience.after_answer(error, progress.lived_s)) is None:
+        if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
         seq = self._numbering.move(ticket.seq, error.latest, begun=progress.begun)
-        return RetryAfter(delay_s) if seq is None else Resync(delay_s, seq)
+        return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
 
-    def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Verdict:
+    def _on_busy(self, ticket: Ticket, error: ChannelBusy, progress: Progress) -> RetryAfter | Stop:
+        """409 to ``Lp-Trickle-If-Idle``: another client publishes here, or has a moment ago."""
+        if self._published:
+            return self._stop(Superseded(error.status, seq=ticket.seq, detail=error.detail, latest=error.latest))
+        self._busy += 1
+        if error.retry_after is None or self._busy > BUSY_RETRIES or not progress.held:
+            return self._stop(error)
+        delay_s = self._clock.after_answer(error, progress.lived_s, known=self._held)
+        self._held = True
+        return self._stop(error) if delay_s is None else RetryAfter(delay_s, error=error, holds=True)
+
+    def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Decision:
         """409: closed, or another publisher's. It may be our own doing if it, or a later one, had been begun here."""
         ours = ticket.exposed or ticket.seq < self._numbering.newest
-        why = None if error.latest is None else self._judge(ticket, error.latest)
+        why = None if error.latest is None else self._compare(ticket, error.latest)
         if not ours or error.latest is None or why:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
         self._numbering.settle(ticket.seq, closed=True)
@@ -325,14 +533,14 @@ class Plan:
             return Advance(error=error)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
-    def _judge(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:
+    def _compare(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:
         since = ticket.confirmed if ticket.life == self._numbering.life else -1
-        return self._numbering.judge(head, since, unwritten=unwritten)
+        return self._numbering.compare(head, since, unwritten=unwritten)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
-        if (delay_s := self._patience.after_answer(error, progress.lived_s)) is None:
+        if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
-        return Resync(delay_s, self._numbering.skip(ticket.seq, to, begun=progress.begun))
+        return Resync(delay_s, self._numbering.skip(ticket.seq, to, begun=progress.begun), error)
 
     def _drop(self, ticket: Ticket, error: TrickleError) -> Advance:
         self._numbering.settle(ticket.seq, closed=False)
@@ -341,7 +549,7 @@ class Plan:
     def _note(self, outcome: Outcome) -> None:
         self._reached |= not isinstance(outcome, Lost) or (outcome.connected and not outcome.waited_s)
 
-    def _learn(self, answer: Answered) -> None:
+    def _learn(self, answer: Answer) -> None:
         if answer.status == wire.Status.OK:
             self.keeps_keys = header_int(answer.headers, wire.EPOCH) is not None
 
@@ -349,7 +557,7 @@ class Plan:
         self, outcome: Outcome, error: TrickleError | None, *, lived_s: float = 0.0, known: bool = False
     ) -> RetryAfter | Stop:
         if error is None:
-            assert isinstance(outcome, Answered)
+            assert isinstance(outcome, Answer)
             return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
         # The very first connection is not worth waiting for: most likely the URL is wrong, and somebody is watching.
         if not _may_retry(error) or not self._reached:
@@ -357,11 +565,13 @@ class Plan:
         self.trouble = error
         if isinstance(outcome, Lost):
             self.uncertain = True
-            delay_s = self._patience.after_loss(outcome, lived_s, known=known)
+            delay_s = self._clock.after_loss(outcome, lived_s, known=known)
         else:
             self._held = True
-            delay_s = self._patience.after_answer(error, lived_s, known=known)
-        return self._stop(error) if delay_s is None else RetryAfter(delay_s, holds=not isinstance(outcome, Lost))
+            delay_s = self._clock.after_answer(error, lived_s, known=known)
+        if delay_s is None:
+            return self._stop(error)
+        return RetryAfter(delay_s, holds=not isinstance(outcome, Lost), error=error)
 
     def _stop(self, error: TrickleError) -> Stop:
         self.error = error
@@ -370,10 +580,257 @@ class Plan:
 
 def _is_unwritten(outcome: Outcome) -> bool:
     """Whether the server says that nothing was written to the channel since it started."""
-    told = outcome.life if isinstance(outcome, Answered) else None
+    told = outcome.life if isinstance(outcome, Answer) else None
     return told is not None and told.first is None
 
 
 def _may_retry(error: TrickleError) -> bool:
     """Whether the same request may succeed later."""
     return isinstance(error, ConnectionLost) or (isinstance(error, Refused) and error.temporary)
+
+
+class Numbering:
+    """The seqs of one publisher, and whether the channel that the server shows is still its own.
+
+    The server shows its head now and then. Four numbers say what it may be:
+
+    - ``confirmed``: the newest seq that the server has said it closed for this publisher. The head was beyond it, and
+      a head never goes back within one life of a channel.
+    - ``newest``: the newest seq for which there was something to send. Nobody else moves the head beyond the next one.
+    - ``flowed``: the newest seq of which a byte has left for the server, and ``head``: the lowest that its head can
+      be. The server takes a seq up to one beyond its head, so no request is made for more than one beyond these.
+
+    Args:
+        start: the first seq; ``None`` while it has to be asked for.
+
+    Attributes:
+        next: the seq of the next ticket; ``None`` while it is not known.
+        newest, confirmed: see above; -1 while there is none.
+        life: counts how often the channel was found to be gone, with all that it had.
+    """
+
+    def __init__(self, start: int | None) -> None:
+        self.next: int | None = None
+        self.newest = self.confirmed = -1
+        self.life = 0
+        self._flowed = self._head = -1
+        self._epoch: int | None = None
+        self._unsettled: set[int] = set()
+        self._loose: deque[int] = deque(maxlen=LOOSE)
+        if start is not None:
+            self._begin_at(start)
+
+    def place(self, head: int, epoch: int | None) -> None:
+        """The server was asked for the position before anything was published."""
+        self._begin_at(head)
+        self._head = head
+        self._epoch = epoch
+
+    def take(self) -> int:
+        """Hand out the next seq.
+
+        Raises:
+            LocalProtocolError: it is not known yet.
+        """
+        if self.next is None:
+            raise LocalProtocolError("the position has to be asked for before the first segment")
+        seq = self._free(self.next)
+        self.next = seq + 1
+        return seq
+
+    def may_open(self, seq: int) -> bool:
+        """Whether a request for this seq can be made now: the server takes none further ahead of its head."""
+        return seq <= max(self._head, self._flowed) + 1
+
+    def leaps(self, seq: int) -> bool:
+        """Whether all before this seq are done with, and the server may not know it: it may never have heard of some
+        that were given up here, and would wait for them before it takes this one."""
+        return 0 <= self._head < seq - 1 and seq <= min(self._unsettled, default=seq)
+
+    def bind(self, seq: int) -> None:
+        """There is something to send as this seq."""
+        self.newest = max(self.newest, seq)
+        self._unsettled.add(seq)
+
+    def is_last(self, seq: int) -> bool:
+        """Whether nothing was bound behind this seq, so that it can still be used for something else."""
+        return seq >= self.newest
+
+    def flow(self, seq: int) -> None:
+        """The first byte of it, or its end, has left for the server."""
+        self._flowed = max(self._flowed, seq)
+
+    def release(self, seq: int) -> None:
+        """There is nothing to send as this seq after all."""
+        self._unsettled.discard(seq)
+
+    def settle(self, seq: int, *, closed: bool) -> None:
+        """The fate of this seq is known; if ``closed``, by the server's word, which has moved its head past it."""
+        self._unsettled.discard(seq)
+        self.flow(seq)
+        if closed:
+            self.newest = max(self.newest, seq)
+            self.confirmed = max(self.confirmed, seq)
+            self._head = max(self._head, seq + 1)
+            assert self.next is not None, "a ticket was handed out"
+            self.next = max(self.next, seq + 1)
+        else:
+            self._loose.append(seq)
+
+    def compare(
+        self, head: int, since: int, epoch: int | None = None, *, exact: bool = True, unwritten: bool = False
+    ) -> str | None:
+        """Take in the head that the server shows; returns why it cannot be this publisher's doing, if so.
+
+        Args:
+            head, epoch: what it says.
+            since: what was ``confirmed`` when it was asked. Its answer may have been overtaken by those that have
+                confirmed more, on other connections.
+            exact: it is a server whose head never goes back.
+            unwritten: nothing was published to the channel since the server started.
+
+        A head of 0 is an empty channel, for whose numbering nobody but this publisher can be responsible: it goes on
+        with its own. So does a publisher that has sent nothing yet, wherever the head is. A head that went back to
+        right behind a segment that may still have been on its way is that of a server that lost all, and got that one.
+        One that went back where nothing was published since the server started is that of a server that lost the rest.
+        """
+        older, self._epoch = self._epoch, epoch or self._epoch
+        if head == 0 or self.newest < 0:
+            if head == 0 and since >= 0:
+                self.begin_life()
+            return None
+        if older is not None and epoch is not None and epoch > older:
+            return f"the channel was ended and begun again, by somebody else (epoch {epoch}, not {older})"
+        if head > self.newest + 1:
+            return f"the head is {head}, and nothing was published here beyond {self.newest}"
+        if head <= since - (0 if exact else BACKWARDS):
+            if unwritten or head - 1 in self._unsettled or head - 1 in self._loose:
+                self.begin_life()
+                self._head = head
+                return None
+            return f"the head is {head}, and {since} was published here before: it is another's channel by now"
+        self._head = max(self._head, head)
+        return None
+
+    def begin_life(self) -> None:
+        """The channel is gone, with all that the server had of it: it begins again, under the numbers of before."""
+        self.life += 1
+        self._epoch = None
+        self._head = -1
+        self.confirmed = -1
+
+    def move(self, seq: int, head: int, *, begun: bool) -> int | None:
+        """A seq lies too far ahead; returns where it goes instead, ``None`` if it is right and only came too early.
+
+        Only the first segment of all may have begun at a wrong place. What was numbered after it follows it.
+        """
+        assert self.next is not None, "a ticket was handed out"
+        out_of_line = seq >= self.next
+        first = self.confirmed < 0 and self.life == 0 and seq <= min(self._unsettled, default=seq)
+        if not out_of_line and not first:
+            return None
+        if first and not out_of_line:
+            self.next = head  # whatever was numbered after it is out of line now
+        return self.skip(seq, self.next, begun=begun)
+
+    def skip(self, seq: int, to: int, *, begun: bool) -> int:
+        """A seq cannot be used; returns the one that takes its place: ``to``, or the first after all that are in use.
+
+        All seqs beyond it are free again: whoever has one of them without having begun must ask for another.
+        """
+        assert self.next is not None, "a ticket was handed out"
+        self._unsettled.discard(seq)
+        in_use = [other for other in self._unsettled if other < self.next]
+        place = self._free(max([to, self.confirmed + 1, *(other + 1 for other in in_use)]))
+        if begun:
+            self._unsettled.add(place)
+            in_use.append(place)
+        self.next = place + 1
+        self.newest = max([self.confirmed, *in_use])
+        self._flowed = place - 1
+        return place
+
+    def _free(self, seq: int) -> int:
+        """The first one from here on that is not in use; those that are out of line may still lie ahead."""
+        while seq in self._unsettled:
+            seq += 1
+        return seq
+
+    def _begin_at(self, seq: int) -> None:
+        self.next = seq
+        self._flowed = seq - 1
+
+
+class RetryClock:
+    """Counts failures and says how long to wait after the next one, and when to give up.
+
+    - Every retry waits for a random delay of at least ``MIN_DELAY_S``, on top of ``Retry-After`` if there is one.
+    - Every retry is paid from a budget that published segments refill, except after :data:`LONG_S` of a quiet
+      preconnect, and for the first :data:`OUTAGE_S` seconds without a connection.
+    - Requests that failed at the same time are paid for once.
+    - A server that cannot be reached, or does not answer, or for which a proxy says so (a 5xx without
+      ``Retry-After``), is waited for :data:`OUTAGE_LIMIT_S` seconds in all.
+
+    Args:
+        rng: where the jitter comes from.
+        backoff: delays before retries.
+        budget: how many retries there may be.
+    """
+
+    def __init__(self, rng: Random, backoff: Backoff | None = None, budget: RetryBudget | None = None) -> None:
+        self._rng = rng
+        self._retries = Retries(backoff, budget)
+        self._outage_s = 0.0
+
+    def published(self) -> None:
+        """The server has stored a segment: all is well."""
+        self._outage_s = 0.0
+        self._retries.succeeded()
+
+    def after_loss(self, lost: Lost, lived_s: float, *, known: bool) -> float | None:
+        """How many seconds to wait after a lost connection; ``None``: give up.
+
+        Args:
+            lost: how it was lost.
+            lived_s: how long after the request was begun.
+            known: others were lost before it, at the same time; one of them has paid, and will ask for the position.
+        """
+        in_vain_s = lost.waited_s if lost.connected else lived_s
+        if lost.connected and not in_vain_s and lived_s >= LONG_S:
+            self._retries.failures, self._outage_s = 0, 0.0
+        elif not known and not self._can_outlast(in_vain_s):
+            return None
+        return self._outlast(in_vain_s, known=known)
+
+    def after_answer(self, error: TrickleError, lived_s: float, *, known: bool = False) -> float | None:
+        """How many seconds to wait before another request; ``None``: give up.
+
+        Args:
+            error: what the server said.
+            lived_s: how long after the request was begun.
+            known: another request was told the same, and has paid.
+        """
+        if isinstance(error, Refused) and (error.status or 0) >= 500 and error.retry_after is None and lived_s < LONG_S:
+            # A proxy's, most likely, with nobody behind it: an outage like any other.
+            return self._outlast(0.0, known=known) if known or self._can_outlast(0.0) else None
+        floor_s = getattr(error, "retry_after", None) or 0.0
+        if floor_s > MAX_RETRY_AFTER_S:
+            return None
+        if not known and lived_s < LONG_S:
+            return self._retries.refused(self._rng, floor_s)
+        if not known:
+            self._retries.failures = 1
+        return self._retries.delay_s(self._rng, floor_s)
+
+    def _outlast(self, in_vain_s: float, *, known: bool) -> float:
+        self._retries.failures += not known
+        least_s = MIN_DELAY_S if self._retries.failures <= FIRST_RETRIES else OUTAGE_DELAY_S
+        delay_s = max(least_s, self._retries.delay_s(self._rng))
+        if not known:
+            self._outage_s += delay_s + in_vain_s
+        return delay_s
+
+    def _can_outlast(self, in_vain_s: float) -> bool:
+        if self._outage_s + in_vain_s >= OUTAGE_LIMIT_S:
+            return False
+        return self._outage_s < OUTAGE_S or self._retries.pay()

@@ -19,8 +19,7 @@ from typing import Final, Protocol, TypeVarTuple, Unpack
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.segment import Segment
+from tricklecast.publisher.client import Publisher, Segment
 from tricklecast.publisher.steps import Chunk, IsStopped, Step
 from tricklecast.trickle.errors import BrokenByPeer, SegmentDropped
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import secrets
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,12 +13,13 @@ from typing import Any, Final
 import anyio
 
 from tricklecast.publisher.client import Publisher
+from tricklecast.publisher.events import Disconnected, Failed, PublisherEvent, Reconnected
 from tricklecast.publisher.feed import MAX_IN_FLIGHT, Feed, Totals, stepping
-from tricklecast.publisher.statistics import Statistics
+from tricklecast.publisher.segments import PublisherStatistics
 from tricklecast.publisher.steps import Source
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import ChannelBusy, Superseded, TrickleError
 from tricklecast.trickle.terminal import RateMeter, Screen, count, rate, size, transferred
-from tricklecast.trickle.wire import redacted
+from tricklecast.trickle.wire import CLIENT, redacted
 
 CLOSE_S: Final = 5.0
 """How long the end of a run may take, in seconds, also after Ctrl-C."""
@@ -40,7 +44,25 @@ async def run(
         TrickleError: the source cannot be read, or the channel cannot be published to.
     """
     status = Status(redacted(url), screen or Screen())
-    publisher = Publisher(url, when_full="drop" if source.drops else "wait", max_in_flight=MAX_IN_FLIGHT, **options)
+    running = anyio.CancelScope()
+
+    def on_event(event: PublisherEvent) -> None:
+        match event:
+            case Failed():
+                running.cancel()  # at once: the source may be silent
+            case Disconnected(error):
+                status.say(f"warning: {error}; segments are kept, and sent again when the server answers")
+            case Reconnected(outage_s):
+                status.say(f"the server answers again after {outage_s:.1f} s")
+
+    publisher = Publisher(
+        url,
+        when_full="drop" if source.drops else "wait",
+        max_in_flight=MAX_IN_FLIGHT,
+        on_event=on_event,
+        headers={CLIENT: _client_name()},
+        **options,
+    )
     feed: Feed | None = None
     how = "stopped by an error"
     try:
@@ -48,18 +70,35 @@ async def run(
             feed = Feed(publisher, steps, drops=source.drops, warn=status.say)
             with status.live(feed.totals, publisher.statistics):
                 try:
-                    await feed.run()
+                    with running:
+                        await feed.run()
+                    if publisher.error is not None:
+                        raise publisher.error
                     how = await _leave(publisher, leave_open)
                 except anyio.get_cancelled_exc_class():
                     how = f"interrupted, {await _leave(publisher, leave_open)}"
                     raise
-                except TrickleError:
-                    await _leave(publisher, leave_open=True)
-                    raise
+    except (ChannelBusy, Superseded) as error:
+        raise TrickleError(_who_else(error)) from error
     finally:
-        if feed is not None:
+        if feed is not None and (feed.totals.bytes or not isinstance(publisher.error, ChannelBusy)):
             status.say(status.summary(feed.totals, publisher.statistics(), how))
     return feed.totals
+
+
+def _client_name() -> str:
+    """The name that the server's log shows, and other publishers, who are refused: of the host, and of this run."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+    return f"{host[:40]}-{secrets.token_hex(2)}"
+
+
+def _who_else(error: ChannelBusy | Superseded) -> str:
+    """Which other client publishes, and what the user can do about it."""
+    if isinstance(error, Superseded):
+        return f"another publisher has taken over this channel: {error}"
+    who = error.publisher or "another client"
+    since = time.strftime("%H:%M:%S", time.localtime(time.time() - error.publishing_s))
+    return f"{who} publishes to this channel since {since}; --takeover publishes in its place"
 
 
 async def _leave(publisher: Publisher, leave_open: bool) -> str:
@@ -89,11 +128,11 @@ class Status:
         """Show what the source waits for."""
         self._source = state
 
-    def live(self, totals: Totals, statistics: Callable[[], Statistics]) -> AbstractContextManager[None]:
+    def live(self, totals: Totals, statistics: Callable[[], PublisherStatistics]) -> AbstractContextManager[None]:
         """Keep a line up to date while the block runs."""
         return self._screen.live(lambda width: self.line(totals, statistics(), width))
 
-    def line(self, totals: Totals, statistics: Statistics, width: int) -> str:
+    def line(self, totals: Totals, statistics: PublisherStatistics, width: int) -> str:
         """The state in one line of at most ``width`` columns: the less important parts are left out first."""
         seq = "waiting for the input" if totals.seq is None else f"segment {totals.seq}"
         speed, amount = rate(self._rate.bits_per_s(totals.bytes)), size(totals.bytes)
@@ -117,7 +156,7 @@ class Status:
             line = shorter
         return line
 
-    def summary(self, totals: Totals, statistics: Statistics, how: str) -> str:
+    def summary(self, totals: Totals, statistics: PublisherStatistics, how: str) -> str:
         """What was published, and how it ended."""
         parts = [transferred("published", totals.segments, totals.bytes, time.monotonic() - self._begun_at)]
         if totals.seq is not None:

@@ -15,10 +15,12 @@
         ├── ChannelNotFound                     404
         ├── SegmentMissing                      470
         ├── Superseded                          409
+        ├── ChannelBusy                         409, before a publisher's first byte
         ├── SegmentTooLarge                     413
         ├── Refused                             401, 403, 429, 503 and any other status that says no
         ├── RemoteProtocolError                 the answer makes no sense
-        └── ConnectionLost                      no answer at all
+        ├── ConnectionLost                      no answer at all
+        └── SegmentsUnconfirmed                 a publisher was closed before segments were confirmed
 
 *Closed by me*, *ended normally* and *broken by the peer* are three families, so that ``except`` can tell them apart.
 """
@@ -254,6 +256,57 @@ class Superseded(BrokenByPeer):
         self.latest = latest
 
 
+class ChannelBusy(BrokenByPeer):
+    """409: another client publishes to this channel. Pass ``takeover=True`` to publish there in its place.
+
+    Attributes:
+        publishing_s: for how many seconds the other client has published.
+        publisher: the name that it gave (``Trickle-Client``); ``None`` if it gave none.
+        latest: the head, if the server said so.
+        retry_after: the other client has no connection at the moment; its place is free after so many seconds.
+    """
+
+    what = "another client publishes to this channel"
+
+    def __init__(
+        self,
+        status: int | None = wire.Status.CONFLICT,
+        *,
+        seq: int | None = None,
+        detail: str = "",
+        publishing_s: int = 0,
+        publisher: str | None = None,
+        latest: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(status, seq=seq, detail=detail)
+        self.publishing_s = publishing_s
+        self.publisher = publisher
+        self.latest = latest
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        who = "another client" if self.publisher is None else self.publisher
+        return f"{who} has published to this channel for {self.publishing_s} s; use takeover to publish in its place"
+
+
+class SegmentsUnconfirmed(BrokenByPeer):
+    """The publisher was closed before the server had confirmed these segments, and the program did not ask for them.
+
+    Attributes:
+        seqs: their numbers.
+    """
+
+    def __init__(self, seqs: tuple[int, ...]) -> None:
+        super().__init__()
+        self.args = (seqs,)
+        self.seqs = seqs
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.seqs[:10])) + (", …" if len(self.seqs) > 10 else "")
+        return f"not confirmed by the server: {'segment' if len(self.seqs) == 1 else 'segments'} {shown}"
+
+
 class SegmentTooLarge(BrokenByPeer):
     """413: the segment is larger than the server allows; what fitted was kept and marked as truncated."""
 
@@ -332,6 +385,22 @@ def error_for(status: int, headers: Mapping[str, str], *, seq: int | None = None
     return Refused(status, seq=seq, detail=detail, retry_after=retry_after_s(headers))
 
 
+def _conflict(status: int, headers: Mapping[str, str], seq: int | None, detail: str) -> BrokenByPeer:
+    latest = header_int(headers, wire.LATEST)
+    publishing_s = header_int(headers, wire.PUBLISHING_FOR)
+    if publishing_s is None:
+        return Superseded(status, seq=seq, detail=detail, latest=latest)
+    return ChannelBusy(
+        status,
+        seq=seq,
+        detail=detail,
+        publishing_s=publishing_s,
+        publisher=headers.get(wire.PUBLISHER) or None,
+        latest=latest,
+        retry_after=retry_after_s(headers),
+    )
+
+
 _Make = Callable[[int, Mapping[str, str], int | None, str], BrokenByPeer]
 
 _BY_STATUS: dict[int, _Make] = {
@@ -344,8 +413,6 @@ _BY_STATUS: dict[int, _Make] = {
         earliest=header_int(headers, wire.EARLIEST),
         retry_after=retry_after_s(headers),
     ),
-    wire.Status.CONFLICT: lambda status, headers, seq, detail: Superseded(
-        status, seq=seq, detail=detail, latest=header_int(headers, wire.LATEST)
-    ),
+    wire.Status.CONFLICT: lambda status, headers, seq, detail: _conflict(status, headers, seq, detail),
     wire.Status.TOO_LARGE: lambda status, _, seq, detail: SegmentTooLarge(status, seq=seq, detail=detail),
 }

@@ -30,36 +30,28 @@ TOKEN_VARIABLE: Final = "TRICKLECAST_TOKEN"
 
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+", re.ASCII)
 
-CONNECTION: Final = "Connection"
-"""The heading of these options in a help."""
 
-Token: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TOKEN",
-        help="Access token. Visible in process listings; prefer --token-file.",
-        rich_help_panel=CONNECTION,
-    ),
-]
-TokenFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help=f"File with the access token, read again for each request. Default: the variable {TOKEN_VARIABLE}.",
-        dir_okay=False,
-        rich_help_panel=CONNECTION,
-    ),
-]
-CaFile: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca-file",
-        metavar="FILE",
-        help="Trust these certificates (PEM) for https, instead of the system's.",
-        dir_okay=False,
-        rich_help_panel=CONNECTION,
-    ),
-]
+def option(metavar: str | None, text: str, *names: str, group: str | None = None, default: str | None = None) -> Any:
+    """An option of a command.
+
+    Args:
+        metavar: the name of its value; ``None`` for a flag, or for a choice.
+        text: its help.
+        names: how it is written, if that does not follow from the parameter's name.
+        group: the heading under which the help shows it.
+        default: what the help shows as the default value, if that is not the parameter's.
+    """
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=group, show_default=default or True)
+
+
+_CONNECTION: Final = "Connection"
+_TOKEN_HELP: Final = "Access token. Visible in process listings; prefer --token-file."
+_FILE_HELP: Final = f"File with the access token, read again for each request. Default: the variable {TOKEN_VARIABLE}."
+_CA_HELP: Final = "Trust these certificates (PEM) for https, instead of the system's."
+
+Token: TypeAlias = Annotated[str | None, option("TOKEN", _TOKEN_HELP, group=_CONNECTION)]
+TokenFile: TypeAlias = Annotated[Path | None, option("FILE", _FILE_HELP, group=_CONNECTION)]
+CaFile: TypeAlias = Annotated[Path | None, option("FILE", _CA_HELP, "--ca-file", group=_CONNECTION)]
 
 
 def checked(option: str, parse: Callable[[S], T], value: S, allowed: str = "") -> T:

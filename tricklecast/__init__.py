@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tricklecast.subscriber import Subscriber
     from tricklecast.trickle.errors import (
         BrokenByPeer,
+        ChannelBusy,
         ChannelEnded,
         ChannelNotFound,
         ClosedHere,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         SegmentDropped,
         SegmentMissing,
+        SegmentsUnconfirmed,
         SegmentTooLarge,
         Superseded,
         TrickleError,
@@ -43,6 +45,7 @@ _HOMES = {"Publisher": ".publisher", "Subscriber": ".subscriber"}
 
 __all__ = [
     "BrokenByPeer",
+    "ChannelBusy",
     "ChannelEnded",
     "ChannelNotFound",
     "ClosedHere",
@@ -59,6 +62,7 @@ __all__ = [
     "SegmentDropped",
     "SegmentMissing",
     "SegmentTooLarge",
+    "SegmentsUnconfirmed",
     "Subscriber",
     "Superseded",
     "TrickleError",

@@ -18,6 +18,7 @@ from tricklecast.trickle.terminal import (
     bearer_for,
     checked,
     count,
+    option,
     parse_duration,
     size,
     tls_context,
@@ -35,46 +36,27 @@ _LIMITS: Final = "What is tested"
 
 async def check(
     url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
-    for_time: Annotated[str, typer.Option("--for", metavar="TIME", help="Test for this time: 30s, 2m, 1h.")] = "30s",
+    for_time: Annotated[str, option("TIME", "Test for this time: 30s, 2m, 1h.", "--for")] = "30s",
     start: Annotated[
-        str,
-        typer.Option(
-            metavar="WHERE", help="Where to begin: next, current, earliest, a number, or -N for the N-th from the end."
-        ),
+        str, option("WHERE", "Where to begin: next, current, earliest, a number, or -N for the N-th from the end.")
     ] = "next",
-    wait: Annotated[
-        str, typer.Option(metavar="TIME", help="Wait this long for a channel that does not exist yet.")
-    ] = "0s",
-    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, with all segments.")] = False,
+    wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.")] = "0s",
+    strict: Annotated[bool, option(None, "Treat warnings as failures.", "--strict")] = False,
+    as_json: Annotated[bool, option(None, "Print the report as JSON, with all segments.", "--json")] = False,
     decode: Annotated[
-        bool,
-        typer.Option(help="Decode the first picture of each segment, if PyAV is installed.", rich_help_panel=_LIMITS),
+        bool, option(None, "Decode the first picture of each segment, if PyAV is installed.", group=_LIMITS)
     ] = True,
     max_latency: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Highest end-to-end latency of 95 % of the segments.",
-            show_default="5s",
-            rich_help_panel=_LIMITS,
-        ),
+        str | None, option("TIME", "Highest end-to-end latency of 95 % of the segments.", group=_LIMITS, default="5s")
     ] = None,
-    max_segment: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Longest segment.", show_default="10s", rich_help_panel=_LIMITS),
-    ] = None,
+    max_segment: Annotated[str | None, option("TIME", "Longest segment.", group=_LIMITS, default="10s")] = None,
     max_jitter: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Longest delay of a segment.", show_default="1s", rich_help_panel=_LIMITS),
+        str | None, option("TIME", "Longest delay of a segment.", group=_LIMITS, default="1s")
     ] = None,
     max_skew: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Longest time between the beginnings of audio and video in a segment.",
-            show_default="2s",
-            rich_help_panel=_LIMITS,
+        option(
+            "TIME", "Longest time between the beginnings of audio and video in a segment.", group=_LIMITS, default="2s"
         ),
     ] = None,
     ca_file: CaFile = None,

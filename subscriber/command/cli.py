@@ -18,6 +18,7 @@ from tricklecast.trickle.terminal import (
     TokenFile,
     bearer_for,
     checked,
+    option,
     parse_duration,
     parse_size,
     tls_context,
@@ -36,81 +37,69 @@ async def subscribe(
     url: Annotated[str, typer.Argument(metavar="URL", help="The channel: http://HOST:PORT/trickle/CHANNEL.")],
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="Where to write: - for standard output (the default in a pipe); FILE.mp4, .m4v, .mov, .m4a, .mkv or "
+        option(
+            "PATH",
+            "Where to write: - for standard output (the default in a pipe); FILE.mp4, .m4v, .mov, .m4a, .mkv or "
             ".mka for a media file that players can seek in; FOLDER/ for a file per segment and an index, which goes "
             "on where it was left; any other FILE for the bytes as they come.",
+            "--output",
+            "-o",
         ),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHERE",
-            help="Where to begin: current (the newest segment that has begun), next (the one after it), earliest, a "
+        option(
+            "WHERE",
+            "Where to begin: current (the newest segment that has begun), next (the one after it), earliest, a "
             "number, -N (the N-th from the end), or a position such as 128@3:9f86d081884c7d65, as the last line of an "
             "earlier run names it.",
-            show_default="current",
+            default="current",
         ),
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Begin with what was published this long ago, if the server still has it: 10m, 2h."
-        ),
+        str | None, option("TIME", "Begin with what was published this long ago, if the server still has it: 10m, 2h.")
     ] = None,
-    for_time: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Stop after this time: 30s, 500ms, 2min, 1h.")
-    ] = None,
-    wait: Annotated[
-        str, typer.Option("--wait", metavar="TIME", help="Wait this long for a channel that does not exist yet.")
-    ] = "0s",
+    for_time: Annotated[str | None, option("TIME", "Stop after this time: 30s, 500ms, 2min, 1h.", "--for")] = None,
+    wait: Annotated[str, option("TIME", "Wait this long for a channel that does not exist yet.", "--wait")] = "0s",
     raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Write the bytes as they come, also to a FILE.mp4.", rich_help_panel=_OUTPUT),
+        bool, option(None, "Write the bytes as they come, also to a FILE.mp4.", "--raw", group=_OUTPUT)
     ] = False,
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="LIMIT",
-            help="In a folder, keep only the newest segments: a number of them (500), or a size (20GB).",
-            rich_help_panel=_OUTPUT,
+        option(
+            "LIMIT",
+            "In a folder, keep only the newest segments: a number of them (500), or a size (20GB).",
+            group=_OUTPUT,
         ),
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="Print each event as a line of JSON: on standard error if the media goes to standard output (-o -), "
+        option(
+            None,
+            "Print each event as a line of JSON: on standard error if the media goes to standard output (-o -), "
             "otherwise on standard output. Without -o, no media is written.",
-            rich_help_panel=_OUTPUT,
+            "--json",
+            group=_OUTPUT,
         ),
     ] = False,
     reconnect: Annotated[
         bool,
-        typer.Option(
+        option(
+            None,
+            "After an error, subscribe again, as often as necessary, and go on where it ended.",
             "--reconnect",
-            help="After an error, subscribe again, as often as necessary, and go on where it ended.",
-            rich_help_panel=_LOSSES,
+            group=_LOSSES,
         ),
     ] = False,
     on_lag: Annotated[
-        str,
-        typer.Option(
-            metavar="POLICY",
-            help="Where to go on after falling too far behind: live, earliest, or fail.",
-            rich_help_panel=_LOSSES,
-        ),
+        str, option("POLICY", "Where to go on after falling too far behind: live, earliest, or fail.", group=_LOSSES)
     ] = "live",
     fail_on: Annotated[
         str,
-        typer.Option(
-            metavar="LOSS",
-            help=f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed, truncated or cut (loss); or "
-            "never.",
-            rich_help_panel=_LOSSES,
+        option(
+            "LOSS",
+            f"Exit with {LOSS_EXIT_CODE} if segments were missed (gap), or missed, truncated or cut (loss); or never.",
+            group=_LOSSES,
         ),
     ] = "never",
     ca_file: CaFile = None,
@@ -175,7 +164,7 @@ async def subscribe(
 
 async def channels(
     url: Annotated[str, typer.Argument(metavar="URL", help="Any URL on the server.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the server's answer, as JSON.")] = False,
+    as_json: Annotated[bool, option(None, "Print the server's answer, as JSON.", "--json")] = False,
     ca_file: CaFile = None,
     token: Token = None,
     token_file: TokenFile = None,

@@ -7,10 +7,11 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import httpx
 import pytest
 
 from tests.support.peers import run
-from tricklecast.publisher.body import CHUNK_OVERHEAD, Body
+from tricklecast.publisher.body import BURST, CHUNK_OVERHEAD, Body
 
 ROOM = 10 + 2 * CHUNK_OVERHEAD
 """What two chunks of five bytes take."""
@@ -334,5 +335,165 @@ def test_flushing_waits_for_a_request_that_has_caught_up(ended: bool) -> None:
 
         await lets_wait(body.flush(), go_on())
         assert sending.ended == ended
+
+    run(main())
+
+
+class Socket:
+    """A writer for a live body, with room for so many chunks until it is flushed."""
+
+    def __init__(self, room: int = 1000) -> None:
+        self.room = room
+        self.chunks: list[bytes] = []
+        self.flushed = anyio.Event()
+        self.reads = True
+
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
+        self.chunks.append(chunk + b"$" * last)
+        self.room -= 1
+        return self.room >= 0
+
+    async def flush(self) -> bool:
+        await self.flushed.wait()
+        return self.reads
+
+
+def test_a_live_body_is_written_in_the_task_of_its_writer() -> None:
+    """No other task has to run in between; what was kept is written again first, and so is the end told."""
+
+    async def main() -> None:
+        body = Body(1000)
+        body.rest()
+        await body.put(b"kept")
+        begun: list[int] = []
+        sending = body.send(lambda: begun.append(sending.written))
+        socket = Socket()
+        assert not sending.write_now(b"early", 1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sending.write_to, socket)
+            await anyio.wait_all_tasks_blocked()
+            assert socket.chunks == [b"kept"]
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await body.put(b"live")
+            assert socket.chunks == [b"kept", b"live"]
+            assert (body.handed, sending.sent, sending.written) == (8, 8, 2)
+            body.end()
+            assert await body.flush()
+        assert (begun, sending.ended) == ([1], True)
+        assert not sending.write_now(b"late", 2)
+
+    run(main())
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_without_room_the_request_waits_and_the_writer_with_it(reads: bool) -> None:
+    """Until the socket has taken the chunk, or nobody reads and the request is over."""
+
+    async def main() -> None:
+        body = Body(1000)
+        sending, socket = body.send(), Socket(room=1)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sending.write_to, socket)
+            await anyio.wait_all_tasks_blocked()
+            assert await body.put(b"one")
+
+            async def go_on() -> None:
+                assert socket.chunks == [b"one", b"two"]
+                socket.reads = reads
+                socket.flushed.set()
+                await anyio.wait_all_tasks_blocked()
+                body.end() if reads else body.rest()
+
+            await lets_wait(body.put(b"two"), go_on())
+        assert sending.written == (2 if reads else 1)
+        assert sending.ended is reads
+
+    run(main())
+
+
+def test_the_last_chunk_brings_the_end() -> None:
+    """In one write, if there is room; otherwise the end is told once it has left."""
+
+    async def main() -> None:
+        for room in (1, 0):
+            body = Body(1000)
+            sending, socket = body.send(), Socket(room)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(sending.write_to, socket)
+                await anyio.wait_all_tasks_blocked()
+                socket.flushed.set()
+                assert await body.put(b"all", last=True)
+                assert await body.flush()
+            assert (socket.chunks, sending.ended, body.over) == ([b"all$"], True, True)
+
+    run(main())
+
+
+def test_what_was_kept_waits_for_room_as_well() -> None:
+    """A request that has to catch up writes no faster than the socket takes it."""
+
+    async def main() -> None:
+        body = Body(1000)
+        body.rest()
+        await body.put(b"one")
+        body.end()
+        sending, socket = body.send(), Socket(room=0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sending.write_to, socket)
+            await anyio.wait_all_tasks_blocked()
+            assert (sending.taken, sending.written) == (1, 0)
+            socket.flushed.set()
+        assert (sending.written, sending.ended) == (1, True)
+
+    run(main())
+
+
+def test_many_small_chunks_are_let_go_and_sent_again_in_linear_time() -> None:
+    """The step at which the body outgrows its limit frees all chunks at once, and a burst lets other tasks run."""
+
+    async def main() -> None:
+        count = 73_000
+        body = Body(count * (1 + CHUNK_OVERHEAD))
+        body.rest()
+        body._chunks.extend([b"x"] * count)
+        body._held_bytes, body.handed = count * (1 + CHUNK_OVERHEAD), count
+        sending, socket = body.send(), Socket(room=10**9)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other)
+            tasks.start_soon(sending.write_to, socket)
+            while sending.written < count:
+                await body.wait()
+            assert turns >= count // BURST
+            assert await body.put(b"one more")
+            assert (body.held, body._held_bytes) == (False, 0)
+            tasks.cancel_scope.cancel()
+        assert len(socket.chunks) == count + 1
+
+    run(main())
+
+
+def test_a_body_that_was_let_go_is_not_begun_again() -> None:
+    """An authentication that makes the request again gets an error, not a part of the body."""
+
+    async def main() -> None:
+        body = Body(0)
+        sending, socket = body.send(), Socket()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sending.write_to, socket)
+            await anyio.wait_all_tasks_blocked()
+            for _ in range(2):
+                await body.put(b"x")
+            tasks.cancel_scope.cancel()
+        with pytest.raises(httpx.WriteError):
+            await sending.write_to(socket)
 
     run(main())

@@ -10,24 +10,33 @@ import httpx
 import pytest
 
 from tests.support.dice import TopRandom, ZeroRandom
-from tricklecast.publisher.core import Plan, parse_start
-from tricklecast.publisher.patience import LONG_S, MAX_RETRY_AFTER_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_S
-from tricklecast.publisher.verdicts import (
+from tricklecast.publisher.core import (
+    BACKWARDS,
+    BUSY_RETRIES,
+    LONG_S,
+    MAX_RETRY_AFTER_S,
+    MIN_DELAY_S,
+    OUTAGE_DELAY_S,
+    OUTAGE_LIMIT_S,
+    OUTAGE_S,
     Advance,
-    Answered,
     Closed,
-    Lost,
-    Outcome,
+    Decision,
+    Numbering,
+    Plan,
     Progress,
     Receipt,
     Resync,
     RetryAfter,
+    RetryClock,
     Stop,
     Ticket,
-    Verdict,
+    parse_start,
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import RetryBudget
+from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Refused
 
 IDLE = Progress()
 WHOLE = Progress(sent=10, ended=True, handed=10, over=True)
@@ -38,10 +47,10 @@ WAITING = Progress(handed=10)
 GONE = Progress(sent=10, handed=10, held=False)
 
 
-def answer(status: int, detail: str = "", **headers: object) -> Answered:
+def answer(status: int, detail: str = "", **headers: object) -> Answer:
     """An answer with ``Lp-Trickle-`` headers."""
     named = {f"Lp-Trickle-{name}": str(value) for name, value in headers.items()}
-    return Answered(status, httpx.Headers(named), detail)
+    return Answer.read(status, httpx.Headers(named), detail.encode())
 
 
 def lost(connected: bool = True) -> Lost:
@@ -105,7 +114,7 @@ def test_anything_else_is_no_start(text: str | int) -> None:
     ],
     ids=["header", "ours", "text", "no channel", "ended and gone", "ended and drained"],
 )
-def test_resuming_begins_at_the_head(reply: Answered, seq: int, keeps_keys: bool) -> None:
+def test_resuming_begins_at_the_head(reply: Answer, seq: int, keeps_keys: bool) -> None:
     """The head is the first seq; a channel that is not there, or no longer, begins at 0."""
     plan = Plan("resume", rng=TopRandom(), name="me")
     assert plan.next_seq is None
@@ -115,7 +124,7 @@ def test_resuming_begins_at_the_head(reply: Answered, seq: int, keeps_keys: bool
 
 
 @pytest.mark.parametrize("reply", [answer(200, "<html>"), answer(200, Latest=-3), answer(302), answer(405)])
-def test_an_answer_that_gives_no_position_is_final(reply: Answered) -> None:
+def test_an_answer_that_gives_no_position_is_final(reply: Answer) -> None:
     """Where there is no trickle server, nothing is published and nothing deleted."""
     plan = Plan("resume", rng=TopRandom())
     verdict = plan.on_next(reply)
@@ -133,7 +142,7 @@ def test_a_ticket_needs_a_position() -> None:
 def test_the_position_is_asked_for_again_after_a_wait() -> None:
     """A server that is busy, or a connection that broke, is not the end."""
     plan = Plan("resume", rng=TopRandom())
-    assert plan.on_next(Answered(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25, holds=True)
+    assert plan.on_next(Answer(503, httpx.Headers({"Retry-After": "3"}))) == RetryAfter(3.25, holds=True)
     assert plan.on_next(lost()) == RetryAfter(0.5)
     assert plan.on_next(answer(200, Latest=2)) == Advance()
     assert not plan.uncertain
@@ -268,7 +277,7 @@ def test_470_of_another_publishers_channel_stops(head: int) -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(470), answer(470, Latest=-1), answer(413)])
-def test_a_preconnect_that_cannot_be_placed_stops(reply: Answered) -> None:
+def test_a_preconnect_that_cannot_be_placed_stops(reply: Answer) -> None:
     """A 470 without a position, or a 413 without a byte, cannot be helped by asking again."""
     plan, ticket = started()
     assert isinstance(plan.on_post(ticket, reply, IDLE), Stop)
@@ -326,7 +335,7 @@ def test_a_request_of_an_earlier_life_proves_nothing_about_this_one() -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(409, Latest=8), answer(200, Size=0)])
-def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: Answered) -> None:
+def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: Answer) -> None:
     """They would have it twice; it is lost visibly to the others. What never left may move."""
     plan, ticket = started()
     plan.bind(ticket)
@@ -348,7 +357,7 @@ def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: An
 
 
 @pytest.mark.parametrize("reply", [answer(409), answer(409, Latest=7), answer(409, Latest=9)])
-def test_409_to_a_segment_that_was_not_begun_stops(reply: Answered) -> None:
+def test_409_to_a_segment_that_was_not_begun_stops(reply: Answer) -> None:
     """Somebody else has written it, or is about to."""
     plan, ticket = started()
     plan.bind(ticket)
@@ -447,10 +456,10 @@ def test_retry_after_is_a_floor() -> None:
     plan = Plan(9, rng=TopRandom())
     ticket = plan.take()
     headers: Mapping[str, str] = httpx.Headers({"Retry-After": "7", wire.LATEST: "1"})
-    assert plan.on_post(ticket, Answered(503, headers), IDLE) == RetryAfter(7.25, holds=True)
-    assert plan.on_post(ticket, Answered(470, headers), IDLE) == Resync(7.5, 1)
+    assert plan.on_post(ticket, Answer(503, headers), IDLE) == RetryAfter(7.25, holds=True)
+    assert plan.on_post(ticket, Answer(470, headers), IDLE) == Resync(7.5, 1)
     too_long = httpx.Headers({"Retry-After": str(int(MAX_RETRY_AFTER_S) + 1)})
-    assert isinstance(plan.on_post(ticket, Answered(503, too_long), IDLE), Stop)
+    assert isinstance(plan.on_post(ticket, Answer(503, too_long), IDLE), Stop)
     assert plan.owns_channel
 
 
@@ -526,8 +535,8 @@ def test_slow_failures_are_a_part_of_the_outage() -> None:
     assert isinstance(plan.on_located(lost(connected=False), 5, 10.0), Stop)
 
 
-@pytest.mark.parametrize("reply", [Answered(503, httpx.Headers({"Retry-After": "1"})), answer(429)])
-def test_a_busy_server_is_asked_for_the_position_again(reply: Answered) -> None:
+@pytest.mark.parametrize("reply", [Answer(503, httpx.Headers({"Retry-After": "1"})), answer(429)])
+def test_a_busy_server_is_asked_for_the_position_again(reply: Answer) -> None:
     """Each of these is paid for."""
     plan, ticket = started(budget=RetryBudget(reserve=1))
     plan.on_post(ticket, lost(), IDLE)
@@ -538,7 +547,7 @@ def test_a_busy_server_is_asked_for_the_position_again(reply: Answered) -> None:
 
 @pytest.mark.parametrize("reply", [answer(404), answer(200, Latest=0, Epoch=1)])
 @pytest.mark.parametrize("keeps_keys", [True, False])
-def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Answered, keeps_keys: bool) -> None:
+def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Answer, keeps_keys: bool) -> None:
     """It has nothing, so everything that is held can be sent again, on any server."""
     plan, ticket = started(keeps_keys=keeps_keys)
     plan.bind(ticket)
@@ -557,10 +566,10 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
         (answer(200, Latest=6, Epoch=2), "begun again"),
     ],
 )
-def test_another_publishers_channel_is_left_alone(reply: Answered, why: str) -> None:
+def test_another_publishers_channel_is_left_alone(reply: Answer, why: str) -> None:
     """A head too far, too low, or of a later life: nothing is put between another's segments."""
     plan, ticket = started()
-    plan._numbering.judge(6, 5, 1)
+    plan._numbering.compare(6, 5, 1)
     plan.bind(ticket)
     plan.on_post(ticket, lost(), HALF)
     verdict = located(plan, reply)
@@ -643,7 +652,7 @@ def test_a_preconnect_cut_for_idleness_costs_nothing() -> None:
 def test_the_first_connection_is_not_waited_for() -> None:
     """Nobody at the address at the very beginning: the error comes at once, and nothing is deleted."""
     for plan in (Plan("resume", rng=TopRandom()), Plan(0, rng=TopRandom())):
-        verdict: Verdict
+        verdict: Decision
         if plan.next_seq is None:
             verdict = plan.on_next(lost(connected=False))
         else:
@@ -667,7 +676,7 @@ def test_a_segment_given_up_leaves_its_number_behind() -> None:
 
 
 @pytest.mark.parametrize("reply", [answer(200), answer(400, "Invalid stream"), answer(404)])
-def test_a_channel_that_is_gone_is_ended(reply: Answered) -> None:
+def test_a_channel_that_is_gone_is_ended(reply: Answer) -> None:
     """It does not matter who ended it."""
     plan, _ = started()
     assert plan.on_delete(reply) == Advance()
@@ -725,3 +734,310 @@ class TestNumbering:
         plan.bind(ticket)
         plan.on_post(ticket, lost(), HALF)
         assert isinstance(located(plan, answer(200, Latest=3, Epoch=1, Life="abc.1:0")), Stop)
+
+
+# Numbering: which seq comes next, and whose channel it is by now.
+
+
+def published(*seqs: int) -> Numbering:
+    """A publisher that has published these, in a channel of epoch 2."""
+    numbering = Numbering(None)
+    numbering.place(seqs[0], 2)
+    for seq in seqs:
+        assert numbering.take() == seq
+        numbering.bind(seq)
+        numbering.flow(seq)
+        numbering.settle(seq, closed=True)
+    return numbering
+
+
+def test_a_seq_needs_a_beginning() -> None:
+    """Nothing is numbered before the position is known."""
+    with pytest.raises(LocalProtocolError):
+        Numbering(None).take()
+
+
+def test_seqs_count_up() -> None:
+    """From where the channel is, and none is opened more than one beyond what the server can know."""
+    numbering = published(4, 5)
+    assert [numbering.may_open(seq) for seq in (6, 7, 8)] == [True, True, False]
+    assert numbering.take() == 6
+    numbering.flow(6)
+    assert numbering.may_open(7)
+    fixed = Numbering(9)
+    assert [fixed.may_open(seq) for seq in (9, 10)] == [True, False]
+
+
+def test_a_seq_leaps_over_those_that_were_given_up() -> None:
+    """One more than the server may know of can be told from its place; and an unknown head is not leapt from."""
+    numbering = published(4)
+    for seq in (5, 6, 7):
+        numbering.bind(numbering.take())
+        assert not numbering.leaps(seq)
+    numbering.settle(5, closed=False)
+    assert [numbering.leaps(seq) for seq in (6, 7)] == [False, False]
+    numbering.settle(6, closed=False)
+    assert numbering.leaps(7)
+    numbering.begin_life()
+    assert not numbering.leaps(7)
+
+
+@pytest.mark.parametrize(
+    ("head", "epoch", "why"),
+    [
+        (6, 2, None),
+        (7, 2, None),
+        (8, 2, "beyond 6"),
+        (5, 2, "another's"),
+        (6, 3, "begun again"),
+        (6, None, None),
+        (6, 1, None),
+        (0, 2, None),
+    ],
+)
+def test_a_head_is_our_own_doing_or_it_is_not(head: int, epoch: int | None, why: str | None) -> None:
+    """It is, from what was confirmed to what was sent; in a later epoch it is not; an empty channel is anybody's."""
+    numbering = published(4, 5)
+    numbering.bind(numbering.take())
+    verdict = numbering.compare(head, numbering.confirmed, epoch)
+    assert verdict is None if why is None else why in (verdict or "")
+
+
+def test_a_head_that_is_known_to_wander_may_go_back_a_little() -> None:
+    """The reference server's does, without anybody else being there."""
+    numbering = published(*range(10))
+    assert numbering.compare(10 - BACKWARDS, 9, exact=False) is None
+    assert numbering.compare(9 - BACKWARDS, 9, exact=False)
+    assert numbering.compare(9, 9)
+
+
+def test_an_answer_may_be_older_than_what_is_known_by_now() -> None:
+    """It is held against what was confirmed when it was asked for, be it a head or that there is none."""
+    numbering = published(*range(10))
+    assert numbering.compare(7, 6) is None
+    assert numbering.compare(6, 6)
+    assert numbering.compare(0, -1) is None
+    assert (numbering.life, numbering.confirmed) == (0, 9)
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_head_right_behind_what_was_on_its_way_is_a_new_life(given_up: bool) -> None:
+    """The server was restarted, and a request that something between held back has reached it first."""
+    numbering = published(4)
+    for seq in (5, 6, 7):
+        numbering.bind(numbering.take())
+        numbering.flow(seq)
+    numbering.settle(7, closed=True)
+    if given_up:
+        numbering.settle(5, closed=False)
+    assert numbering.compare(5, 7)
+    assert numbering.compare(6, 7) is None
+    assert (numbering.life, numbering.confirmed) == (1, -1)
+    assert numbering.may_open(7)
+    assert numbering.take() == 8
+
+
+def test_whoever_has_published_nothing_judges_nothing() -> None:
+    """Any head is a place to begin."""
+    numbering = Numbering(3)
+    assert numbering.compare(50, -1, 7) is None
+    assert numbering.life == 0
+
+
+def test_an_empty_channel_begins_a_new_life() -> None:
+    """What was confirmed is gone with it, and the numbers go on."""
+    numbering = published(4, 5)
+    assert numbering.compare(0, 5, 1) is None
+    assert (numbering.life, numbering.confirmed, numbering.take()) == (1, -1, 6)
+    assert numbering.compare(0, -1) is None
+    assert numbering.life == 1
+
+
+def test_a_seq_that_came_too_early_stays() -> None:
+    """Once something is confirmed, a 470 says only that the head is still behind."""
+    numbering = published(4, 5)
+    numbering.bind(numbering.take())
+    assert numbering.move(6, 6, begun=True) is None
+
+
+def test_the_first_of_several_moves_and_the_others_follow() -> None:
+    """A wrong beginning is given up; numbers that are still in use are passed by."""
+    numbering = Numbering(9)
+    for _ in range(2):
+        numbering.bind(numbering.take())
+    assert numbering.move(10, 8, begun=True) is None
+    assert numbering.move(9, 8, begun=True) == 8
+    assert numbering.next == 9
+    assert numbering.move(10, 8, begun=True) == 9
+    assert [numbering.take(), numbering.newest] == [10, 9]
+
+
+def test_numbers_out_of_line_are_not_given_twice() -> None:
+    """One that has not heard yet that it must move keeps its number for so long."""
+    numbering = Numbering(1)
+    for _ in range(2):
+        numbering.bind(numbering.take())
+    assert numbering.move(1, 0, begun=True) == 0
+    assert [numbering.take(), numbering.take()] == [1, 3]
+
+
+def test_a_seq_that_was_closed_moves_behind_all_that_is_in_use() -> None:
+    """And never to one that is confirmed."""
+    numbering = published(4)
+    for seq in (5, 6, 7):
+        numbering.bind(numbering.take())
+        numbering.flow(seq)
+    numbering.settle(7, closed=True)
+    assert numbering.skip(5, 6, begun=True) == 8
+    assert numbering.newest == 8
+    assert numbering.may_open(8)
+    numbering.settle(6, closed=False)
+    assert numbering.skip(8, 9, begun=False) == 9
+
+
+def test_a_seq_that_nothing_was_sent_as_can_be_used_again() -> None:
+    """Unless something has begun behind it."""
+    numbering = published(4)
+    for seq in (5, 6):
+        numbering.bind(numbering.take())
+        numbering.release(seq)
+    assert [numbering.is_last(seq) for seq in (5, 6)] == [False, True]
+
+
+def test_what_was_published_is_not_numbered_again() -> None:
+    """A 470 may have put the numbering before a segment that gets through under its old number all the same."""
+    numbering = Numbering(0)
+    for seq in (0, 1):
+        assert numbering.take() == seq
+        numbering.bind(seq)
+    assert numbering.move(0, 0, begun=True) == 0
+    assert numbering.next == 1
+    numbering.settle(1, closed=True)
+    assert numbering.take() == 2
+
+
+# RetryClock: how long a publisher waits, and for how long it goes on waiting.
+
+SILENT = Lost(ConnectionLost(), waited_s=10.0)
+CUT = Lost(ConnectionLost())
+UNREACHABLE = Lost(ConnectionLost(), connected=False)
+
+
+@pytest.mark.parametrize(("lost", "lived_s"), [(SILENT, 10.0), (SILENT, 3600.0), (UNREACHABLE, 5.0), (CUT, 0.0)])
+@pytest.mark.parametrize("rng", [TopRandom(), ZeroRandom()], ids=["long", "short"])
+def test_an_outage_is_outlasted_for_a_stated_time(lost: Lost, lived_s: float, rng: Random) -> None:
+    """A server that accepts and never answers is no better than one that is not there, whatever the budget holds."""
+    clock = RetryClock(rng, budget=RetryBudget(reserve=10_000))
+    in_vain_s = lost.waited_s if lost.connected else lived_s
+    passed_s, delay_s = in_vain_s, 0.0
+    while (next_s := clock.after_loss(lost, lived_s, known=False)) is not None:
+        delay_s = next_s
+        passed_s += delay_s + in_vain_s
+    assert OUTAGE_LIMIT_S <= passed_s < OUTAGE_LIMIT_S + delay_s + in_vain_s
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_proxy_that_stands_alone_is_the_same_outage(status: int) -> None:
+    """It costs as much as nobody at all; with a word on when to come back it is a refusal, which is paid for."""
+    delays: list[list[float]] = []
+    for proxied in (False, True):
+        clock = RetryClock(TopRandom())
+        delays.append([])
+        while (delay_s := _fail(clock, status if proxied else None)) is not None:
+            delays[-1].append(delay_s)
+        assert sum(delays[-1]) >= OUTAGE_LIMIT_S
+    assert delays[0] == delays[1]
+    clock = RetryClock(TopRandom(), budget=RetryBudget(reserve=0))
+    assert clock.after_answer(Refused(status, retry_after=1.0), 0.0) is None
+
+
+def _fail(clock: RetryClock, status: int | None) -> float | None:
+    if status is None:
+        return clock.after_loss(CUT, 0.0, known=False)
+    assert clock.after_answer(Refused(status), 0.0, known=True) is not None
+    return clock.after_answer(Refused(status), 0.0)
+
+
+def test_only_a_quiet_end_is_ordinary() -> None:
+    """A connection that stood long and was cut costs nothing; one on which an answer was due does."""
+    clock = RetryClock(ZeroRandom(), budget=RetryBudget(reserve=0))
+    for _ in range(1000):
+        assert clock.after_loss(CUT, LONG_S, known=False) == MIN_DELAY_S
+    for _ in range(2):
+        assert clock.after_loss(SILENT, LONG_S, known=False) == MIN_DELAY_S
+    assert clock.after_loss(SILENT, LONG_S, known=False) is None
+
+
+def test_what_was_lost_together_is_one_loss() -> None:
+    """The others wait as long as the one that has paid, and cost no clock."""
+    clock = RetryClock(TopRandom(), budget=RetryBudget(reserve=0))
+    assert clock.after_loss(SILENT, 10.0, known=False) == 0.25
+    assert [clock.after_loss(SILENT, 10.0, known=True) for _ in range(100)] == [0.25] * 100
+    assert clock.after_loss(SILENT, 10.0, known=False) == 0.5
+
+
+def test_what_is_published_restores_it() -> None:
+    """An outage that is over is forgotten, and the budget grows."""
+    clock = RetryClock(ZeroRandom(), budget=RetryBudget(ratio=1, reserve=1))
+    for _ in range(20):
+        assert clock.after_loss(SILENT, 10.0, known=False) is not None
+        assert clock.after_answer(Refused(429), 0.0) == MIN_DELAY_S
+        assert clock.after_answer(Refused(429), 0.0) is None
+        clock.published()
+
+
+def test_retry_after_is_a_floor_for_all_that_are_told() -> None:
+    """One that was told the same as another pays nothing, and waits as long as it was told itself."""
+    clock = RetryClock(TopRandom(), budget=RetryBudget(reserve=1))
+    assert clock.after_answer(Refused(503, retry_after=2.0), 0.0) == 2.25
+    assert clock.after_answer(Refused(429, retry_after=9.0), 0.0, known=True) == 9.25
+    assert clock.after_answer(Refused(503, retry_after=2.0), 0.0) is None
+    assert clock.after_answer(Refused(503, retry_after=2.0), LONG_S) == 2.25
+    assert clock.after_answer(Refused(503, retry_after=MAX_RETRY_AFTER_S + 1), LONG_S) is None
+
+
+def busy(retry_after: int | None = None) -> Answer:
+    """Another client publishes to the channel."""
+    again = {} if retry_after is None else {wire.RETRY_AFTER: str(retry_after)}
+    named = {wire.PUBLISHING_FOR: "60", wire.PUBLISHER: "studio", wire.LATEST: "9"}
+    return Answer.read(409, httpx.Headers(named | again), b"studio publishes")
+
+
+def test_a_busy_channel_is_left_to_its_publisher() -> None:
+    """The error says who publishes and for how long; the channel is not this publisher's to end."""
+    plan = Plan(5, rng=TopRandom())
+    decision = plan.on_post(opened(plan), busy(), IDLE)
+    assert isinstance(decision, Stop)
+    error = decision.error
+    assert isinstance(error, errors.ChannelBusy)
+    assert (error.publishing_s, error.publisher, error.latest) == (60, "studio", 9)
+    assert str(error).startswith("studio has published to this channel for 60 s")
+    assert not plan.owns_channel
+
+
+def test_a_publisher_without_a_connection_may_leave_its_place() -> None:
+    """The request is repeated after the time that the server gives, a few times; a body that is gone is not."""
+    plan = Plan(5, rng=TopRandom())
+    ticket = opened(plan)
+    for _ in range(BUSY_RETRIES):
+        decision = plan.on_post(ticket, busy(2), WAITING)
+        assert isinstance(decision, RetryAfter)
+        assert decision.holds
+        assert decision.delay_s >= 2
+        ticket = ticket.again()
+    assert isinstance(plan.on_post(ticket, busy(2), WAITING), Stop)
+    plan = Plan(5, rng=TopRandom())
+    assert isinstance(plan.on_post(opened(plan), busy(2), GONE), Stop)
+    plan = Plan(5, rng=TopRandom(), budget=RetryBudget(reserve=0))
+    assert isinstance(plan.on_post(opened(plan), busy(2), IDLE), Stop)
+
+
+def test_who_comes_after_the_first_segment_has_taken_over() -> None:
+    """Then it is not the channel that is busy: this publisher was superseded."""
+    plan, ticket = started()
+    decision = plan.on_post(ticket, busy(2), WAITING)
+    assert isinstance(decision, Stop)
+    assert isinstance(decision.error, errors.Superseded)
+    assert not plan.owns_channel
+    plan, _ = started()
+    assert isinstance(plan.on_delete(busy()), Stop)

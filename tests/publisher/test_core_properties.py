@@ -16,13 +16,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tricklecast.publisher.core import Plan
-from tricklecast.publisher.patience import FIRST_RETRIES, LONG_S, MIN_DELAY_S, OUTAGE_DELAY_S, OUTAGE_LIMIT_S, OUTAGE_S
-from tricklecast.publisher.verdicts import (
+from tricklecast.publisher.core import (
+    FIRST_RETRIES,
+    LONG_S,
+    MIN_DELAY_S,
+    OUTAGE_DELAY_S,
+    OUTAGE_LIMIT_S,
+    OUTAGE_S,
     Advance,
-    Answered,
-    Lost,
-    Outcome,
+    Plan,
     Progress,
     Receipt,
     Resync,
@@ -32,6 +34,7 @@ from tricklecast.publisher.verdicts import (
 )
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
+from tricklecast.trickle.client.answers import Answer, Lost, Outcome
 from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3
@@ -41,7 +44,7 @@ numbers = st.integers(-5, 60).map(str) | st.text(max_size=5)
 headers = st.dictionaries(
     st.sampled_from([wire.LATEST, wire.SIZE, wire.SEQ, wire.CLOSED, wire.RETRY_AFTER, wire.EPOCH]), numbers, max_size=4
 )
-garbage = st.builds(Answered, statuses | st.integers(200, 599), headers, st.text(max_size=5))
+garbage = st.builds(Answer, statuses | st.integers(200, 599), headers, detail=st.text(max_size=5))
 losses = st.sampled_from(
     [
         Lost(errors.ConnectionLost()),
@@ -79,7 +82,7 @@ class Publishing(RuleBasedStateMachine):
     def begin(self, start: int, head: int | None, depth: int, seed: int) -> None:
         self.plan = Plan(start if head is None else "resume", rng=Random(seed))
         if head is not None:
-            self.plan.on_next(Answered(200, {wire.LATEST: str(head), wire.EPOCH: "1"}))
+            self.plan.on_next(Answer(200, {wire.LATEST: str(head), wire.EPOCH: "1"}))
         self.depth = depth
         self.live: list[Request] = []
         self.requests = self.tickets = self.segments = self.fates = self.long = self.lost = self.paid = 0
@@ -154,7 +157,7 @@ class Publishing(RuleBasedStateMachine):
     @precondition(lambda self: self.plan.uncertain and self.plan.error is None)
     @rule()
     def find_the_position(self) -> None:
-        self.ask_for_the_position(Answered(200, {wire.LATEST: str(self.confirmed + 1), wire.EPOCH: "1"}), 0.0)
+        self.ask_for_the_position(Answer(200, {wire.LATEST: str(self.confirmed + 1), wire.EPOCH: "1"}), 0.0)
 
     @precondition(lambda self: not self.plan.uncertain and any(not request.open for request in self.live))
     @rule()
@@ -202,7 +205,7 @@ class Publishing(RuleBasedStateMachine):
         request = waiting[at % len(waiting)]
         if request.bound:
             request.over = True
-            self._answered(request, Answered(200, {wire.SIZE: str(request.handed)}), request.handed, ended=True)
+            self._answered(request, Answer(200, {wire.SIZE: str(request.handed)}), request.handed, ended=True)
 
     @precondition(lambda self: any(request.open for request in self.live))
     @rule(outcome=losses)
@@ -218,7 +221,7 @@ class Publishing(RuleBasedStateMachine):
         waiting = [request for request in self.live if request.open]
         request = waiting[at % len(waiting)]
         head = max(self.confirmed + 1, request.ticket.seq - behind)
-        self._answered(request, Answered(470, {wire.LATEST: str(head)}), request.handed * sent, ended=False)
+        self._answered(request, Answer(470, {wire.LATEST: str(head)}), request.handed * sent, ended=False)
 
     @precondition(lambda self: any(request.open for request in self.live))
     @rule(at=which, status=st.sampled_from([429, 503]), sent=st.booleans(), lived_s=lives)
@@ -226,7 +229,7 @@ class Publishing(RuleBasedStateMachine):
         """Not now."""
         waiting = [request for request in self.live if request.open]
         request = waiting[at % len(waiting)]
-        self._answered(request, Answered(status, {}), request.handed * sent, ended=False, lived_s=lived_s)
+        self._answered(request, Answer(status, {}), request.handed * sent, ended=False, lived_s=lived_s)
 
     @precondition(lambda self: any(request.open for request in self.live))
     @rule(at=which, sent=st.booleans(), missing=st.integers(1, 9))
@@ -235,7 +238,7 @@ class Publishing(RuleBasedStateMachine):
         waiting = [request for request in self.live if request.open]
         request = waiting[at % len(waiting)]
         stored = max(0, request.handed - missing) if sent else 0
-        answer = Answered(200, {wire.SIZE: str(stored)})
+        answer = Answer(200, {wire.SIZE: str(stored)})
         self._answered(request, answer, request.handed * sent, ended=sent and request.over)
 
     @precondition(lambda self: any(request.open and request.bound for request in self.live))
@@ -246,7 +249,7 @@ class Publishing(RuleBasedStateMachine):
         request = waiting[at % len(waiting)]
         head = max(self.confirmed + 1, *(other.ticket.seq + 1 for other in self.live if other.bound))
         if request.ticket.exposed or request.ticket.seq + 1 < head:
-            self._answered(request, Answered(409, {wire.LATEST: str(head)}), 0, ended=False)
+            self._answered(request, Answer(409, {wire.LATEST: str(head)}), 0, ended=False)
 
     # What must be true.
 
@@ -292,7 +295,7 @@ class Publishing(RuleBasedStateMachine):
                 assert seq == request.ticket.seq
                 assert seq not in [other.ticket.seq for other in self.live if other is not request and other.open]
                 assert size == request.handed, "a receipt is for all that was handed over"
-                assert isinstance(outcome, Answered)
+                assert isinstance(outcome, Answer)
                 stored = errors.header_int(outcome.headers, wire.SIZE)
                 assert stored is None or stored >= size, "what the server has not stored was not published"
                 self.segments += 1
@@ -322,7 +325,7 @@ class Publishing(RuleBasedStateMachine):
     def _wait(self, delay_s: float, outcome: Outcome, lived_s: float, *, known: bool = False) -> None:
         assert delay_s >= MIN_DELAY_S, "nothing is repeated at once"
         in_vain_s = 0.0
-        if isinstance(outcome, Answered):
+        if isinstance(outcome, Answer):
             self.held = True
             if lived_s >= LONG_S or outcome.status < 500 or errors.retry_after_s(outcome.headers) is not None:
                 self.paid += not known and lived_s < LONG_S

@@ -28,6 +28,7 @@ async def feed(
     source.end()
     async with fake_server(trickle) as server, publisher(server, start=0, when_full="drop" if drops else "wait") as pub:
         await until(lambda: pub.statistics().retries == retries)
+        await trickle.seen("POST 0")
         totals = await Feed(pub, source, drops=drops, warn=warnings.append).run()
         if over is not None:
             over.set()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
+from typing import Any
 
 import anyio
 import httpx
@@ -11,10 +13,12 @@ import pytest
 
 from tests.publisher.fakes import Trickle, publisher
 from tests.support.peers import Peer, fake_server, run
-from tricklecast.publisher import Segment, client
-from tricklecast.publisher.exchanges import SILENCE_S
-from tricklecast.publisher.patience import FIRST_RETRIES, OUTAGE_LIMIT_S
+from tricklecast.publisher import Segment, client, segments
+from tricklecast.publisher.client import SILENCE_S
+from tricklecast.publisher.core import FIRST_RETRIES, OUTAGE_LIMIT_S
 from tricklecast.trickle import errors
+from tricklecast.trickle.client import answers
+from tricklecast.trickle.client.answers import Lost, Opened
 
 SHORT = httpx.Timeout(connect=5.0, write=0.1, read=0.1, pool=None)
 """A tenth of a second in which nothing comes stands for the real limit: the publisher counts that one."""
@@ -24,6 +28,13 @@ SHORT = httpx.Timeout(connect=5.0, write=0.1, read=0.1, pool=None)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Silence is noticed soon."""
     monkeypatch.setattr(client, "TIMEOUT", SHORT)
+
+    async def exchange(*args: Any, **options: Any) -> Opened | Lost:
+        outcome = await answers.exchange(*args, **options)
+        is_silence = isinstance(outcome, Lost) and outcome.waited_s > 0
+        return replace(outcome, waited_s=SILENCE_S) if is_silence and isinstance(outcome, Lost) else outcome
+
+    monkeypatch.setattr(segments, "exchange", exchange)
     monkeypatch.setattr(client, "CONFIRM_S", 0.05)
 
 

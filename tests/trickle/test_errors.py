@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.errors import (
     BrokenByPeer,
+    ChannelBusy,
     ChannelEnded,
     ChannelNotFound,
     ClosedHere,
@@ -25,6 +26,7 @@ from tricklecast.trickle.errors import (
     RemoteProtocolError,
     SegmentDropped,
     SegmentMissing,
+    SegmentsUnconfirmed,
     SegmentTooLarge,
     Superseded,
     TrickleError,
@@ -160,6 +162,25 @@ def test_470_carries_where_to_go_on() -> None:
     error = error_for(470, headers, seq=99)
     assert isinstance(error, SegmentMissing)
     assert (error.latest, error.earliest, error.retry_after) == (12, 3, 2.0)
+
+
+def test_409_to_a_publisher_that_asked_says_who_publishes() -> None:
+    """For how long, by which name if it gave one, and when its place is free."""
+    headers = {wire.PUBLISHING_FOR: "60", wire.PUBLISHER: "studio", wire.LATEST: "12", wire.RETRY_AFTER: "3"}
+    error = error_for(409, headers, seq=12, detail="busy")
+    assert isinstance(error, ChannelBusy)
+    assert (error.publishing_s, error.publisher, error.latest, error.retry_after) == (60, "studio", 12, 3.0)
+    assert str(error) == "studio has published to this channel for 60 s; use takeover to publish in its place"
+    unnamed = error_for(409, {wire.PUBLISHING_FOR: "1"})
+    assert str(unnamed).startswith("another client has published")
+
+
+def test_unconfirmed_segments_are_named() -> None:
+    """The first ten of them."""
+    assert str(SegmentsUnconfirmed((3,))) == "not confirmed by the server: segment 3"
+    many = SegmentsUnconfirmed(tuple(range(12)))
+    assert many.seqs == tuple(range(12))
+    assert str(many) == "not confirmed by the server: segments 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, …"
 
 
 def test_409_carries_the_head() -> None:

@@ -35,8 +35,11 @@ DETAIL_S: Final = 0.5
 DETAIL_CHARS: Final = 200
 """The most that is kept of its first line: a line for people, not a page of HTML."""
 
-_INTEGERS: Final = (wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH, wire.RETRY_AFTER)
-_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE)
+_INTEGERS: Final = (
+    *(wire.SEQ, wire.LATEST, wire.EARLIEST, wire.NEXT, wire.SIZE, wire.EPOCH),
+    *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
+)
+_TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 

@@ -137,6 +137,7 @@ def test_a_body_that_is_wanted_stays_open() -> None:
             opened = await exchange(http, request, stays_open=lambda answer: answer.status == 200)
             assert isinstance(opened, Opened)
             chunks = Chunks(opened.response)
+            assert chunks.is_cancel_safe
             assert await chunks.receive_chunk() == b"a"
             assert await chunks.receive() in (b"b", b"bc")
             while await chunks.receive():
@@ -160,6 +161,7 @@ def test_bodies_of_other_transports_are_read_as_well() -> None:
             if response is filled:
                 await response.aread()
             chunks, got = Chunks(response), list[bytes]()
+            assert not chunks.is_cancel_safe
             while chunk := await (chunks.receive() if got else chunks.receive_chunk()):
                 got.append(chunk)
             assert got == expected

@@ -1,0 +1,180 @@
+"""What a publisher reports while it works: one frozen dataclass per event, for ``Publisher(on_event=)`` and the log.
+
+::
+
+    def on_event(event: PublisherEvent) -> None:
+        match event:
+            case Retrying(error=error, delay_s=delay_s):
+                print(f"{error}; trying again in {delay_s:.1f} s")
+
+    async with Publisher(url, on_event=on_event) as publisher:
+        ...
+
+The callback runs in the event loop, between two steps of the publisher: it must not block. The same events go to the
+logger ``tricklecast.publisher``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tricklecast.publisher.core import Receipt
+from tricklecast.trickle.errors import TrickleError
+
+logger: Final = logging.getLogger("tricklecast.publisher")
+logger.addHandler(logging.NullHandler())  # a program that has not set up logging sees nothing of it
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBegun:
+    """The first bytes of a segment, or its end, were handed to a connection."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPublished:
+    """The server has confirmed a segment."""
+
+    receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLost:
+    """A segment was not published.
+
+    Attributes:
+        seq: its number; ``None`` if it had none yet.
+        error: why. ``SegmentDropped``: too many were in flight; ``ClosedHere``: its own writer left it.
+    """
+
+    seq: int | None
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """A request failed, and is made again.
+
+    Attributes:
+        error: why it failed.
+        delay_s: how many seconds the publisher waits before it.
+        attempt: which attempt failed, from 1.
+        seq: the segment that the request is for; ``None`` for a question about the channel.
+    """
+
+    error: TrickleError
+    delay_s: float
+    attempt: int
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The server does not answer, or a connection to it broke. Told once, until :class:`Reconnected`."""
+
+    error: TrickleError
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnected:
+    """The server answers again.
+
+    Attributes:
+        outage_s: how many seconds it did not.
+    """
+
+    outage_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renumbered:
+    """A segment is published under another number, since the server's numbering goes on elsewhere."""
+
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing more can be published: ``Superseded``, ``ChannelBusy``, ``ChannelEnded``, ``Refused`` and so on."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The publisher was closed.
+
+    Attributes:
+        ended: whether the channel was ended, too. Otherwise another publisher can go on with it.
+        unconfirmed: the seqs of the segments that the server has not confirmed.
+    """
+
+    ended: bool
+    unconfirmed: tuple[int, ...]
+
+
+PublisherEvent: TypeAlias = (
+    SegmentBegun
+    | SegmentPublished
+    | SegmentLost
+    | Retrying
+    | Disconnected
+    | Reconnected
+    | Renumbered
+    | Failed
+    | Finished
+)
+
+_LEVELS: Final[dict[type, int]] = {
+    Reconnected: logging.INFO,
+    Retrying: logging.INFO,
+    SegmentLost: logging.WARNING,
+    Disconnected: logging.WARNING,
+    Renumbered: logging.WARNING,
+    Failed: logging.ERROR,
+}
+"""All others: ``DEBUG``."""
+
+
+class Reporter:
+    """Hands events to the user's callback and to the log, and says when the connection was lost and regained.
+
+    Args:
+        on_event: the user's callback. Its exceptions are logged: they must not stop the publisher.
+        channel: the channel's name, for the log.
+        now: seconds on a monotonic clock.
+    """
+
+    def __init__(
+        self, on_event: Callable[[PublisherEvent], None] | None, channel: str, now: Callable[[], float]
+    ) -> None:
+        self._on_event = on_event
+        self._channel = channel
+        self._now = now
+        self._lost_at: float | None = None
+
+    def __call__(self, event: PublisherEvent) -> None:
+        """Report one event."""
+        logger.log(_LEVELS.get(type(event), logging.DEBUG), "%s: %s", self._channel, event)
+        if self._on_event is not None:
+            try:
+                self._on_event(event)
+            except Exception:
+                logger.exception("%s: on_event failed at %s", self._channel, event)
+
+    def lost(self, error: TrickleError) -> None:
+        """A request got no answer."""
+        if self._lost_at is None:
+            self._lost_at = self._now()
+            self(Disconnected(error))
+
+    def answered(self) -> None:
+        """A request got an answer."""
+        if self._lost_at is not None:
+            since, self._lost_at = self._lost_at, None
+            self(Reconnected(self._now() - since))

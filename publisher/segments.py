@@ -1,0 +1,654 @@
+"""The segments in flight of one publisher, and their requests.
+
+A request is opened ahead (a preconnect), or when there is something to send and none is open. The first segment with
+something to send gets the first preconnect: so segments begin in the order of their seqs, whichever was entered first.
+
+What an answer means is decided in :mod:`tricklecast.publisher.core`; this module obeys.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final, Protocol, assert_never
+
+import anyio
+import httpx
+
+from tricklecast.publisher.body import Body, Sending
+from tricklecast.publisher.core import Advance, Plan, Progress, Receipt, Resync, RetryAfter, Stop, Ticket
+from tricklecast.publisher.events import (
+    Failed,
+    Renumbered,
+    Reporter,
+    Retrying,
+    SegmentBegun,
+    SegmentLost,
+    SegmentPublished,
+)
+from tricklecast.trickle import wire
+from tricklecast.trickle.client.answers import Lost, Outcome, exchange
+from tricklecast.trickle.errors import (
+    ClosedHere,
+    ConnectionLost,
+    LocalProtocolError,
+    SegmentDropped,
+    TrickleError,
+)
+from tricklecast.trickle.paths import ChannelURL
+
+GIVE_UP_S: Final = 5.0
+"""How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""
+
+MAX_UNSEEN: Final = 1000
+"""Of so many segments that failed it is known at the end whether the program has asked for their fate."""
+
+
+class WhenFull(StrEnum):
+    """What happens when a segment is entered and as many as allowed are in flight."""
+
+    DROP = "drop"
+    """The oldest is given up: for live media, of which the newest counts."""
+
+    WAIT = "wait"
+    """It is waited for: for files, of which everything counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How requests are made; :class:`~tricklecast.publisher.client.Publisher` explains them."""
+
+    preconnect: int
+    max_in_flight: int
+    when_full: WhenFull
+    retain_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatistics:
+    """A publisher's counters at one moment.
+
+    Attributes:
+        segments: published with bytes: the server has confirmed them.
+        bytes: of those segments.
+        empty: published without a byte, by the writer or by idle rotation.
+        in_flight: entered, and not yet published or lost.
+        retries: requests made again, those for the position included.
+        dropped: given up here because too many were in flight.
+        lost: failed, or left unconfirmed by the end, although bytes of them had been handed over.
+        last_error: the newest error of a segment, or why nothing more can be published.
+    """
+
+    segments: int = 0
+    bytes: int = 0
+    empty: int = 0
+    in_flight: int = 0
+    retries: int = 0
+    dropped: int = 0
+    lost: int = 0
+    last_error: Exception | None = None
+
+
+class Requests:
+    """Makes the four requests about one channel.
+
+    Args:
+        http: an httpx client; its transport must read while it writes.
+        url: the channel.
+        content_type: the media type of its segments.
+        takeover: publish also where another client does.
+    """
+
+    def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str, *, takeover: bool) -> None:
+        self._http = http
+        self._url = url
+        self._content_type = content_type
+        self._polite = {} if takeover else {wire.IF_IDLE: "1"}
+
+    async def post(self, ticket: Ticket, body: Sending) -> Outcome:
+        """Publish a segment. Returns early if the server answers early."""
+        headers = {
+            "Content-Type": self._content_type,
+            "Transfer-Encoding": "chunked",
+            wire.IDEMPOTENCY_KEY: ticket.key,
+            **self._polite,
+        }
+        if ticket.reset:
+            headers[wire.RESET] = "1"
+        if ticket.numbering:
+            headers[wire.LIFE] = ticket.numbering
+        request = self._request("POST", self._url.segment(ticket.seq), headers, ticket.attempt)
+        request.stream = body
+        return await self._send(request, ticket.seq)
+
+    async def next(self, attempt: int) -> Outcome:
+        """Ask where the head is."""
+        return await self._send(self._request("GET", self._url.next(), {}, attempt))
+
+    async def delete(self, attempt: int) -> Outcome:
+        """End the channel."""
+        return await self._send(self._request("DELETE", str(self._url), self._polite, attempt))
+
+    async def give_up(self, seq: int) -> Outcome:
+        """Tell the server that no more will come of a segment: what it has is a part."""
+        headers = {wire.TRUNCATED: "dropped"}
+        return await self._send(self._request("DELETE", self._url.segment(seq), headers, 1), seq)
+
+    def _request(self, method: str, url: str, headers: dict[str, str], attempt: int) -> httpx.Request:
+        attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
+        return self._http.build_request(method, url, headers=headers | attempts)
+
+    async def _send(self, request: httpx.Request, seq: int | None = None) -> Outcome:
+        outcome = await exchange(self._http, request, seq=seq)
+        return outcome if isinstance(outcome, Lost) else outcome.answer
+
+
+class Pending:
+    """One segment in flight, as its writer sees it.
+
+    Attributes:
+        upload: its request; ``None`` until there is something to be sent.
+        done: set when the segment was published or lost.
+        fate: its receipt, or why there is none.
+        seen: its writer knows that, or has asked for it.
+    """
+
+    def __init__(self) -> None:
+        self.upload: Upload | None = None
+        self.done = anyio.Event()
+        self.fate: Receipt | Exception | None = None
+        self.seen = False
+        self._entered_at = anyio.current_time()
+        self._first_byte_s: float | None = None
+
+    @property
+    def handed(self) -> int:
+        """Bytes that its writer has handed over."""
+        return 0 if self.upload is None else self.upload.body.handed
+
+    @property
+    def begun_as(self) -> int | None:
+        """The seq under which some of it was handed to a connection; until then, another segment may get its number."""
+        return self.upload.ticket.seq if self.upload is not None and self.upload.touched else None
+
+    def begun(self) -> None:
+        """Its first chunk was handed to a connection."""
+        self._first_byte_s = anyio.current_time() - self._entered_at
+
+    def settle(self, fate: Receipt | Exception) -> bool:
+        """The segment was published or lost; ``False`` if that was known before."""
+        if self.fate is not None:
+            return False
+        if isinstance(fate, Receipt):
+            answered_s = anyio.current_time() - self._entered_at
+            fate = replace(fate, first_byte_s=self._first_byte_s, answered_s=answered_s)
+        self.fate = fate
+        self.done.set()
+        return True
+
+    def receipt(self) -> Receipt:
+        """What became of the segment.
+
+        Raises:
+            TrickleError: it failed, or was cut off or dropped here.
+            LocalProtocolError: it is not over yet.
+        """
+        match self.fate:
+            case None:
+                raise LocalProtocolError("the segment is not over yet")
+            case Receipt():
+                return self.fate
+            case _:
+                self.seen = True
+                raise self.fate
+
+
+class Upload:
+    """The requests for one seq, one after the other, the first of which most often begins as a preconnect.
+
+    Attributes:
+        ticket: which segment, and the how-many-th attempt.
+        body: its bytes.
+        scope: cancelling it cuts the request off.
+        segment: the segment that it carries; ``None`` while it is a preconnect.
+        touched: something of it has been handed to a connection.
+        resting: it has to be made again, and nothing of that has been handed to a connection yet.
+    """
+
+    def __init__(self, ticket: Ticket, body: Body) -> None:
+        self.ticket = ticket
+        self.body = body
+        self.scope = anyio.CancelScope()
+        self.segment: Pending | None = None
+        self.touched = False
+        self.resting = False
+
+
+class StartTask(Protocol):
+    """Starts a background task; as ``TaskGroup.start_soon``."""
+
+    def __call__(self, func: Callable[..., Coroutine[Any, Any, object]], /, *args: Any) -> object: ...
+
+
+class Segments:
+    """Opens, carries and closes the requests of one publisher.
+
+    Args:
+        plan: decides.
+        requests: makes them.
+        options: how they are made.
+        report: takes events.
+    """
+
+    def __init__(self, plan: Plan, requests: Requests, options: Options, report: Reporter) -> None:
+        self.failure: Exception | None = None
+        self._plan = plan
+        self._requests = requests
+        self._options = options
+        self._report = report
+        self._start: StartTask | None = None
+        self._accepting = True
+        self._stopped = False
+        self._pending: list[Pending] = []
+        self._ahead: list[Upload] = []
+        self._unseen: deque[tuple[int, Pending]] = deque(maxlen=MAX_UNSEEN)
+        self._pause_until = 0.0
+        self._idle_since = 0.0
+        self._locating = False
+        self._deleting = 0
+        self._changed = anyio.Event()
+        self._counts = PublisherStatistics()
+
+    def statistics(self) -> PublisherStatistics:
+        """What was done so far."""
+        error = self.error or self._counts.last_error
+        return replace(self._counts, in_flight=len(self._pending), last_error=error)
+
+    @property
+    def error(self) -> Exception | None:
+        """Why nothing more can be published: a :class:`TrickleError`, or what a foreign transport raised."""
+        return self.failure or self._plan.error
+
+    @property
+    def unseen(self) -> tuple[int, ...]:
+        """The seqs of lost segments of which their writers do not know it."""
+        return tuple(seq for seq, segment in self._unseen if not segment.seen)
+
+    # For segments.
+
+    async def enter(self) -> Pending:
+        """A new segment; there may have to be room for it first."""
+        self.check_open()
+        while len(self._pending) >= self._options.max_in_flight:
+            if self._options.when_full is WhenFull.DROP:
+                self._drop(self._pending[0])
+            else:
+                await self._changed.wait()
+                self.check_open()
+        segment = Pending()
+        self._pending.append(segment)
+        return segment
+
+    def check_open(self) -> None:
+        """Raise if there must not be another segment."""
+        if not self._accepting:
+            raise ClosedHere("the publisher was closed")
+        if self.error is not None:
+            raise self.error
+
+    def seq_of(self, segment: Pending) -> int:
+        """Its number; as long as there is nothing to send, the one that it would get now."""
+        if segment.upload is not None:
+            return segment.upload.ticket.seq
+        seq = self._ahead[0].ticket.seq if self._ahead else self._plan.next_seq
+        assert seq is not None, "the position was found before the first segment"
+        return seq
+
+    async def write(self, segment: Pending, chunk: bytes, *, last: bool = False) -> None:
+        """Write one chunk; the first one takes a request for the segment."""
+        if segment.fate is not None:
+            segment.receipt()  # raises what happened
+        if chunk and not await self._bind(segment).body.put(chunk, last=last):
+            segment.receipt()
+
+    async def end(self, segment: Pending) -> None:
+        """End a segment; returns once that was handed over."""
+        if segment.fate is None:
+            body = self._bind(segment).body
+            body.end()
+            await body.flush()
+
+    def give_up(self, segment: Pending, fate: TrickleError, *, tell: bool = True) -> None:
+        """End a segment in the middle.
+
+        Args:
+            fate: what its writer is told.
+            tell: the server, too, so that its readers do not wait for the rest.
+        """
+        upload = segment.upload
+        if segment.fate is None and upload is not None and not self._regain(upload):
+            self._plan.give_up(upload.ticket)
+            if upload.touched and tell:
+                self._tell_dropped(upload.ticket.seq)
+            upload.scope.cancel()
+        self._settle(segment, fate)
+        self.open_ahead()
+
+    # For the publisher.
+
+    def start(self, start: StartTask) -> None:
+        """Open the preconnects, in tasks that ``start`` makes."""
+        self._start = start
+        self._idle_since = anyio.current_time()
+        self.open_ahead()
+
+    def open_ahead(self) -> None:
+        """Open the preconnects that are missing and that the server would take now."""
+        while len(self._ahead) < self._options.preconnect and not self._stopped and self.error is None:
+            seq = self._plan.next_seq
+            if not self._accepting or self._start is None or seq is None or not self._plan.may_open(seq):
+                return
+            self._ahead.append(self._open())
+
+    async def rotate(self, every_s: float) -> None:
+        """End the preconnect as an empty segment whenever nothing was sent for so many seconds; never returns."""
+        while True:
+            await anyio.sleep_until(self._idle_since + every_s)
+            if anyio.current_time() < self._idle_since + every_s:
+                continue
+            self._idle_since = anyio.current_time()
+            idle = all(segment.upload is None for segment in self._pending)
+            if idle and not self._plan.uncertain and self._accepting and self.error is None:
+                segment = Pending()
+                self._bind(segment).body.end()
+                await segment.done.wait()
+
+    async def finish(self, limit_s: float, *, tell: bool) -> tuple[int, ...]:
+        """Take no more segments: those being written are cut off, those that were ended get ``limit_s`` seconds.
+
+        Args:
+            tell: the server which ones are cut off.
+
+        Returns:
+            The seqs of segments with bytes that the server has not confirmed.
+        """
+        self._accepting = False
+        before = [segment for segment in self._pending if segment.handed]
+        for segment in list(self._pending):
+            if segment.upload is None or not segment.upload.body.over:
+                self.give_up(segment, ClosedHere("the publisher was closed"), tell=tell)
+        with anyio.move_on_after(limit_s):
+            while self._pending or self._deleting:
+                await self._changed.wait()
+        for segment in list(self._pending):
+            why = f"no answer within {limit_s:.0f} s after the publisher was closed"
+            self.give_up(segment, ConnectionLost(seq=self.seq_of(segment), detail=why), tell=False)
+        return tuple(self.seq_of(segment) for segment in before if not isinstance(segment.fate, Receipt))
+
+    def stop(self) -> None:
+        """No further request is made, neither a new one nor a retry: it could bring an ended channel back to life."""
+        self._accepting = False
+        self._stopped = True
+
+    async def close_ahead(self, limit_s: float) -> None:
+        """End the preconnects, and wait for their answers, which are most often there already."""
+        for upload in self._ahead:
+            upload.body.end()
+        with anyio.move_on_after(limit_s):
+            while self._ahead:
+                await self._changed.wait()
+
+    def cut_ahead(self) -> None:
+        """Cut the preconnects off. Were they ended, they would become empty segments."""
+        ahead, self._ahead = self._ahead, []
+        for upload in ahead:
+            upload.scope.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """Something raised that this package does not know: nothing more can be published."""
+        if self.failure is None:
+            self.failure = error
+            self._report(Failed(error))
+        for segment in list(self._pending):
+            self._settle(segment, error)
+        self.cut_ahead()
+        self._notify()
+
+    # Requests.
+
+    def _bind(self, segment: Pending) -> Upload:
+        """The request of a segment for which there is something to send."""
+        if segment.upload is None:
+            if self.error is not None:
+                segment.seen = True
+                raise self.error
+            upload = self._ahead.pop(0) if self._ahead else self._open()
+            upload.segment, segment.upload = segment, upload
+            self._plan.bind(upload.ticket)
+        return segment.upload
+
+    def _drop(self, segment: Pending) -> None:
+        """Give a segment up for a newer one."""
+        if segment.begun_as is not None:
+            self._plan.overrun()
+        error = SegmentDropped(segment.begun_as)
+        error.__cause__ = self._plan.trouble
+        self.give_up(segment, error)
+
+    def _regain(self, upload: Upload) -> bool:
+        """Make a preconnect again of a request to which nothing was handed over, if its number is still of use."""
+        if upload.touched or not upload.body.take_all_back() or not self._plan.release(upload.ticket):
+            return False
+        upload.segment, upload.resting = None, False
+        self._ahead.insert(0, upload)
+        return True
+
+    def _open(self) -> Upload:
+        assert self._start is not None, "the publisher is open"
+        upload = Upload(self._plan.take(), Body(self._options.retain_bytes))
+        self._start(self._carry, upload)
+        return upload
+
+    async def _carry(self, upload: Upload) -> None:
+        """Make the requests for one seq until its segment was published or lost."""
+        try:
+            with upload.scope:
+                while await self._admit(upload) and await self._attempt(upload):
+                    pass
+        except Exception as error:
+            self.fail(error)
+        finally:
+            upload.body.stop()
+            if upload in self._ahead:
+                self._ahead.remove(upload)
+            if upload.segment is not None:
+                self._settle(upload.segment, self.error or ClosedHere("the segment was cut off"))
+            self._notify()
+
+    async def _admit(self, upload: Upload) -> bool:
+        """Wait until a request may be made; ``False`` if there is to be none any more."""
+        while not self._may_begin(upload):
+            if self._stopped or self.error is not None:
+                return False
+            upload.body.rest()
+            if anyio.current_time() < self._pause_until:
+                with anyio.CancelScope(deadline=self._pause_until):
+                    await self._changed.wait()
+            else:
+                if self._plan.uncertain:
+                    self._locate_soon()
+                await self._changed.wait()
+        ticket = self._plan.before_request(upload.ticket)
+        if isinstance(ticket, Advance):
+            self._conclude(upload, ticket)
+            return False
+        upload.ticket = ticket
+        self.open_ahead()
+        return True
+
+    def _may_begin(self, upload: Upload) -> bool:
+        """Whether a request may be made now.
+
+        An older segment that has to be sent again goes first: a channel that begins anew begins at its first byte.
+        """
+        seq, plan = upload.ticket.seq, self._plan
+        if plan.uncertain or self._stopped or self.error is not None or anyio.current_time() < self._pause_until:
+            return False
+        others = (segment.upload for segment in self._pending if segment.upload is not None)
+        return plan.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
+
+    async def _attempt(self, upload: Upload) -> bool:
+        """Make one request; whether another one is to follow."""
+        begun_at = anyio.current_time()
+        body, ticket = upload.body, upload.ticket
+        sending = body.send(lambda: self._on_begun(upload))
+        outcome = await self._requests.post(ticket, sending)
+        lived_s = anyio.current_time() - begun_at
+        progress = Progress(sending.sent, sending.ended, lived_s, body.handed, body.over, body.held)
+        self._note(outcome)
+        decision = self._plan.on_post(ticket, outcome, progress)
+        match decision:
+            case Advance():
+                self._conclude(upload, decision)
+                return False
+            case Stop(error):
+                if not self._stopped:
+                    self._report(Failed(error))
+                if upload.segment is not None:
+                    self._settle(upload.segment, error)
+                self.cut_ahead()  # what else is under way gets its own answer
+                return False
+            case RetryAfter(delay_s, exposed, holds):
+                upload.ticket = ticket.again(exposed=exposed)
+                if holds:
+                    self._pause_until = max(self._pause_until, anyio.current_time() + delay_s)
+            case Resync(delay_s, seq):
+                upload.ticket, holds = ticket.again(seq), False
+                self._report(Renumbered(ticket.seq, seq))
+                self._void_ahead(upload)
+            case _:
+                assert_never(decision)
+        self._count(retries=1)
+        if decision.error is not None:
+            self._report(Retrying(decision.error, delay_s, ticket.attempt, ticket.seq))
+        upload.resting = True
+        body.rest()
+        await anyio.sleep(0.0 if holds else delay_s)
+        return True
+
+    def _on_begun(self, upload: Upload) -> None:
+        upload.touched, upload.resting = True, False
+        self._plan.begin(upload.ticket)
+        if upload.segment is not None:
+            upload.segment.begun()
+            self._report(SegmentBegun(upload.ticket.seq))
+        self._notify()
+        self.open_ahead()
+
+    def _conclude(self, upload: Upload, decision: Advance) -> None:
+        """A seq is done with."""
+        if decision.drop and upload.touched:
+            self._tell_dropped(upload.ticket.seq)
+        fate = decision.receipt or decision.error
+        assert fate is not None, "a segment that is done with was published or lost"
+        if upload in self._ahead:
+            self._ahead.remove(upload)
+        if upload.segment is not None:
+            self._settle(upload.segment, fate)
+        self.open_ahead()
+
+    def _settle(self, segment: Pending, fate: Receipt | Exception) -> None:
+        if segment.settle(fate):
+            self._idle_since = anyio.current_time()
+            self._count_fate(segment, segment.fate or fate)
+        if segment in self._pending:
+            self._pending.remove(segment)
+            self._notify()
+
+    def _count_fate(self, segment: Pending, fate: Receipt | Exception) -> None:
+        match fate:
+            case Receipt(sent=size):
+                self._count(segments=size > 0, empty=size == 0, bytes=size)
+                return self._report(SegmentPublished(fate))
+            case SegmentDropped():
+                self._count(dropped=1, last_error=fate)
+            case ClosedHere():  # by its own writer
+                pass
+            case Exception():
+                self._count(lost=segment.handed > 0, last_error=fate)
+                if segment.handed:
+                    self._unseen.append((self.seq_of(segment), segment))
+        self._report(SegmentLost(None if segment.upload is None else segment.upload.ticket.seq, fate))
+
+    def _count(self, last_error: Exception | None = None, **more: int) -> None:
+        counts = {name: getattr(self._counts, name) + number for name, number in more.items()}
+        self._counts = replace(self._counts, **counts, last_error=last_error or self._counts.last_error)
+
+    def _void_ahead(self, moved: Upload) -> None:
+        """Preconnects behind a segment that got another number are opened again, under numbers that follow it."""
+        for upload in [upload for upload in self._ahead if upload is not moved]:
+            self._ahead.remove(upload)
+            upload.scope.cancel()
+
+    # Requests that carry no segment.
+
+    def _locate_soon(self) -> None:
+        """Ask where the head is until the plan is certain or has given up, by one request at a time.
+
+        That is no segment's request in particular: segments may come and go meanwhile.
+        """
+        if not self._locating and not self._stopped and self._start is not None:
+            self._locating = True
+            self._start(self._locate)
+
+    async def _locate(self) -> None:
+        attempt = 0
+        try:
+            while self._plan.uncertain and self.error is None and not self._stopped:
+                await anyio.sleep_until(self._pause_until)
+                attempt += 1
+                self._count(retries=1)
+                since, begun_at = self._plan.confirmed, anyio.current_time()
+                outcome = await self._requests.next(attempt)
+                self._note(outcome)
+                decision = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)
+                if isinstance(decision, RetryAfter):
+                    self._pause_until = max(self._pause_until, anyio.current_time() + decision.delay_s)
+                    if decision.error is not None:
+                        self._report(Retrying(decision.error, decision.delay_s, attempt))
+                elif isinstance(decision, Stop):
+                    self._report(Failed(decision.error))
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._locating = False
+            self._notify()
+
+    def _tell_dropped(self, seq: int) -> None:
+        """Tell the server that a segment was given up."""
+        if not self._stopped and self._start is not None:
+            self._deleting += 1
+            self._start(self._delete, seq)
+
+    async def _delete(self, seq: int) -> None:
+        try:
+            with anyio.move_on_after(GIVE_UP_S):
+                await self._requests.give_up(seq)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._deleting -= 1
+            self._notify()
+
+    def _note(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Lost):
+            self._report.lost(outcome.error)
+        else:
+            self._report.answered()
+
+    def _notify(self) -> None:
+        """Something has changed: wake each task that waits for it."""
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
