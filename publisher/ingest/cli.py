@@ -55,10 +55,12 @@ Keys = Annotated[
 Takeover = Annotated[
     bool,
     typer.Option(
-        "--takeover", help="A new stream replaces the one with the same key; otherwise the new one is refused."
+        "--takeover",
+        help="Replace a stream with the same key, and other publishers of the channel. By default, a new stream is "
+        "refused.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no lines about streams.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no lines about streams.")]
 Container = Annotated[
     Literal["mpegts", "fmp4"],
     typer.Option(help="MPEG-TS, or fragmented MP4 with an init segment in every segment. AV1 and VP9 need fmp4."),
@@ -90,18 +92,20 @@ async def ingest(
     reconnect_for: ReconnectFor = "60s",
     max_streams: MaxStreams = 16,
 ) -> None:
-    """Take the streams of encoders (OBS, ffmpeg, hardware), and publish each as a channel.
+    """Publish the streams of encoders (OBS, ffmpeg, hardware): a channel for each stream.
 
-    Media is not encoded anew. A channel begins with its stream and ends with it;
-    Ctrl-C ends all of them.
+    Nothing is encoded anew. A channel begins with its stream and ends with it. If a connection breaks, the channel waits
+    for the encoder, and goes on. Ctrl-C ends all channels.
+
+    Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 143 SIGTERM.
 
     Examples:
 
     \b
-    tricklecast ingest rtmp://0.0.0.0:1935 --to http://localhost:2939/trickle/ --keys keys.txt
-    tricklecast ingest srt://0.0.0.0:9000 --to http://localhost:2939/trickle/cam
+      tricklecast ingest rtmp://0.0.0.0:1935 --to http://localhost:2939/trickle/ --keys keys.txt
+      tricklecast ingest srt://0.0.0.0:9000 --to http://localhost:2939/trickle/cam
 
-    OBS then streams to the server rtmp://HOST:1935/live with the stream key.
+    OBS streams to the server rtmp://HOST:1935/live with a stream key. Without --keys, the key is the channel's name.
     """
     scheme, host, port = checked("ADDRESS", _address, address)
     from tricklecast.publisher.ingest.keys import Channels

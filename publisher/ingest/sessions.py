@@ -73,7 +73,8 @@ class SessionOptions:
     Attributes:
         media: how segments are made, and for how long a session waits for a source to come back.
         max_sessions: number of channels at a time.
-        takeover: a new source of a channel replaces the one that is connected; otherwise the new one is refused.
+        takeover: a new source of a channel replaces the one that is connected, and another client that publishes to
+            the channel; otherwise the new one is refused.
         verify: how the server's certificate is checked.
         auth: adds the access token to requests.
     """
@@ -265,6 +266,7 @@ class _Session:
                 content_type=options.media.content_type,
                 verify=options.verify,
                 auth=options.auth,
+                takeover=options.takeover,
             )
         except TrickleError as error:
             self._say(str(error))
