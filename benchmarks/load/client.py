@@ -1,13 +1,14 @@
 """One client at work, in a process of its own: ``python -m benchmarks.load.client CLIENT JOB`` prints its CPU time.
 
-The job is :class:`benchmarks.clients.Work` as JSON, with ``url``. The clients are imported where they run: pytrickle has
-an environment of its own, in which tricklecast is not installed.
+The job is :class:`benchmarks.clients.Work` as JSON, with ``url``. The clients are imported where they run: pytrickle
+has an environment of its own, in which tricklecast is not installed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
 import logging
 import sys
@@ -73,37 +74,39 @@ async def _read(job: Job, segments: AsyncIterator[Any]) -> int:
 
 async def pytrickle(job: Job) -> int:
     """pytrickle's publisher or subscriber."""
-    import pytrickle.publisher
-    import pytrickle.subscriber
-
     total = 0
     if not job["publishes"]:
-        async with pytrickle.subscriber.TrickleSubscriber(job["url"], start_seq=0) as subscriber:
+        async with _pytrickle("subscriber").TrickleSubscriber(job["url"], start_seq=0) as subscriber:
             for _ in range(job["segments"]):
                 segment = await subscriber.next()
                 while data := await segment.read(1 << 16):
                     total += len(data)
         return total
     chunk = bytes(job["chunk_bytes"])
-    async with pytrickle.publisher.TricklePublisher(job["url"], "video/mp2t") as publisher:
+    async with _pytrickle("publisher").TricklePublisher(job["url"], "video/mp2t") as publisher:
         for _ in range(job["segments"]):
             async with await publisher.next() as segment:
                 for _ in range(job["chunks"]):
                     await segment.write(chunk)
                     total += len(chunk)
             # Its next request is opened by a task; next() before that would use the same number again.
-            while publisher.next_writer is None:
+            while publisher.next_writer is None:  # noqa: ASYNC110  # it has no event that says so
                 await asyncio.sleep(0)
         # Its writes only fill queues: they are over when the last segment can be read whole.
-        while not await asyncio.to_thread(_is_there, f"{job['url']}/{job['segments'] - 1}"):
-            await asyncio.sleep(0.1)
+        await asyncio.to_thread(_wait_for, f"{job['url']}/{job['segments'] - 1}")
     return total
 
 
-def _is_there(url: str) -> bool:
-    with contextlib.suppress(urllib.error.HTTPError):
-        return bool(urllib.request.urlopen(url).read())
-    return False
+def _pytrickle(module: str) -> Any:
+    return importlib.import_module(f"pytrickle.{module}")
+
+
+def _wait_for(url: str) -> None:
+    while True:
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(url).read()
+            return
+        time.sleep(0.1)
 
 
 CLIENTS: dict[str, Callable[[Job], Awaitable[int]]] = {"feed": feed, "tricklecast": tricklecast, "pytrickle": pytrickle}
@@ -112,11 +115,12 @@ CLIENTS: dict[str, Callable[[Job], Awaitable[int]]] = {"feed": feed, "tricklecas
 async def run(name: str, job: Job) -> None:
     """Let a client do its work, and print what it took."""
     client = CLIENTS[name]
+    # Importing is not the client's work.
     if name == "pytrickle":
-        import pytrickle.publisher
-        import pytrickle.subscriber  # noqa: F401
+        _pytrickle("publisher")
+        _pytrickle("subscriber")
     else:
-        from tricklecast import Publisher, Subscriber  # noqa: F401  # importing is not the client's work
+        from tricklecast import Publisher, Subscriber  # noqa: F401
     begun = time.process_time()
     total = await client(job)
     print(json.dumps({"cpu_s": time.process_time() - begun, "bytes": total}), flush=True)
