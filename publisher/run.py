@@ -81,7 +81,7 @@ async def run(
     except (ChannelBusy, Superseded) as error:
         raise TrickleError(_who_else(error)) from error
     finally:
-        if feed is not None and (feed.totals.bytes or not isinstance(publisher.error, ChannelBusy)):
+        if feed is not None and not isinstance(publisher.error, ChannelBusy):
             status.say(status.summary(feed.totals, publisher.statistics(), how))
     return feed.totals
 
