@@ -143,7 +143,7 @@ def test_an_empty_segment_is_a_line_only(tmp_path: Path) -> None:
 
 
 def test_faults_of_a_segment_are_in_its_line(tmp_path: Path) -> None:
-    """Whoever reads the recording learns what the subscriber did."""
+    """The index says what was missed and which segments are not whole."""
     with opened(tmp_path) as folder:
         put(folder, Sent(0, b"a", truncated="terminated"))
         put(folder, Sent(1, b"b", broken=ConnectionError("cut off")))

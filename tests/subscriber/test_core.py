@@ -137,7 +137,7 @@ class TestJoining:
         assert driver.asked == 42
 
     def test_minus_n_is_counted_from_the_head_here(self) -> None:
-        """The reference server breaks the connection of whoever asks it for -3; and only ``next`` never waits."""
+        """The reference server breaks the connection of a client that asks for -3; and only ``next`` never waits."""
         driver = Driver(-5)
         assert driver.cursor.ask() == Ask(None)
         assert driver.answer(200, latest=12) == Resolved(8)
@@ -366,7 +366,7 @@ class TestResuming:
 
     @pytest.mark.parametrize("start", ["14@1", 14])
     def test_what_ended_while_the_next_life_was_waited_for_is_missed(self, start: int | str) -> None:
-        """Whoever comes back too late, and waits in vain, is told how much there was."""
+        """A reader that comes back after the end learns how many segments it missed."""
         driver = Driver(start, wait_for_channel_s=3)
         retry(driver.answer(404, latest=97, epoch=1, closed="terminated"))
         driver.now += 3
@@ -418,7 +418,7 @@ class TestSeeking:
         assert driver.read(0, epoch=2).restarted
 
     def test_a_seek_after_failures_waits(self) -> None:
-        """Who seeks after each error does not hammer either."""
+        """A seek after each error is no way to send requests without delays."""
         driver = Driver()
         stopped(driver.answer(404))
         assert self.seek(driver, 0, failed=True) >= MIN_DELAY_S
@@ -761,7 +761,7 @@ class TestFailing:
         assert isinstance(outcome.error, Refused)
         assert driver.cursor.ask() == Ask(5, 2)
 
-    def test_a_retry_after_beyond_all_patience_is_a_no(self) -> None:
+    def test_a_long_retry_after_is_a_refusal(self) -> None:
         """Nobody waits for hours in silence."""
         assert isinstance(stopped(Driver().answer(503, retry_after=int(MAX_RETRY_AFTER_S) + 1)), Refused)
         retry(Driver().answer(503, retry_after=int(MAX_RETRY_AFTER_S)))
@@ -816,7 +816,7 @@ class TestFailing:
                 driver.cursor.refreshed()
 
     def test_a_channel_that_is_waited_for_is_waited_for_no_longer_by_a_failure(self) -> None:
-        """Whoever gave it 5 s did not mean half a minute, whatever stands between here and there says meanwhile."""
+        """The user's 5 s stay 5 s, although a lost server is waited for longer."""
         driver = Driver(wait_for_channel_s=5)
         retry(driver.answer(404))
         retry(driver.lost(connected=False))
@@ -845,7 +845,7 @@ class TestFailing:
         driver.now += 0.1
         assert isinstance(stopped(driver.answer(404)), ChannelNotFound)
 
-    def test_a_segment_after_it_ends_that_patience(self) -> None:
+    def test_a_segment_after_it_ends_that_wait(self) -> None:
         """Only a 404 that follows the loss is waited for."""
         driver = Driver()
         driver.read(0)
@@ -861,7 +861,7 @@ class TestFailing:
         retry(driver.answer(404))
 
     def test_a_server_that_is_gone_is_asked_for_often(self) -> None:
-        """Refused connections hammer nobody: the delays do not grow ever longer."""
+        """Refused connections overload no server: the delays stay short."""
         budget = RetryBudget(0.2, 3)
         driver = Driver(budget=budget)
         driver.read(0)

@@ -1,4 +1,4 @@
-"""Whatever a server answers, a cursor neither hammers it, nor goes back without being led, nor loses count."""
+"""For arbitrary answers: a cursor sends no burst of requests, goes back only if the server does, and counts right."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ bodies = st.builds(
     cuts=st.sampled_from([0, 0, 0, 0, 0, 1, -1]),
 )
 busy = st.builds(Reply, status=st.sampled_from([429, 503]), headers=st.just({}))
-absences = st.sampled_from(["refused", "lost", Reply(404, {}), Reply(502, {})])
+outages = st.sampled_from(["refused", "lost", Reply(404, {}), Reply(502, {})])
 silences = st.sampled_from(["lost", "refused", "waited"])
 # What leads on is more frequent than what ends the run, or most runs would be over with their first answer.
 events = st.one_of(bodies, bodies, bodies, bodies, st.sampled_from(["lost", "refused", "waited"]), replies)
@@ -160,7 +160,7 @@ class Run:
             outcome = self.cursor.answered(_answer(event, ask), self.now, self.rng)
         else:
             outcome = self.cursor.lost(ConnectionLost(), self.now, self.rng, connected=event != "refused")
-        self.waits += isinstance(outcome, RetryAfter) and _is_absence(event)
+        self.waits += isinstance(outcome, RetryAfter) and _is_outage(event)
         self._obey(outcome, ask, event.cuts if isinstance(event, Reply) else 0)
 
     def _request(self) -> Ask:
@@ -224,7 +224,7 @@ class Run:
             self.cursor.finished(empty=segment.empty)
 
 
-def _is_absence(event: Reply | str) -> bool:
+def _is_outage(event: Reply | str) -> bool:
     """Whether it says that the channel or the server is not there."""
     if isinstance(event, str):
         return True
@@ -289,7 +289,7 @@ def test_reconnects_are_paid_for(run: Run) -> None:
 @settings(max_examples=120)
 @given(runs() | runs(seeking=True))
 def test_no_request_is_repeated_at_once(run: Run) -> None:
-    """The same GET comes again only after a pause, and no pause is longer than patience allows."""
+    """The same GET comes again only after a pause, and no delay is longer than its limit."""
     for before, after, delay_s in run.pauses:
         if before.seq == after.seq:
             assert delay_s >= MIN_DELAY_S
@@ -352,7 +352,7 @@ def _moved_back(run: Run) -> bool:
 
 
 @settings(max_examples=200)
-@given(st.integers(0, 1000), st.floats(0, 60), st.booleans(), st.lists(absences, min_size=1, max_size=5))
+@given(st.integers(0, 1000), st.floats(0, 60), st.booleans(), st.lists(outages, min_size=1, max_size=5))
 def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool, looks: list[Reply | str]) -> None:
     """An endless row of 404s, refusals, resets and 502s is left when the time is over, after few requests."""
     run = Run(Cursor(0, wait_for_channel_s=wait_s), Random(seed))
@@ -365,7 +365,7 @@ def test_waiting_for_a_channel_ends(seed: int, wait_s: float, lost_before: bool,
         if run.over:
             break
     was_there = lost_before or looks[0] == Reply(502, {})
-    patience_s = max(wait_s, REJOIN_WAIT_S) if was_there else wait_s
-    assert run.now - began <= patience_s + MIN_DELAY_S + CAP_S
+    limit_s = max(wait_s, REJOIN_WAIT_S) if was_there else wait_s
+    assert run.now - began <= limit_s + MIN_DELAY_S + CAP_S
     # On average a request per second once the delays have grown; this bound is 10 standard deviations away.
-    assert run.requests - before <= 12 + 2.5 * patience_s
+    assert run.requests - before <= 12 + 2.5 * limit_s

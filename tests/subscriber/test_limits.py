@@ -20,14 +20,14 @@ from tricklecast.trickle.errors import Refused, TrickleError
     [({"max_readers_per_channel": 1}, 429), ({"max_readers": 1}, 503), ({"per_ip_limit": 2}, 429)],
     ids=["channel", "server", "address"],
 )
-def test_whoever_is_refused_comes_back_when_it_was_told_to(limit: dict[str, Any], status: int) -> None:
+def test_a_refused_reader_comes_back_when_it_was_told_to(limit: dict[str, Any], status: int) -> None:
     """Not before, and then it gets all that was published meanwhile."""
 
     async def main(url: str) -> None:
         pauses: list[float] = []
         errors: list[TrickleError | None] = []
 
-        # Without a preconnect, which might come to the server earlier or later than whoever is refused.
+        # Without a preconnect, which might come to the server earlier or later than the reader that is refused.
         publishing = Publisher(url, preconnect=0)
         async with publishing as publisher, httpx.AsyncClient() as http, publisher.segment() as segment:
             await segment.write(b"one ")

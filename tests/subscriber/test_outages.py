@@ -1,4 +1,4 @@
-"""One outage costs as much however it looks: the same token, the same patience, and nothing of what was published."""
+"""One outage costs as much however it looks: one token, the same time, and no byte of what was published."""
 
 from __future__ import annotations
 

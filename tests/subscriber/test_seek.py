@@ -182,7 +182,7 @@ class TestSeeking:
         run(main)
 
     def test_reading_can_be_taken_up_after_an_error(self) -> None:
-        """After a pause, so that this is no way to hammer a server."""
+        """After a delay: a seek is no way to send requests without delays."""
 
         async def handler(exchange: Exchange) -> None:
             if exchange.tail == "2":
