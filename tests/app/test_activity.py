@@ -104,7 +104,7 @@ def test_a_crowd_is_counted(scene: Scene) -> None:
 def test_too_many_connections_are_not_shown(scene: Scene) -> None:
     """The server says so once, and shows clients again when half of them have gone."""
     many = [SimpleNamespace(exchange=None)] * MAX_CONNECTIONS
-    assert "not shown" in scene.activity.look(many)[0]
+    assert "no longer shown" in scene.activity.look(many)[0]
     scene.request()
     assert scene.activity.look(many) == scene.activity.look(many[: MAX_CONNECTIONS // 2]) == []
     assert scene.look() == []
