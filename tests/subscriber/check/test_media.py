@@ -421,3 +421,6 @@ def test_an_ordinary_mp4_file_is_not_read(clip: Path, pieces: list[bytes]) -> No
         (media,) = read([data], decode=True)
         assert media.faults == {Fault.NOT_FRAGMENTED: 1}
         assert (media.tracks, media.unread) == ((), "an ordinary MP4 file")
+    judgement = judged(received([clip.read_bytes()], content_type="video/mp4"))
+    assert troubles(judgement) == {"damage": "fail"}
+    assert "ordinary MP4 files" in judgement.finding("damage").text
