@@ -4,8 +4,9 @@
 repairs them silently; everything else comes from PyAV, and is missing where PyAV is not installed. All of it blocks:
 ``probe`` calls it in a thread. Any bytes are taken, and never raise.
 
-Memory: a segment's first :data:`MAX_BYTES`, and what libavformat makes of them. An MP4 segment whose tables announce
-more than :data:`MAX_SAMPLES` samples is not demuxed: libavformat would allocate an index for all of them.
+Memory: a segment's first :data:`MAX_BYTES`, and what libavformat makes of them. libavformat allocates an index of all
+samples that an MP4 file announces, which a few bytes can do for millions. So ordinary files, and fragments of more than
+:data:`MAX_SAMPLES` samples, are not demuxed.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from tricklecast.trickle.media.containers import (
     ProgramTables,
     Step,
     boxes,
-    find_box,
+    fragment_samples,
     fragments,
+    has_sample_table,
     init_segment,
     sniff,
     tracks,
@@ -52,9 +54,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 MAX_SAMPLES: Final = 1 << 20
 """Most samples of an MP4 segment: five hours of sound."""
-
-MAX_MOOV: Final = 4 * 1024 * 1024
-"""Longest ``moov`` box of an MP4 segment."""
 
 MAX_TRACKS: Final = 64
 """How many tracks of a segment are looked at."""
@@ -122,7 +121,10 @@ class Fault(StrEnum):
     """MP4: a box makes no sense, or does not end with the segment."""
 
     TOO_MANY_SAMPLES = "too many samples"
-    """MP4: tables announce more samples than a segment can have."""
+    """MP4: the fragments announce more samples than a segment can have."""
+
+    NOT_FRAGMENTED = "not fragmented"
+    """MP4: an ordinary file, which nobody can decode while it is being written, or a compressed ``moov``."""
 
     UNREADABLE = "unreadable"
     """The segment has tables, and libavformat finds no track in it all the same."""
@@ -310,7 +312,7 @@ class _Scan:
         prefix: the tables of a segment before, for one that has none.
         early: PIDs with packets before the tables.
         cut: PIDs whose first packet continues a sample of the segment before.
-        is_readable: there are tables, be they behind the media or in a segment before; of MPEG-TS a demuxer may guess.
+        is_readable: it has tables, or a segment before has; without tables of MPEG-TS, a demuxer guesses.
     """
 
     faults: Counter[Fault]
@@ -420,11 +422,8 @@ class MediaReader:
         ends = [box.end for box in boxes(data) if box.kind.isascii()]
         faults[Fault.BAD_BOX] += whole and ends[-1:] != [len(data)]
         init, parts = init_segment(data), list(fragments(data))
-        moov = find_box(data, b"moov")  # that of an ordinary file may stand behind the media
-        samples = sum(track.samples for track in tracks(data)) + sum(part.samples for part in parts)
-        # A compressed moov may unfold to anything.
-        if len(moov) > MAX_MOOV or samples > MAX_SAMPLES or find_box(moov, b"cmov"):
-            faults[Fault.TOO_MANY_SAMPLES] += 1
+        faults[Fault.NOT_FRAGMENTED] += has_sample_table(data)
+        faults[Fault.TOO_MANY_SAMPLES] += fragment_samples(data) > MAX_SAMPLES
         numbers = [part.number for part in parts]
         # A segment with an init segment is a file of its own, which may count anew.
         if self._number is not None and follows and not init and numbers and numbers[0] <= self._number:
@@ -432,16 +431,17 @@ class MediaReader:
         faults[Fault.LOST_INSIDE] += sum(later <= earlier for earlier, later in pairwise(numbers))
         faults[Fault.NO_TIME] += sum(not part.times for part in parts)
         self._number = numbers[-1] if numbers else self._number
-        prefix = b"" if moov else self._init
-        if not faults[Fault.TOO_MANY_SAMPLES]:
+        if not faults[Fault.NOT_FRAGMENTED]:
             self._init = init or self._init
-        return _Scan(+faults, bool(tracks(init)), prefix, is_readable=bool(moov or prefix))
+        return _Scan(+faults, bool(tracks(init)), b"" if init else self._init, is_readable=bool(self._init))
 
 
 def _unread(scan: _Scan) -> str:
     """Why a segment is not demuxed; nothing if it can be."""
     if Fault.TOO_MANY_SAMPLES in scan.faults:
-        return "an MP4 index of too many samples"
+        return "too many samples"
+    if Fault.NOT_FRAGMENTED in scan.faults:
+        return "an ordinary MP4 file"
     if Fault.SCRAMBLED in scan.faults:
         return ENCRYPTED
     if not scan.is_readable:

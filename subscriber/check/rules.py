@@ -365,7 +365,9 @@ def _faults(study: Study, faults: Iterable[Fault], problem: str, well: str) -> _
 
 
 def _damage(study: Study, limits: Limits) -> _Measured:
-    return _faults(study, [fault for fault in Fault if fault not in _NOT_DAMAGE], "bad", "undamaged")
+    ordinary = any(Fault.NOT_FRAGMENTED in segment.media.faults for segment in study.media)
+    faults = [fault for fault in Fault if fault not in _NOT_DAMAGE]
+    return _faults(study, faults, "ordinary" if ordinary else "bad", "undamaged")
 
 
 def _counters_inside(study: Study, limits: Limits) -> _Measured:
@@ -379,7 +381,8 @@ def _counters_across(study: Study, limits: Limits) -> _Measured:
 
 
 def _stands_alone(study: Study, limits: Limits) -> _Measured:
-    tables = [segment.seq for segment in study.media if not segment.media.tables]
+    told = Fault.NOT_FRAGMENTED  # by the rule on damage
+    tables = [one.seq for one in study.media if not one.media.tables and told not in one.media.faults]
     parameters = [
         segment.seq for segment in study.media if any(track.parameters is False for track in segment.media.tracks)
     ]

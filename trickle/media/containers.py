@@ -68,13 +68,11 @@ class Track:
         number: its id.
         timescale: ticks per second of its times; 1 if the header has none.
         handler: ``b"vide"``, ``b"soun"``, or another code of four letters.
-        samples: the length of its own sample table; 0 in fragmented files.
     """
 
     number: int
     timescale: int
     handler: bytes
-    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +82,10 @@ class Fragment:
     Attributes:
         number: the sequence number of its ``mfhd``, which counts up from fragment to fragment.
         times: decoding time of the first sample (``tfdt``), in ticks, by track number.
-        samples: the number of samples that its runs announce.
     """
 
     number: int
     times: dict[int, int]
-    samples: int
 
 
 def boxes(data: Buffer) -> Iterator[Box]:
@@ -143,8 +139,7 @@ def tracks(init: Buffer) -> list[Track]:
             header, media = find_box(item.body, b"tkhd"), find_box(item.body, b"mdia", b"mdhd")
             ident, scale = (number(part, 20 if part[:1] == b"\1" else 12, 4) for part in (header, media))
             handler = find_box(item.body, b"mdia", b"hdlr")[8:12]
-            sizes = find_box(item.body, b"mdia", b"minf", b"stbl", b"stsz")
-            found.append(Track(ident, max(1, scale), handler, number(sizes, 8, 4)))
+            found.append(Track(ident, max(1, scale), handler))
     return found
 
 
@@ -152,15 +147,48 @@ def fragments(data: Buffer) -> Iterator[Fragment]:
     """Yield the fragments among the boxes of a segment."""
     for item in boxes(data):
         if item.kind == b"moof":
-            times, samples = {}, 0
+            times = {}
             for part in boxes(item.body):
                 if part.kind == b"traf":
                     begin = find_box(part.body, b"tfdt")
                     if len(begin) >= 8:
                         track = number(find_box(part.body, b"tfhd"), 4, 4)
                         times[track] = number(begin, 4, 8 if begin[0] == 1 else 4)
-                    samples += sum(number(run.body, 4, 4) for run in boxes(part.body) if run.kind == b"trun")
-            yield Fragment(number(find_box(item.body, b"mfhd"), 4, 4), times, samples)
+            yield Fragment(number(find_box(item.body, b"mfhd"), 4, 4), times)
+
+
+def fragment_samples(data: Buffer) -> int:
+    """How many samples the fragments announce.
+
+    A demuxer allocates memory for as many, however short the segment is. So runs are found in any place outside of the
+    media, also in boxes that make no sense to :func:`boxes`, but that a lenient demuxer reads.
+    """
+    text = _without_media(data)
+    return sum(number(text, at + 8, 4) for at in _places(text, b"trun"))
+
+
+def has_sample_table(data: Buffer) -> bool:
+    """Whether it is an ordinary MP4 file, whose ``moov`` lists the samples, or has a ``moov`` that is compressed."""
+    text = _without_media(data)
+    tables = ((b"stsz", 12), (b"stz2", 12), (b"stco", 8), (b"co64", 8))
+    return b"cmov" in text or any(number(text, at + size, 4) for kind, size in tables for at in _places(text, kind))
+
+
+def _without_media(data: Buffer) -> bytes:
+    """The bytes outside of the ``mdat`` boxes; the last of these may be cut off."""
+    parts, end = [], 0
+    for item in boxes(data):
+        parts.append(b"" if item.kind == b"mdat" else data[item.start : item.end])
+        end = item.end
+    parts.append(b"" if data[end + 4 : end + 8] == b"mdat" else data[end:])
+    return b"".join(parts)
+
+
+def _places(data: bytes, kind: bytes) -> Iterator[int]:
+    at = data.find(kind)
+    while at >= 0:
+        yield at
+        at = data.find(kind, at + 4)
 
 
 def box(kind: bytes, *parts: bytes) -> bytes:

@@ -26,8 +26,10 @@ from tricklecast.trickle.media.containers import (
     boxes,
     crc32,
     find_box,
+    fragment_samples,
     fragments,
     full_box,
+    has_sample_table,
     init_segment,
     number,
     sniff,
@@ -96,20 +98,19 @@ def test_an_init_segment_comes_before_the_media() -> None:
     assert init_segment(box(b"ftyp")) == b""
 
 
-def trak(version: int, ident: int, timescale: int, handler: bytes, *parts: bytes) -> bytes:
+def trak(version: int, ident: int, timescale: int, handler: bytes) -> bytes:
     """A track's headers; dates before the numbers take 8 or 16 bytes."""
     dates = bytes(16 if version else 8)
     header = full_box(b"tkhd", version, 0, dates, ident.to_bytes(4))
     media = full_box(b"mdhd", version, 0, dates, timescale.to_bytes(4))
-    return box(b"trak", header, box(b"mdia", media, full_box(b"hdlr", 0, 0, bytes(4), handler), *parts))
+    return box(b"trak", header, box(b"mdia", media, full_box(b"hdlr", 0, 0, bytes(4), handler)))
 
 
 def test_tracks_are_read_from_an_init_segment() -> None:
     """In both versions of their headers; a track without a time scale has one tick a second."""
-    table = box(b"minf", box(b"stbl", full_box(b"stsz", 0, 0, bytes(4), (500).to_bytes(4))))
-    parts = [trak(0, 1, 90_000, b"vide"), trak(1, 7, 48_000, b"soun"), trak(0, 3, 0, b"text", table)]
+    parts = [trak(0, 1, 90_000, b"vide"), trak(1, 7, 48_000, b"soun"), trak(0, 3, 0, b"text")]
     init = box(b"ftyp") + box(b"moov", box(b"mvhd"), *parts)
-    assert tracks(init) == [Track(1, 90_000, b"vide"), Track(7, 48_000, b"soun"), Track(3, 1, b"text", 500)]
+    assert tracks(init) == [Track(1, 90_000, b"vide"), Track(7, 48_000, b"soun"), Track(3, 1, b"text")]
     assert tracks(b"") == []
 
 
@@ -119,17 +120,42 @@ def traf(track: int, *parts: bytes) -> bytes:
 
 
 def test_fragments_are_numbered_and_have_times() -> None:
-    """In both widths; a track whose time is missing or cut is left out; samples of all runs are added up."""
-    run = full_box(b"trun", 0, 0, (3).to_bytes(4))
+    """In both widths; a track whose time is missing or cut is left out."""
     first = box(
         b"moof",
         full_box(b"mfhd", 0, 0, (41).to_bytes(4)),
-        traf(1, full_box(b"tfdt", 0, 0, (5000).to_bytes(4)), run, run),
-        traf(2, full_box(b"tfdt", 1, 0, (1 << 40).to_bytes(8)), run),
+        traf(1, full_box(b"tfdt", 0, 0, (5000).to_bytes(4))),
+        traf(2, full_box(b"tfdt", 1, 0, (1 << 40).to_bytes(8))),
     )
     second = box(b"moof", full_box(b"mfhd", 0, 0, (42).to_bytes(4)), traf(1, box(b"tfdt", b"\0")), traf(2))
     found = list(fragments(first + box(b"mdat") + second))
-    assert found == [Fragment(41, {1: 5000, 2: 1 << 40}, 9), Fragment(42, {}, 0)]
+    assert found == [Fragment(41, {1: 5000, 2: 1 << 40}), Fragment(42, {})]
+
+
+def test_the_samples_that_fragments_announce() -> None:
+    """Of all runs, also in boxes that end too late or stand in the wrong place; bytes of the media are no boxes."""
+    run = full_box(b"trun", 0, 0, (3).to_bytes(4))
+    media = box(b"mdat", run)
+    assert fragment_samples(box(b"moof", traf(1, run, run)) + media + box(b"moof", traf(2, run)) + media) == 9
+    assert fragment_samples(memoryview(box(b"moov", run) + media + media[:-1])) == 3
+    assert fragment_samples(struct.pack(">I4s", 999, b"moof") + struct.pack(">I4s", 500, b"traf") + run) == 3
+    assert fragment_samples(b"trun") == fragment_samples(b"") == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        (full_box(b"stsz", 0, 0, bytes(4), (5).to_bytes(4)), True),
+        (full_box(b"stz2", 0, 0, bytes(4), (5).to_bytes(4)), True),
+        (full_box(b"stco", 0, 0, (5).to_bytes(4)), True),
+        (full_box(b"co64", 0, 0, (5).to_bytes(4)), True),
+        (box(b"cmov"), True),
+        (full_box(b"stsz", 0, 0, bytes(8)) + full_box(b"stco", 0, 0, bytes(4)), False),
+    ],
+)
+def test_sample_tables_of_ordinary_files(table: bytes, found: bool) -> None:
+    """A fragmented file has them, too, but they are empty."""
+    assert has_sample_table(box(b"mdat", b"cmov") + box(b"moov", box(b"trak", table))) is found
 
 
 def packet(
@@ -342,6 +368,8 @@ def test_any_bytes_are_taken(data: bytes, places: list[int]) -> None:
     assert all(item.end <= len(changed) for item in boxes(changed))
     assert len(init_segment(changed)) <= len(changed)
     list(fragments(changed))
+    assert fragment_samples(changed) >= 0
+    assert has_sample_table(changed) in (True, False)
     tracks(changed)
     continuity, tables = Continuity(), ProgramTables()
     for item in ts_packets(changed):
