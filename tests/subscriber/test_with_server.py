@@ -286,7 +286,7 @@ def test_the_command_writes_what_was_published(url: str, tmp_path: Path) -> None
             http.delete(url)
             piped, said = into_pipe.communicate(timeout=TIMEOUT_S)
             assert (first or b"") + piped == b"".join(data)
-            assert b"received 5 segments, 250.0 kB" in said
+            assert b"received 5 segments (250.0 kB)" in said
             assert into_pipe.returncode == 0
             assert into_file.communicate(timeout=TIMEOUT_S)[0] == b""
             assert path.read_bytes() == b"".join(data)
@@ -320,7 +320,7 @@ def test_the_command_can_be_interrupted(url: str, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=TIMEOUT_S)
     assert path.read_bytes() == b"x" * 1000
-    assert b"received 1 segment, 1.0 kB" in said
+    assert b"received 1 segment (1.0 kB)" in said
     assert b"Traceback" not in said
     assert process.returncode == 130
 
