@@ -221,7 +221,7 @@ class _Run:
             await self._tell_gap(segment.gap, segment.seq)
         await self._output.begin(segment)
         first_at: float | None = None
-        async for chunk in segment:
+        while chunk := await segment.read_some():
             first_at = anyio.current_time() if first_at is None else first_at
             await self._output.write(chunk)
         over_at = anyio.current_time()

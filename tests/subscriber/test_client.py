@@ -272,8 +272,10 @@ class TestPreconnect:
         async def main() -> None:
             async with subscribed(handler, refresh_s=0.02) as (subscriber, server):
                 assert await collect(subscriber) == [(7, b"x")]
-                assert server.tails == ["next", "7", "7", "7", "7", "8"]
-                assert subscriber.statistics().refreshes == 3
+                waits = server.tails.count("7")
+                assert server.tails == ["next", *["7"] * waits, "8"]
+                # A request that is given up before it was sent is none for the server.
+                assert 1 < waits <= subscriber.statistics().refreshes + 1
                 assert all(exchange.headers["trickle-attempt"] == "1" for exchange in server.exchanges)
 
         run(main)
