@@ -233,6 +233,8 @@ class FrameReader:
         def decode() -> None:
             for frame in self._decoding.frames(segment, reader):
                 from_thread.run(self._put, frame)
+            if reader.failure is not None:
+                raise reader.failure
 
         try:
             await to_thread.run_sync(decode)
@@ -255,6 +257,7 @@ class _ChunkReader:
 
     def __init__(self, segment: Segment) -> None:
         self.head = b""
+        self.failure: BaseException | None = None
         self._segment = segment
         self._rest = b""
 
@@ -272,7 +275,10 @@ class _ChunkReader:
         return data
 
     def _receive(self) -> bytes:
-        data = from_thread.run(self._segment.read_some)
+        try:
+            data = b"" if self.failure else from_thread.run(self._segment.read_some)
+        except BaseException as error:  # also a cancellation: libavformat would print it and go on
+            self.failure, data = error, b""
         if len(self.head) < HEAD_BYTES:
             self.head += data
         return data
@@ -326,7 +332,7 @@ class _Decoding:
             raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
         try:
             # libavformat asks for types only; the reader is all that it needs of a file.
-            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_OPTIONS[kind])
+            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_options(kind, head))
         except (av.error.FFmpegError, ValueError) as error:
             raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
         with container:
@@ -407,6 +413,13 @@ class _Decoding:
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
         return Frame(cast(Any, kind), data, array, captured_at, self._seq, gap, restarted)
+
+
+def _options(kind: Container, head: bytes) -> dict[str, str]:
+    options = dict(_OPTIONS[kind])
+    if b"Opus" in head and kind is Container.MPEGTS:  # only libavformat's parser finds the packets in its framing
+        options["fflags"] = "+nofillin"
+    return options
 
 
 def _decoder(stream: Stream) -> CodecContext:
