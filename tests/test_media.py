@@ -53,7 +53,8 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str) -
 
     with anyio.fail_after(LIMIT_S):
         counts = await relay(source, f"{source}-out", inverted, start="earliest", when_full="wait", fps=25)
-        before, after = (decode(b"".join(await read_all(url)), "mpegts") for url in (source, f"{source}-out"))
+        before = decode(b"".join(await read_all(source)), "mpegts")
+        after = decode(b"".join(await read_all(f"{source}-out")), "mpegts")
         found = [frame async for frame in frames(f"{source}-out", start="earliest", format="rgb24")]
     assert counts.frames + counts.dropped == 75
     assert counts.frames == len(after.times["video"]) == len(seen)
