@@ -24,7 +24,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
-from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
+from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,8 @@ _OPTIONS: Final = {
     Container.MPEGTS: {"fflags": "+noparse+nofillin", "probesize": "32", "analyzeduration": "1"},
     Container.FMP4: {"probesize": "32", "analyzeduration": "1"},
 }
+# libavformat finds out the length of packets by 2 kB of them, which a small first picture does not have.
+_NULL_PACKETS: Final = (b"\x47\x1f\xff\x10" + bytes(PACKET_BYTES - 4)) * 16
 _FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 
 
@@ -162,6 +164,7 @@ class FrameReader:
         self._task: BackgroundTask | None = None
         self._over = False
         self._error: Exception | None = None
+        self._reading: _ChunkReader | None = None
         self._counts = dict.fromkeys(FrameStatistics.__slots__, 0)
         self._decoding = _Decoding(self._kinds, self._passes, format, self._counts)
 
@@ -179,6 +182,9 @@ class FrameReader:
     async def aclose(self) -> None:
         """Stop reading."""
         self._over = True
+        if self._reading is not None:  # a worker thread cannot be cancelled
+            self._reading.stop()
+        self._notify()
         if self._task is not None:
             with anyio.CancelScope(shield=True):
                 await self._task.stop()
@@ -228,11 +234,13 @@ class FrameReader:
 
     async def _read(self, segment: Segment) -> None:
         self._counts["segments"] += 1
-        reader = _ChunkReader(segment)
+        reader = self._reading = _ChunkReader(segment)
 
         def decode() -> None:
             for frame in self._decoding.frames(segment, reader):
                 from_thread.run(self._put, frame)
+            if reader.failure is not None:
+                raise reader.failure
 
         try:
             await to_thread.run_sync(decode)
@@ -244,7 +252,7 @@ class FrameReader:
             self._decoding.lost()
 
     async def _put(self, frame: Frame) -> None:
-        while len(self._ready) >= FRAMES_AHEAD:
+        while len(self._ready) >= FRAMES_AHEAD and not self._over:
             await self._changed.wait()
         self._ready.append(frame)
         self._notify()
@@ -255,6 +263,9 @@ class _ChunkReader:
 
     def __init__(self, segment: Segment) -> None:
         self.head = b""
+        self.failure: BaseException | None = None
+        self._is_stopped = False
+        self._scope: anyio.CancelScope | None = None
         self._segment = segment
         self._rest = b""
 
@@ -264,6 +275,10 @@ class _ChunkReader:
             self._rest += data
         return self._rest
 
+    def prepend(self, data: bytes) -> None:
+        """Put bytes in front."""
+        self._rest = data + self._rest
+
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; none at the end."""
         if not self._rest:
@@ -271,8 +286,22 @@ class _ChunkReader:
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
 
+    def stop(self) -> None:
+        """End the file here, also while the worker thread waits for bytes; called in the event loop."""
+        self._is_stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _chunk(self) -> bytes:
+        with anyio.CancelScope() as self._scope:
+            return b"" if self._is_stopped else await self._segment.read_some()
+        return b""
+
     def _receive(self) -> bytes:
-        data = from_thread.run(self._segment.read_some)
+        try:
+            data = b"" if self.failure else from_thread.run(self._chunk)
+        except BaseException as error:  # also a cancellation: libavformat would print it and go on
+            self.failure, data = error, b""
         if len(self.head) < HEAD_BYTES:
             self.head += data
         return data
@@ -324,9 +353,11 @@ class _Decoding:
         kind = sniff(head)
         if kind not in _FORMATS:
             raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
+        if kind is Container.MPEGTS:
+            reader.prepend(_NULL_PACKETS)
         try:
             # libavformat asks for types only; the reader is all that it needs of a file.
-            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_OPTIONS[kind])
+            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_options(kind, head))
         except (av.error.FFmpegError, ValueError) as error:
             raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
         with container:
@@ -407,6 +438,13 @@ class _Decoding:
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
         return Frame(cast(Any, kind), data, array, captured_at, self._seq, gap, restarted)
+
+
+def _options(kind: Container, head: bytes) -> dict[str, str]:
+    options = dict(_OPTIONS[kind])
+    if b"Opus" in head and kind is Container.MPEGTS:  # only libavformat's parser finds the packets in its framing
+        options["fflags"] = "+nofillin"
+    return options
 
 
 def _decoder(stream: Stream) -> CodecContext:
