@@ -57,6 +57,9 @@ COMMANDS: Final = {
     "subscribe": Mount(
         "tricklecast.subscriber.command.cli", "subscribe", "Write a channel to a file, folder or pipe.", _LIVE
     ),
+    "ingest": Mount(
+        "tricklecast.publisher.ingest.cli", "ingest", "Publish the streams of encoders (RTMP, SRT).", _LIVE
+    ),
     "channels": Mount("tricklecast.subscriber.command.cli", "channels", "List a server's channels.", _LIVE),
     "check": Mount(
         "tricklecast.subscriber.check.cli", "check", "Test a live channel: segments, timestamps, pace, latency.", _LIVE

@@ -76,8 +76,12 @@ class Body:
         self._resting = True
         self.notify()
 
-    async def put(self, chunk: bytes) -> bool:
+    async def put(self, chunk: bytes, *, last: bool = False) -> bool:
         """Hand one chunk over; ``False`` if the body was stopped, or taken back, instead.
+
+        Args:
+            chunk: at least one byte.
+            last: the body ends with it.
 
         Returns when the chunk was written to the connection; at once, where the body rests or its request has yet to
         catch up, as long as the chunk can be kept. Not to be called again before it has returned, nor after
@@ -92,7 +96,8 @@ class Body:
         self._chunks.append(chunk)
         self._held_bytes += len(chunk) + CHUNK_OVERHEAD
         self.handed += len(chunk)
-        if self._sending is not None and self._sending.write_now(chunk, at):
+        self.over = last
+        if self._sending is not None and self._sending.write_now(chunk, at, last=last):
             await anyio.lowlevel.checkpoint()
             return self._is_open_to(writer)
         self.notify()
@@ -106,6 +111,7 @@ class Body:
                 self._chunks.pop()
                 self._held_bytes -= len(chunk) + CHUNK_OVERHEAD
                 self.handed -= len(chunk)
+                self.over = False
             raise
         return self._is_open_to(writer)
 
@@ -205,14 +211,16 @@ class Sending(LiveBody):
         self._begun = begun
         self._writer: BodyWriter | None = None
 
-    def write_now(self, chunk: bytes, at: int) -> bool:
+    def write_now(self, chunk: bytes, at: int, *, last: bool = False) -> bool:
         """Write a chunk in the task of its writer; ``False`` if it has to wait for others, or for room."""
         if self._writer is None or not self.written == self.taken == at:
             return False
         self._take(chunk)
-        if not self._writer.write(chunk):
+        if not self._writer.write(chunk, last=last):
             return False  # the request's task, which waits for the body's next change, waits for room
         self._confirm()
+        if last:
+            self._end()
         return True
 
     async def write_to(self, writer: BodyWriter) -> None:

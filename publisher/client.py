@@ -267,7 +267,7 @@ class Publisher:
             TrickleError: as :meth:`Segment.write`.
         """
         async with self.segment() as segment:
-            await segment.write(data)
+            await segment._write(data, last=True)
         return segment.receipt
 
     async def publish_json(self, obj: object) -> Receipt:
@@ -460,13 +460,16 @@ class Segment:
             SegmentDropped: it was given up, since too many were in flight.
             LocalProtocolError: the segment is not open, or another task is writing it.
         """
+        await self._write(chunk)
+
+    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
         pending = self._entered()
         if self._left:
             raise LocalProtocolError("the segment is not open")
         self._check_writer()
         self._writing = True
         try:
-            await self._segments.write(pending, bytes(chunk))
+            await self._segments.write(pending, bytes(chunk), last=last)
         finally:
             self._writing = False
 

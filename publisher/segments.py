@@ -306,11 +306,11 @@ class Segments:
         assert seq is not None, "the position was found before the first segment"
         return seq
 
-    async def write(self, segment: Pending, chunk: bytes) -> None:
+    async def write(self, segment: Pending, chunk: bytes, *, last: bool = False) -> None:
         """Write one chunk; the first one takes a request for the segment."""
         if segment.fate is not None:
             segment.receipt()  # raises what happened
-        if chunk and not await self._bind(segment).body.put(chunk):
+        if chunk and not await self._bind(segment).body.put(chunk, last=last):
             segment.receipt()
 
     async def end(self, segment: Pending) -> None:

@@ -126,3 +126,14 @@ prepare_compiler() {
         || { command -v apk >/dev/null 2>&1 && as_root apk add -q gcc musl-dev >&2; } \
         || say "No C compiler could be installed here: servers are not killed at the seams of their storage. Name one with CC=/path/to/it"
 }
+
+# For the test of SRT only, which PyAV's wheels do not have.
+prepare_ffmpeg() {
+    command -v ffmpeg >/dev/null 2>&1 && return
+    say "SRT is tested with ffmpeg; installing it through the system's package manager"
+    apt_install ffmpeg \
+        || { command -v dnf >/dev/null 2>&1 && as_root dnf install -y -q ffmpeg-free >&2; } \
+        || { command -v apk >/dev/null 2>&1 && as_root apk add -q ffmpeg >&2; } \
+        || { command -v brew >/dev/null 2>&1 && brew install -q ffmpeg >&2; } \
+        || say "No ffmpeg could be installed here: SRT is not tested."
+}

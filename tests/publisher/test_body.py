@@ -348,8 +348,8 @@ class Socket:
         self.flushed = anyio.Event()
         self.reads = True
 
-    def write(self, chunk: bytes) -> bool:
-        self.chunks.append(chunk)
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
+        self.chunks.append(chunk + b"$" * last)
         self.room -= 1
         return self.room >= 0
 
@@ -408,6 +408,24 @@ def test_without_room_the_request_waits_and_the_writer_with_it(reads: bool) -> N
             await lets_wait(body.put(b"two"), go_on())
         assert sending.written == (2 if reads else 1)
         assert sending.ended is reads
+
+    run(main())
+
+
+def test_the_last_chunk_brings_the_end() -> None:
+    """In one write, if there is room; otherwise the end is told once it has left."""
+
+    async def main() -> None:
+        for room in (1, 0):
+            body = Body(1000)
+            sending, socket = body.send(), Socket(room)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(sending.write_to, socket)
+                await anyio.wait_all_tasks_blocked()
+                socket.flushed.set()
+                assert await body.put(b"all", last=True)
+                assert await body.flush()
+            assert (socket.chunks, sending.ended, body.over) == ([b"all$"], True, True)
 
     run(main())
 

@@ -92,16 +92,16 @@ class Connection:
 
     # The request.
 
-    def write(self, event: h11.Event) -> bool:
-        """Write one event as far as the kernel has room, without waiting and without copying a chunk's bytes.
+    def write(self, *events: h11.Event) -> bool:
+        """Write events in one piece as far as the kernel has room, without waiting and without copying their bytes.
 
         Returns:
             Whether all of it has left. Otherwise call :meth:`flush`.
 
         Raises:
-            h11.LocalProtocolError: the event does not fit the request's head.
+            h11.LocalProtocolError: an event does not fit the request's head.
         """
-        parts = self._http.send_with_data_passthrough(event) or []
+        parts = [part for event in events for part in self._http.send_with_data_passthrough(event) or []]
         if self._unsent or self._flushing or self._stream is not self._tcp:
             self._unsent = b"".join([self._unsent, *parts])
         else:

@@ -53,8 +53,13 @@ _PORTS: Final = {"http": 80, "https": 443}
 class BodyWriter(Protocol):
     """Where a :class:`LiveBody` writes its chunks."""
 
-    def write(self, chunk: bytes) -> bool:
-        """Send one chunk as far as there is room; returns whether it has left. If not, :meth:`flush` waits for it."""
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
+        """Send one chunk as far as there is room; returns whether it has left. If not, :meth:`flush` waits for it.
+
+        Args:
+            chunk: at least one byte.
+            last: the body's end follows at once, in the same packet if possible.
+        """
 
     async def flush(self) -> bool:
         """Wait until all has left; ``False`` if the server no longer reads."""
@@ -297,17 +302,17 @@ class _Exchange:
     async def _attempt(self, *, fresh: bool) -> h11.Response:
         url = self._request.url
         connection = self._connection = await self._transport.acquire(url, self._connect_s, fresh=fresh)
-        self._write(h11.Request(method=self._request.method, target=url.raw_path, headers=self._request.headers.raw))
-        if self._body_over:  # an empty body, perhaps one that ended on the connection before this one
-            self._write(h11.EndOfMessage())
+        head = h11.Request(method=self._request.method, target=url.raw_path, headers=self._request.headers.raw)
+        # An empty body, perhaps one that ended on the connection before this one, ends with its head.
+        self._write(head, *([h11.EndOfMessage()] if self._body_over else []))
         await self._flush()
         self._head_sent.set()
         while True:
             with anyio.CancelScope() as self._waiting:
                 self._limit_wait()
-                head = await connection.answer()
-                self._check_end(head)
-                return head
+                answer = await connection.answer()
+                self._check_end(answer)
+                return answer
             if not 0 < connection.unacknowledged < self._unacknowledged:
                 raise httpx.ReadTimeout(f"no answer within {self.read_s:g} s")
 
@@ -341,18 +346,23 @@ class _Exchange:
             finally:
                 await _close(chunks)
         await self._wait_for_head()
-        self._body_over = True
-        self._limit_wait()
-        if not self._write(h11.EndOfMessage()):
-            await self._flush()
+        if not self._body_over:
+            self._body_over = True
+            self._limit_wait()
+            if not self._write(h11.EndOfMessage()):
+                await self._flush()
 
-    def write(self, chunk: bytes) -> bool:
+    def write(self, chunk: bytes, *, last: bool = False) -> bool:
         """Send one chunk as far as there is room; see :class:`BodyWriter`."""
         if not self._head_sent.is_set() or self._early_chunks:  # the connection may be about to be replaced
             self._early_chunks.append(chunk)
             return False
         self._body_begun = True
-        return self._write(h11.Data(data=chunk))
+        if not last:
+            return self._write(h11.Data(data=chunk))
+        self._body_over = True
+        self._limit_wait()
+        return self._write(h11.Data(data=chunk), h11.EndOfMessage())
 
     async def flush(self) -> bool:
         """Wait until all chunks have left; see :class:`BodyWriter`."""
@@ -368,9 +378,9 @@ class _Exchange:
         while not self._head_sent.is_set():
             await self._head_sent.wait()
 
-    def _write(self, event: h11.Event) -> bool:
+    def _write(self, *events: h11.Event) -> bool:
         try:
-            return self.connection.write(event)
+            return self.connection.write(*events)
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error)) from error
 

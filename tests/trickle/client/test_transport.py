@@ -176,6 +176,27 @@ def test_a_live_body_is_written_by_any_task() -> None:
     run(main())
 
 
+def test_the_last_chunk_and_the_end_leave_together() -> None:
+    """A short message is one packet behind its head."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            assert await peer.reader.read(100) == b"3\r\nall\r\n0\r\n\r\n"
+            await peer.answer(200)
+
+        async with fake_server(script) as server, client() as http:
+            body = Written()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(http.send, live(http, server.base, body))
+                await body.begun.wait()
+                assert body.writer is not None
+                assert body.writer.write(b"all", last=True)
+                body.over.set()
+
+    run(main())
+
+
 def test_chunks_written_while_the_connection_is_replaced_follow() -> None:
     """A pooled connection died under the head: nothing is written before the head has left on the new one."""
 

@@ -1,0 +1,165 @@
+"""``tricklecast ingest``."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.terminal import (
+    CaFile,
+    Screen,
+    Token,
+    TokenFile,
+    bearer_for,
+    checked,
+    parse_duration,
+    tls_context,
+)
+
+RTMP_PORT: Final = 1935
+
+_LIMITS: Final = "Limits"
+
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="ADDRESS",
+        help="Where encoders connect: rtmp://0.0.0.0:1935 for any number of streams,"
+        " or srt://0.0.0.0:9000 for one stream.",
+    ),
+]
+To = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="URL",
+        help="Where streams are published. RTMP: http://localhost:2939/trickle/, to which the stream key is added,"
+        " or a URL with {key}. SRT: the channel.",
+    ),
+]
+Keys = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="RTMP: take only streams that are in this file, with a line CHANNEL SECRET for each. The stream key is the"
+        " secret, or CHANNEL?token=SECRET. The file is read for each stream.",
+        dir_okay=False,
+    ),
+]
+Takeover = Annotated[
+    bool,
+    typer.Option(
+        "--takeover",
+        help="Replace a stream with the same key, and other publishers of the channel. By default, a new stream is "
+        "refused.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no lines about streams.")]
+Container = Annotated[
+    Literal["mpegts", "fmp4"],
+    typer.Option(help="MPEG-TS, or fragmented MP4 with an init segment in every segment. AV1 and VP9 need fmp4."),
+]
+MinSegment = Annotated[str, typer.Option(metavar="TIME", help="A segment ends at the first keyframe after this time.")]
+ReconnectFor = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="How long a channel waits for its encoder after the connection broke. When the encoder ends its stream"
+        " itself, the channel ends at once.",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxStreams = Annotated[int, typer.Option(min=1, max=1000, help="Streams at a time.", rich_help_panel=_LIMITS)]
+
+
+async def ingest(
+    address: Address,
+    to: To,
+    keys: Keys = None,
+    takeover: Takeover = False,
+    quiet: Quiet = False,
+    token: Token = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    container: Container = "mpegts",
+    min_segment: MinSegment = "1s",
+    reconnect_for: ReconnectFor = "60s",
+    max_streams: MaxStreams = 16,
+) -> None:
+    """Publish the streams of encoders (OBS, ffmpeg, hardware): a channel for each stream.
+
+    Nothing is encoded anew. A channel begins with its stream and ends with it. If a connection breaks, the channel waits
+    for the encoder, and goes on. Ctrl-C ends all channels.
+
+    Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 143 SIGTERM.
+
+    Examples:
+
+    \b
+      tricklecast ingest rtmp://0.0.0.0:1935 --to http://localhost:2939/trickle/ --keys keys.txt
+      tricklecast ingest srt://0.0.0.0:9000 --to http://localhost:2939/trickle/cam
+
+    OBS streams to the server rtmp://HOST:1935/live with a stream key. Without --keys, the key is the channel's name.
+    """
+    scheme, host, port = checked("ADDRESS", _address, address)
+    from tricklecast.publisher.ingest.keys import Channels
+    from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
+    from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
+    from tricklecast.publisher.ingest.srt import SrtReceiver
+    from tricklecast.publisher.media.reader import MediaOptions
+
+    options = SessionOptions(
+        media=MediaOptions(
+            container=container,
+            min_segment_s=checked("--min-segment", parse_duration, min_segment),
+            reconnect_for_s=checked("--reconnect-for", parse_duration, reconnect_for),
+        ),
+        max_sessions=max_streams,
+        takeover=takeover,
+        verify=checked("--ca-file", tls_context, ca_file) or True,
+        auth=bearer_for(token, token_file),
+    )
+    say = _silence if quiet else Screen().say
+    receiver: RtmpListener | SrtReceiver
+    if scheme == "rtmp":
+        channels = Channels(to, keys)
+        if keys is None and not _is_loopback(host):
+            say("everybody who can reach this port can publish; give --keys FILE to check stream keys")
+        receiver = await RtmpListener.open(host, port, channels, max_streams=max_streams, say=say)
+    else:
+        if keys is not None:
+            raise typer.BadParameter("an SRT stream has no key: use srt://...?passphrase=", param_hint="--keys")
+        receiver = await SrtReceiver.open(address, channel_url(to), say=say)
+    async with receiver:
+        await publish_from(receiver, options, say)
+
+
+def _address(text: str) -> tuple[str, str, int]:
+    """Scheme, host and port of ``rtmp://HOST:PORT`` or ``srt://HOST:PORT?OPTIONS``."""
+    parts = urlsplit(text)
+    default = {"rtmp": RTMP_PORT, "srt": None}
+    if parts.scheme not in default:
+        raise InvalidInput("use rtmp://HOST:PORT or srt://HOST:PORT")
+    port = default[parts.scheme] if parts.port is None else parts.port
+    if port is None:
+        raise InvalidInput("an SRT address has a port: srt://0.0.0.0:9000")
+    if parts.path not in ("", "/") or (parts.scheme == "rtmp" and parts.query):
+        raise InvalidInput(f"leave out the path: {parts.scheme}://HOST:PORT")
+    return parts.scheme, parts.hostname or "", port
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _silence(message: str, /) -> None:
+    """Show nothing."""

@@ -1,0 +1,113 @@
+"""From a stream key to the channel: the URL's template, and the file with secret keys."""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from tricklecast.publisher.ingest.sessions import SourceRefused
+from tricklecast.trickle.client.arguments import channel_url
+from tricklecast.trickle.errors import InvalidChannelName, InvalidInput
+from tricklecast.trickle.paths import ChannelURL
+
+PLACEHOLDER: Final = "{key}"
+
+MAX_FILE_BYTES: Final = 1 << 20
+
+MIN_SECRET: Final = 8
+"""Characters of a secret: a shorter one can be guessed."""
+
+
+class Channels:
+    """Finds the channel of a stream.
+
+    Args:
+        to: where channels are published: a URL with ``{key}``, as in ``http://host:2939/trickle/{key}``, or one that
+            ends with a slash, behind which the key is added.
+        keys: a file with secrets; without it, each stream key is the name of a channel. A line of the file is
+            ``CHANNEL SECRET``; empty lines and those that begin with ``#`` are left out. The encoder sends the secret
+            as its stream key, or ``CHANNEL?token=SECRET``. The file is read for each stream.
+
+    Raises:
+        InvalidInput: the URL or the file cannot be used.
+    """
+
+    def __init__(self, to: str, keys: Path | None = None) -> None:
+        base, question, query = to.partition("?")
+        if PLACEHOLDER not in base and not base.endswith("/"):
+            raise InvalidInput(
+                f"{base!r} names one channel; end it with / or with /{PLACEHOLDER}: each stream has its own"
+            )
+        self._template = (base if PLACEHOLDER in base else base + PLACEHOLDER) + question + query
+        self._keys = keys
+        self._url("test")
+        self._secrets: list[tuple[str, bytes]] = [] if keys is None else _read(keys)
+
+    def find(self, key: str, token: str) -> ChannelURL:
+        """Check a stream key.
+
+        Args:
+            key: as the encoder sent it, without a query.
+            token: the query's ``token``; empty if there is none.
+
+        Raises:
+            SourceRefused: the key is not allowed, or is not the name of a channel.
+        """
+        if not key:
+            raise SourceRefused("no stream key: an encoder streams to rtmp://HOST:PORT/live/KEY")
+        if self._keys is not None:
+            key = self._checked(key, token)
+        try:
+            return self._url(key)
+        except InvalidChannelName as error:
+            raise SourceRefused(f"the stream key cannot name a channel ({error.why})") from None
+
+    def _url(self, key: str) -> ChannelURL:
+        return channel_url(self._template.replace(PLACEHOLDER, quote(key, safe="")))
+
+    def _checked(self, key: str, token: str) -> str:
+        assert self._keys is not None
+        try:
+            self._secrets = _read(self._keys)
+        except InvalidInput as error:  # while the file is being replaced, the last one counts
+            if not self._secrets:
+                raise SourceRefused(str(error)) from None
+        sent = (token or key).encode()
+        # All secrets are compared, each in a time that does not depend on where it differs.
+        matches = [channel for channel, secret in self._secrets if hmac.compare_digest(secret, sent)]
+        if not matches or (token and key not in matches):
+            raise WrongKey("wrong stream key")
+        return key if token else matches[0]
+
+
+class WrongKey(SourceRefused):
+    """The secret is none of those in the file, or is another channel's."""
+
+
+def _read(path: Path) -> list[tuple[str, bytes]]:
+    """The lines of the file: channels and secrets. Messages do not repeat them: a part may be a secret."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+        lines = text.decode().splitlines()
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
+    if len(text) > MAX_FILE_BYTES:
+        raise InvalidInput(f"{path} has more than {MAX_FILE_BYTES} bytes")
+    secrets: dict[bytes, str] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or line.lstrip().startswith("#"):
+            continue
+        if len(words) != 2:
+            raise InvalidInput(f"{path}, line {number}: use CHANNEL SECRET")
+        channel, secret = words[0], words[1].encode()
+        if len(words[1]) < MIN_SECRET:
+            raise InvalidInput(f"{path}, line {number}: the secret has fewer than {MIN_SECRET} characters")
+        if secrets.setdefault(secret, channel) != channel:
+            raise InvalidInput(f"{path}, line {number}: the secret is another channel's")
+    if not secrets:
+        raise InvalidInput(f"{path} has no lines of the form CHANNEL SECRET")
+    return [(channel, secret) for secret, channel in secrets.items()]

@@ -1,0 +1,219 @@
+"""Takes RTMP streams, any number over one port: the stream key names the channel.
+
+Limits against hostile clients: a connection has :data:`HANDSHAKE_S` to ask for publishing and is closed when no media
+comes for :data:`SILENCE_S`; beside the streams there are at most :data:`MAX_PENDING` connections; a wrong stream key is
+refused with a delay. Limits of sizes are in :mod:`tricklecast.publisher.ingest.rtmp`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+import anyio
+from anyio.abc import SocketAttribute, SocketListener, SocketStream, TaskGroup
+
+from tricklecast.publisher.ingest import rtmp
+from tricklecast.publisher.ingest.keys import Channels, WrongKey
+from tricklecast.publisher.ingest.sessions import Say, Sessions, Source, SourceRefused
+from tricklecast.trickle.errors import InvalidInput
+
+HANDSHAKE_S: Final = 10.0
+"""Time from the connection to the request to publish, in seconds. OBS takes three round trips."""
+
+SILENCE_S: Final = 10.0
+"""After so many seconds without a complete audio or video message the encoder counts as gone."""
+
+MAX_PENDING: Final = 64
+"""Connections beside those that stream. More are closed at once."""
+
+WRONG_KEY_S: Final = 0.5
+"""Delay of the answer to a wrong key, in seconds. With :data:`MAX_PENDING` it limits how fast keys are guessed."""
+
+LINGER_S: Final = 1.0
+"""How long a refused encoder has to read why, in seconds."""
+
+LINE_S: Final = 1.0
+"""Time from one line about refused clients to the next, in seconds."""
+
+ACCEPT_PAUSE_S: Final = 1.0
+"""Pause after a connection could not be accepted (too many open files), in seconds."""
+
+READ_BYTES: Final = 64 * 1024
+
+_log = logging.getLogger(__name__)
+
+_DISCONNECTED: Final = (anyio.EndOfStream, anyio.BrokenResourceError)
+
+
+class RtmpListener:
+    """Takes streams until it is cancelled. It is an async context manager, which closes the port.
+
+    Args:
+        listeners: listen on the port.
+        channels: finds the channel of a stream key.
+        max_streams: number of streams at a time; there may be :data:`MAX_PENDING` connections more.
+        say: shows a line.
+    """
+
+    def __init__(self, listeners: Sequence[SocketListener], channels: Channels, *, max_streams: int, say: Say) -> None:
+        self._listeners = listeners
+        self._channels = channels
+        self._free = max_streams + MAX_PENDING
+        self._say = say
+        self._shown_at = -math.inf
+        self._hidden = 0
+
+    @classmethod
+    async def open(cls, host: str, port: int, channels: Channels, *, max_streams: int, say: Say) -> RtmpListener:
+        """Listen.
+
+        Args:
+            host: the address; empty for all of them.
+            port: the port; 0 for any that is free.
+
+        Raises:
+            InvalidInput: the address cannot be used.
+        """
+        try:
+            listener = await anyio.create_tcp_listener(local_host=host or None, local_port=port)
+        except OSError as error:
+            raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        say(f"encoders stream to rtmp://{host or 'localhost'}:{listener.extra(SocketAttribute.local_port)}/live/KEY")
+        sockets = [one for one in listener.listeners if isinstance(one, SocketListener)]  # all are, by another type
+        return cls(sockets, channels, max_streams=max_streams, say=say)
+
+    async def __aenter__(self) -> RtmpListener:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for listener in self._listeners:
+            await listener.aclose()
+
+    async def run(self, sessions: Sessions) -> None:
+        """Take streams, which ``sessions`` publish."""
+        async with anyio.create_task_group() as tasks:
+            for listener in self._listeners:
+                tasks.start_soon(self._accept, listener, sessions, tasks)
+
+    async def _accept(self, listener: SocketListener, sessions: Sessions, tasks: TaskGroup) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                self._say(f"a connection was not accepted: {error.strerror or error}")
+                await anyio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if self._free:
+                self._free -= 1
+                tasks.start_soon(self._serve, stream, sessions)
+            else:
+                await anyio.aclose_forcefully(stream)
+
+    async def _serve(self, stream: SocketStream, sessions: Sessions) -> None:
+        try:
+            async with stream:
+                await self._take(_Encoder(stream), sessions)
+        except Exception:  # of one connection: the others go on
+            _log.exception("a connection failed")
+        finally:
+            self._free += 1
+
+    async def _take(self, encoder: _Encoder, sessions: Sessions) -> None:
+        """Take the stream of one connection, and show why it is refused or breaks."""
+        try:
+            request = await encoder.request()
+            try:
+                url = self._channels.find(request.key, request.token)
+            except WrongKey:
+                await anyio.sleep(WRONG_KEY_S)
+                raise
+            async with sessions.attach(url, encoder.peer, "flv") as source:
+                await encoder.relay(source)
+        except (rtmp.ProtocolError, SourceRefused) as error:
+            self._show_refusal(f"{encoder.peer} is refused: {error}")
+            await encoder.refuse(str(error))
+        except _Silent as error:
+            self._show_refusal(f"{encoder.peer} {error}")
+        except _DISCONNECTED:  # its session, if it has one, says that it waits
+            pass
+
+    def _show_refusal(self, line: str) -> None:
+        """Show at most one line in :data:`LINE_S`: hostile clients must not fill the terminal or a log."""
+        now = monotonic()
+        if now - self._shown_at < LINE_S:
+            self._hidden += 1
+            return
+        self._say(f"{line} (and {self._hidden} more before)" if self._hidden else line)
+        self._shown_at, self._hidden = now, 0
+
+
+class _Silent(Exception):
+    """The encoder does not send what it should."""
+
+
+class _Encoder:
+    """One connection."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        self._stream = stream
+        self._connection = rtmp.Connection()
+        try:
+            self.peer: str = stream.extra(SocketAttribute.remote_address)[0]
+        except (OSError, anyio.TypedAttributeLookupError):  # it has already gone
+            self.peer = "a client"
+
+    async def request(self) -> rtmp.PublishRequested:
+        """Serve the client until it asks to publish.
+
+        Raises:
+            ProtocolError: it sends something else.
+            _Silent: it takes too long.
+        """
+        with anyio.move_on_after(HANDSHAKE_S):
+            while True:
+                for event in await self._receive():
+                    if isinstance(event, rtmp.PublishRequested):
+                        return event
+        raise _Silent(f"did not ask to publish within {HANDSHAKE_S:g} s")
+
+    async def relay(self, source: Source) -> None:
+        """Pass media on until the encoder ends its stream.
+
+        Raises:
+            ProtocolError: it sends something else.
+            _Silent: nothing came for a while.
+        """
+        events = self._connection.accept()
+        with anyio.move_on_after(SILENCE_S) as limit:
+            while True:
+                await self._send()
+                if media := b"".join(event.data for event in events if isinstance(event, rtmp.MediaReceived)):
+                    await source.send(media)
+                    limit.deadline = anyio.current_time() + SILENCE_S
+                if any(isinstance(event, rtmp.Unpublished) for event in events):
+                    return
+                events = await self._receive()
+        raise _Silent(f"sent no media for {SILENCE_S:g} s")
+
+    async def refuse(self, why: str) -> None:
+        """Tell the encoder why its stream is not taken, and give it time to read that before the connection closes."""
+        self._connection.refuse(why)
+        with anyio.move_on_after(LINGER_S), suppress(*_DISCONNECTED):
+            await self._send()
+            await self._stream.send_eof()
+            while True:
+                await self._stream.receive(READ_BYTES)
+
+    async def _receive(self) -> list[rtmp.Event]:
+        events = self._connection.receive(await self._stream.receive(READ_BYTES))
+        await self._send()
+        return events
+
+    async def _send(self) -> None:
+        if output := self._connection.take_output():
+            await self._stream.send(output)

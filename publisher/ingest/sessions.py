@@ -1,0 +1,427 @@
+"""Publishes what encoders send: one session for each channel, and a session may outlive a connection.
+
+::
+
+    listener (RTMP, SRT)            session                                        server
+    attach(channel) -> Source  ──>  a socket pair  ──>  a thread demuxes and   ──>  segments
+    source.send(bytes)              (bytes)             cuts at keyframes
+
+A session begins with a channel's first source. When a source breaks, the session waits for the next one, and the
+channel goes on with the next segment. It ends when the encoder ended its stream, or when none came back in time.
+The kernel's buffer between the event loop and the thread limits what waits: a sender is read no faster than its
+stream is demuxed. Where the server is too slow, segments are dropped, as by ``tricklecast publish``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
+from tricklecast.publisher.media.muxers import codec_name
+from tricklecast.publisher.media.reader import MediaOptions, read_media
+from tricklecast.publisher.run import run
+from tricklecast.publisher.steps import IsStopped, Report, Step
+from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.trickle.paths import ChannelURL
+from tricklecast.trickle.terminal import Bearer, Screen, count
+
+if TYPE_CHECKING:
+    from av import Packet
+    from av.stream import Stream
+
+_log = logging.getLogger(__name__)
+
+POLL_S: Final = 0.1
+"""How soon a session that waits for a source notices that it was stopped."""
+
+CLOSE_S: Final = 10.0
+"""How long the last segments of all channels may take when the command ends, in seconds."""
+
+_PROBE: Final = {"fpsprobesize": "0", "analyzeduration": "1000000"}
+"""Options of libavformat: frames are not counted to find the frame rate, and a stream that has not begun one second
+(of media) after the first one is left out. The defaults would hold back the first seconds."""
+
+
+class SourceRefused(TrickleError):
+    """A source is not taken; the message is for the encoder's user."""
+
+
+class Say(Protocol):
+    """Shows one line to the user. It is also called from the sessions' threads."""
+
+    def __call__(self, message: str, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How all sessions publish.
+
+    Attributes:
+        media: how segments are made, and for how long a session waits for a source to come back.
+        max_sessions: number of channels at a time.
+        takeover: a new source of a channel replaces the one that is connected, and another client that publishes to
+            the channel; otherwise the new one is refused.
+        verify: how the server's certificate is checked.
+        auth: adds the access token to requests.
+    """
+
+    media: MediaOptions = field(default_factory=MediaOptions)
+    max_sessions: int = 16
+    takeover: bool = False
+    verify: ssl.SSLContext | bool = True
+    auth: Bearer | None = None
+
+
+class Source:
+    """An encoder's connection to a session: takes the bytes that arrive.
+
+    Attributes:
+        peer: the encoder's address.
+        scope: covers the work with the connection. The session cancels it when it reads no more.
+        refusal: why it reads no more.
+    """
+
+    def __init__(self, peer: str, end: socket.socket) -> None:
+        self.peer = peer
+        self.scope = anyio.CancelScope()
+        self.refusal: str | None = None
+        self._socket = end
+
+    async def send(self, data: bytes) -> None:
+        """Pass bytes on; waits until there is room for them."""
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+        except OSError:  # the thread has stopped reading: the session is about to say why
+            await anyio.sleep_forever()
+
+    def refuse(self, why: str) -> None:
+        """Disconnect the source."""
+        self.refusal = why
+        self.scope.cancel()
+
+
+class Receiver(Protocol):
+    """Takes streams over a network."""
+
+    async def run(self, sessions: Sessions, /) -> None:
+        """Attach each stream to its session, until it is cancelled."""
+
+
+async def publish_from(receiver: Receiver, options: SessionOptions, say: Say) -> None:
+    """Publish what a receiver takes, until this is cancelled. Then all channels are ended."""
+    async with anyio.create_task_group() as tasks:
+        sessions = Sessions(tasks, options, say)
+        try:
+            await receiver.run(sessions)
+        finally:
+            await sessions.close()
+
+
+class Sessions:
+    """The sessions of all channels.
+
+    Args:
+        tasks: run the sessions.
+        options: how they publish.
+        say: shows a line.
+    """
+
+    def __init__(self, tasks: TaskGroup, options: SessionOptions, say: Say) -> None:
+        self._tasks = tasks
+        self._options = options
+        self._say = say
+        self._sessions: dict[str, _Session] = {}
+        self._changed = anyio.Event()
+
+    @asynccontextmanager
+    async def attach(self, url: ChannelURL, peer: str, format: str) -> AsyncIterator[Source]:
+        """Connect a source to the session of its channel. The session begins if there is none.
+
+        Leave the block with an exception if the connection broke: the session then waits for another source. Leave it
+        without one if the encoder ended its stream: the channel ends.
+
+        Args:
+            url: the channel.
+            peer: the encoder's address.
+            format: what it sends, as libavformat calls it.
+
+        Raises:
+            SourceRefused: there are too many sessions, the channel has a source, another one took over,
+                or the session failed; the message says why.
+        """
+        session = await self._session(url)
+        try:
+            with session.attached(peer, format) as source:
+                yield source
+        finally:
+            self._notify()
+
+    async def close(self) -> None:
+        """End all channels, and wait for the end; after :data:`CLOSE_S`, or if this is cancelled, cut them off."""
+        try:
+            for session in self._sessions.values():
+                session.end()
+            with anyio.move_on_after(CLOSE_S, shield=True):
+                while self._sessions:
+                    await self._changed.wait()
+        finally:
+            for session in self._sessions.values():
+                session.scope.cancel()
+
+    async def _session(self, url: ChannelURL) -> _Session:
+        while (session := self._sessions.get(str(url))) is not None:
+            if session.source is None and not session.is_ending:
+                return session
+            if session.source is not None:
+                if not self._options.takeover:
+                    raise SourceRefused(f"{session.source.peer} is already streaming to {url.channel}")
+                session.source.refuse("another encoder took over")
+            await self._changed.wait()
+        if len(self._sessions) >= self._options.max_sessions:
+            raise SourceRefused(f"this server takes {count(self._options.max_sessions, 'stream')} at a time")
+        session = self._sessions[str(url)] = _Session(url, self._options, self._say)
+        self._tasks.start_soon(self._run, session)
+        return session
+
+    async def _run(self, session: _Session) -> None:
+        try:
+            with session.scope:
+                await session.run()
+        finally:
+            del self._sessions[str(session.url)]
+            self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+
+class _Session:
+    """A channel, from its first source to its end.
+
+    Attributes:
+        source: what is connected, if anything is.
+        scope: covers the session. It is shielded: a cancellation of the command ends sessions in order.
+    """
+
+    def __init__(self, url: ChannelURL, options: SessionOptions, say: Say) -> None:
+        self.url = url
+        self.source: Source | None = None
+        self.scope = anyio.CancelScope(shield=True)
+        self._options = options
+        self._say_line = say
+        self._arrivals = _Arrivals(url.channel, Kind.NETWORK, say=self._say)
+        self._has_ended = threading.Event()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether no further source is taken."""
+        return self._has_ended.is_set()
+
+    def end(self) -> None:
+        """The channel ends with the source that is connected, or at once if there is none."""
+        self._has_ended.set()
+
+    @contextmanager
+    def attached(self, peer: str, format: str) -> Iterator[Source]:
+        ours, theirs = socket.socketpair()
+        with ours:  # its end is the end of the file that the thread reads
+            ours.setblocking(False)
+            self.source = source = Source(peer, ours)
+            self._arrivals.waiting.put((theirs, peer, format))
+            try:
+                with source.scope:
+                    yield source
+                    self.end()
+            except anyio.get_cancelled_exc_class():  # the command is ending
+                self.end()
+                raise
+            finally:
+                self.source = None
+        if source.refusal is not None:
+            raise SourceRefused(source.refusal)
+
+    async def run(self) -> None:
+        """Publish until the channel ends."""
+        options = self._options
+        try:
+            await run(
+                str(self.url),
+                _SessionSource(self._arrivals, options.media, self._has_ended),
+                screen=_Lines(self._say),
+                content_type=options.media.content_type,
+                verify=options.verify,
+                auth=options.auth,
+                takeover=options.takeover,
+            )
+        except TrickleError as error:
+            self._say(str(error))
+        except Exception:  # of one session: the others go on
+            _log.exception("publishing %s failed", self.url.channel)
+            self._say("stopped by a fault of this program")
+        finally:
+            self.end()
+            self._arrivals.close()
+            if self.source is not None:
+                self.source.refuse("the stream cannot be published")  # the reason is for the operator's eyes
+
+    def _say(self, message: str) -> None:
+        self._say_line(f"{self.url.channel}: {message}")
+
+
+class _Lines(Screen):
+    """Shows the lines of one session. It has no line that is kept up to date: there are many sessions."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__()
+        self._say = say
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._say(text)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Never: see above."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionSource:
+    """The media of all sources of a session.
+
+    Attributes:
+        arrivals: the sources.
+        options: how segments are made.
+        has_ended: no source follows the one that is connected.
+    """
+
+    arrivals: _Arrivals
+    options: MediaOptions
+    has_ended: threading.Event
+
+    @property
+    def drops(self) -> bool:
+        """Encoders do not wait."""
+        return True
+
+    def open(self, report: Report, is_stopped: IsStopped) -> Iterator[Step]:
+        """Open the first source; the others are opened as they come."""
+
+        def is_over() -> bool:
+            return is_stopped() or self.has_ended.is_set()
+
+        return read_media(self.arrivals, self.options, report, is_over)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrivals(Input):
+    """The sources of one session as one input, which is opened again after each of them.
+
+    Attributes:
+        say: shows a line.
+        waiting: sources that nobody has opened yet: the end to read from, the encoder's address and the format.
+        has_begun: the first source was opened.
+    """
+
+    say: Say = field(kw_only=True)
+    waiting: queue.SimpleQueue[tuple[socket.socket, str, str]] = field(default_factory=queue.SimpleQueue)
+    has_begun: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def name(self) -> str:
+        """For messages, which begin with the channel."""
+        return "the stream"
+
+    @property
+    def listens(self) -> bool:
+        """Whether a source is waited for. The first one is there when a session begins."""
+        return self.has_begun.is_set()
+
+    def open(self, is_stopped: Callable[[], bool], *, within_s: float | None = None) -> Opened:
+        """Open the next source; blocks until there is one.
+
+        Raises:
+            InvalidInput: there was none within ``within_s`` seconds, or it cannot be read.
+        """
+        deadline = time.monotonic() + (math.inf if within_s is None else within_s)
+        while True:
+            try:
+                end, peer, format = self.waiting.get(timeout=POLL_S)
+            except queue.Empty:
+                if is_stopped() or time.monotonic() >= deadline:
+                    raise InvalidInput("no encoder connected") from None
+            else:
+                source = _Demuxed(end, format)
+                self.has_begun.set()
+                self.say(f"{peer} streams {source.description}")
+                return Opened(source, is_live=True)
+
+    def close(self) -> None:
+        """Close what was not opened."""
+        with suppress(queue.Empty):
+            while True:
+                self.waiting.get_nowait()[0].close()
+
+
+class _Demuxed:
+    """The packets of one source. Making it blocks until the streams are known.
+
+    Args:
+        end: the socket to read from; it is closed with the source.
+        format: what comes, as libavformat calls it.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+
+    def __init__(self, end: socket.socket, format: str) -> None:
+        self._end = end
+        try:
+            self._container = open_media(self, "the stream", format=format, options=_PROBE)
+        except InvalidInput:
+            end.close()
+            raise
+
+    @property
+    def streams(self) -> Mapping[int, Stream]:
+        """All streams."""
+        return self._container.streams
+
+    @property
+    def description(self) -> str:
+        """The streams for people, as in ``h264 1280x720, aac``."""
+        return ", ".join(codec_name(stream) + _picture_size(stream) for stream in self.streams.values())
+
+    def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
+        """The packets of all streams, with the numbers of their streams."""
+        return self._container.packets()
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes of the file, as soon as there are any; none at the end."""
+        return self._end.recv(size)
+
+    def close(self) -> None:
+        """Close the demuxer and the socket: the session disconnects the encoder."""
+        self._container.close()
+        self._end.close()
+
+
+def _picture_size(stream: Stream) -> str:
+    from av import VideoStream
+
+    return f" {stream.width}x{stream.height}" if isinstance(stream, VideoStream) else ""

@@ -1,0 +1,170 @@
+"""Takes an SRT stream: ffmpeg or GStreamer receives it, and passes its MPEG-TS on unchanged.
+
+PyAV's wheels contain no SRT. An SRT listener takes one stream at a time; when it ends, the program is started again.
+SRT does not say whether an encoder ended its stream or lost its connection, so the channel always waits for a while.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+from anyio.abc import ByteReceiveStream, Process
+
+from tricklecast.publisher.ingest.sessions import Say, Sessions, SourceRefused
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.paths import ChannelURL
+
+RESTART_S: Final = 1.0
+"""Pause before the program is started again, in seconds."""
+
+PROGRAM_S: Final = 30.0
+"""How long a program may take to say what it can do, in seconds."""
+
+READ_BYTES: Final = 64 * 1024
+
+_LAST_WORDS: Final = 2000
+"""Bytes of a program's standard error that are kept: its last line is shown."""
+
+MISSING: Final = (
+    "SRT needs ffmpeg (built with libsrt) or GStreamer (with srtsrc), and neither is installed;"
+    " on Debian: apt-get install ffmpeg"
+)
+
+
+def find_program(url: str) -> list[str]:
+    """Find a program that can receive SRT.
+
+    Args:
+        url: of the listener.
+
+    Returns:
+        Its command line. It writes what it receives to its standard output.
+
+    Raises:
+        InvalidInput: there is none; the message says what to install.
+    """
+    if (ffmpeg := shutil.which("ffmpeg")) is not None and "srt" in _output([ffmpeg, "-protocols"]).split():
+        # The format "data" is bytes: ffmpeg neither probes nor changes what it receives.
+        options = ["-hide_banner", "-nostdin", "-loglevel", "error", "-f", "data", "-i", url]
+        return [ffmpeg, *options, "-map", "0", "-c", "copy", "-f", "data", "-flush_packets", "1", "-"]
+    if (launch := shutil.which("gst-launch-1.0")) is not None and _output(["gst-inspect-1.0", "srtsrc"]):
+        return [launch, "-q", "srtsrc", f"uri={url}", "keep-listening=false", "!", "fdsink", "fd=1"]
+    raise InvalidInput(MISSING)
+
+
+class SrtReceiver:
+    """Takes streams for one channel, one after the other, until it is cancelled.
+
+    Args:
+        url: of the listener.
+        command: receives a stream.
+        channel: where it is published.
+        say: shows a line.
+    """
+
+    def __init__(self, url: str, command: Sequence[str], channel: ChannelURL, *, say: Say) -> None:
+        self._url = url
+        self._command = command
+        self._channel = channel
+        self._say = say
+
+    @classmethod
+    async def open(cls, url: str, channel: ChannelURL, *, say: Say) -> SrtReceiver:
+        """Prepare to listen.
+
+        Args:
+            url: ``srt://HOST:PORT``, with SRT's options as its query. The mode is ``listener`` unless the query says
+                something else.
+
+        Raises:
+            InvalidInput: no program can receive SRT, or the port is in use.
+        """
+        if "mode=" not in url:
+            url += ("&" if "?" in url else "?") + "mode=listener"
+        command = await anyio.to_thread.run_sync(find_program, url)
+        if "mode=listener" in url:
+            _check_port(url)
+            say(f"an encoder streams to {url.partition('?')[0]}")
+        return cls(url, command, channel, say=say)
+
+    async def __aenter__(self) -> SrtReceiver:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """The program ends with :meth:`run`."""
+
+    async def run(self, sessions: Sessions) -> None:
+        """Receive, and publish through ``sessions``."""
+        while True:
+            # A process group of its own: a Ctrl-C on the terminal reaches us only, and we end the program.
+            async with await anyio.open_process(
+                self._command, stdin=subprocess.DEVNULL, start_new_session=True
+            ) as process:
+                try:
+                    why = await self._receive(process, sessions)
+                finally:
+                    with suppress(ProcessLookupError):
+                        process.kill()
+            if why:
+                self._say(f"{self._channel.channel}: {why}")
+            await anyio.sleep(RESTART_S)
+
+    async def _receive(self, process: Process, sessions: Sessions) -> str:
+        """Publish what the program receives; why there was nothing, or why it was refused."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        last_words, has_received = bytearray(), False
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_keep_end, process.stderr, last_words)
+            try:
+                data = await process.stdout.receive(READ_BYTES)
+                has_received = True
+                async with sessions.attach(self._channel, "the SRT encoder", "mpegts") as source:
+                    while True:
+                        await source.send(data)
+                        data = await process.stdout.receive(READ_BYTES)
+            except anyio.EndOfStream:
+                pass
+            except SourceRefused as error:
+                process.kill()
+                return str(error)
+        if has_received:  # the session says that it waits
+            return ""
+        # The query may have a passphrase.
+        return last_words.decode(errors="replace").replace(self._url, "SRT").strip().rpartition("\n")[2]
+
+
+async def _keep_end(output: ByteReceiveStream, end: bytearray) -> None:
+    """Read all of a program's standard error, and keep its end."""
+    with suppress(anyio.EndOfStream):
+        while True:
+            end += await output.receive()
+            del end[:-_LAST_WORDS]
+
+
+def _check_port(url: str) -> None:
+    """Raises InvalidInput if the port cannot be used: the program would say so in many words, again and again."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "0.0.0.0", parts.port or 0
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, port))
+    except OSError as error:
+        raise InvalidInput(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def _output(command: list[str]) -> str:
+    """What a program prints; nothing if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
