@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import (
     CaFile,
@@ -94,8 +93,8 @@ async def ingest(
 ) -> None:
     """Publish the streams of encoders (OBS, ffmpeg, hardware): a channel for each stream.
 
-    Nothing is encoded anew. A channel begins with its stream and ends with it. If a connection breaks, the channel waits
-    for the encoder, and goes on. Ctrl-C ends all channels.
+    Nothing is encoded anew. A channel begins with its stream and ends with it. If a connection breaks, the channel
+    waits for the encoder, and goes on. Ctrl-C ends all channels.
 
     Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 143 SIGTERM.
 
@@ -113,6 +112,7 @@ async def ingest(
     from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
     from tricklecast.publisher.media.reader import MediaOptions
+    from tricklecast.trickle.client.arguments import channel_url
 
     options = SessionOptions(
         media=MediaOptions(
