@@ -107,6 +107,7 @@ def _of(*languages: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in languages], ids=str)
 
 
+@pytest.mark.filterwarnings("ignore:Using `httpx` with")  # of Starlette's test client
 @_of("python")
 def test_python_blocks_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that is no program of `examples/` is compiled; its imports and definitions are executed.

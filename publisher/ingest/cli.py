@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from tricklecast.trickle.client.arguments import channel_url
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.terminal import (
     CaFile,
@@ -97,6 +96,8 @@ async def ingest(
     Nothing is encoded anew. A channel begins with its stream and ends with it. If a connection breaks, the channel
     waits for the encoder, and goes on. Ctrl-C ends all channels.
 
+    OBS streams to the server rtmp://HOST:1935/live with a stream key. Without --keys, the key is the channel's name.
+
     Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 143 SIGTERM.
 
     Examples:
@@ -104,8 +105,6 @@ async def ingest(
     \b
       tricklecast ingest rtmp://0.0.0.0:1935 --to http://localhost:2939/trickle/ --keys keys.txt
       tricklecast ingest srt://0.0.0.0:9000 --to http://localhost:2939/trickle/cam
-
-    OBS streams to the server rtmp://HOST:1935/live with a stream key. Without --keys, the key is the channel's name.
     """
     scheme, host, port = checked("ADDRESS", _address, address)
     from tricklecast.publisher.ingest.keys import Channels
@@ -113,6 +112,7 @@ async def ingest(
     from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
     from tricklecast.publisher.ingest.srt import SrtReceiver
     from tricklecast.publisher.media.reader import MediaOptions
+    from tricklecast.trickle.client.arguments import channel_url
 
     options = SessionOptions(
         media=MediaOptions(

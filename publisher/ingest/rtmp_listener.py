@@ -7,8 +7,8 @@ refused with a delay. Limits of sizes are in :mod:`tricklecast.publisher.ingest.
 
 from __future__ import annotations
 
-import logging
 import math
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
@@ -44,8 +44,6 @@ ACCEPT_PAUSE_S: Final = 1.0
 """Pause after a connection could not be accepted (too many open files), in seconds."""
 
 READ_BYTES: Final = 64 * 1024
-
-_log = logging.getLogger(__name__)
 
 _DISCONNECTED: Final = (anyio.EndOfStream, anyio.BrokenResourceError)
 
@@ -119,7 +117,7 @@ class RtmpListener:
             async with stream:
                 await self._take(_Encoder(stream), sessions)
         except Exception:  # of one connection: the others go on
-            _log.exception("a connection failed")
+            traceback.print_exc()
         finally:
             self._free += 1
 

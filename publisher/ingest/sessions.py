@@ -15,13 +15,13 @@ stream is demuxed. Where the server is too slow, segments are dropped, as by ``t
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import queue
 import socket
 import ssl
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,8 +42,6 @@ from tricklecast.trickle.terminal import Bearer, Screen, count
 if TYPE_CHECKING:
     from av import Packet
     from av.stream import Stream
-
-_log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 """How soon a session that waits for a source notices that it was stopped."""
@@ -271,7 +269,7 @@ class _Session:
         except TrickleError as error:
             self._say(str(error))
         except Exception:  # of one session: the others go on
-            _log.exception("publishing %s failed", self.url.channel)
+            traceback.print_exc()
             self._say("stopped by a fault of this program")
         finally:
             self.end()

@@ -20,7 +20,7 @@ from tests.publisher.media.clips import decode, make_clip
 from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import WITHIN_S, eventually
-from tricklecast.publisher.ingest import rtmp_listener
+from tricklecast.publisher.ingest import rtmp_listener, sessions
 from tricklecast.publisher.ingest.keys import Channels
 from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
 from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
@@ -265,6 +265,30 @@ def test_a_stream_that_cannot_be_published_is_refused(server: LocalServer, tmp_p
                 assert b"the stream cannot be published" in encoder.answer()
         ingest.shows("MPEG-TS can carry (vp9)")
         ingest.shows("the server does not allow this")
+
+
+def test_a_fault_ends_one_stream_only(
+    server: LocalServer, clip: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An exception that nobody expected is printed, and the other streams go on."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault")
+
+    with ingesting(server) as ingest, Encoder(ingest.port, "sound") as sound:
+        sound.send(clip)
+        ingest.shows("sound: 127.0.0.1 streams")
+        with monkeypatch.context() as faulty:
+            faulty.setattr(sessions, "run", fail)
+            with Encoder(ingest.port, "faulty") as encoder:
+                assert b"the stream cannot be published" in encoder.answer()
+            ingest.shows("faulty: stopped by a fault of this program")
+            faulty.setattr(rtmp_listener, "_Encoder", fail)
+            with socket.create_connection(("127.0.0.1", ingest.port), WITHIN_S) as connection:
+                assert connection.recv(1) == b""
+        sound.end()
+        ingest.shows("sound: published 2 segments")
+    assert capfd.readouterr().err.count("RuntimeError: a fault") == 2
 
 
 def test_the_command_takes_a_stream_of_libavformat(server: LocalServer, clip: Path, tmp_path: Path) -> None:
