@@ -23,6 +23,7 @@ from tricklecast.app.core.limits import Capacity
 from tricklecast.app.core.registry import Registry
 from tricklecast.app.core.results import Ahead, Ended, Gone, Refusal, Why
 from tricklecast.app.core.segment import TERMINATED, Segment, State, decode_frame
+from tricklecast.app.data_plane.context import DataPlane
 from tricklecast.app.query import Query, parse
 from tricklecast.trickle.errors import ChannelEnded, InvalidInput, LocalProtocolError, TrickleError
 from tricklecast.trickle.wire import SEQ_NEXT
@@ -329,6 +330,11 @@ class Segments(Subscription[Part]):
         gap, self.gap = self.gap, 0
         return Part(self.channel, self.epoch, self.seq, data, state, gap)
 
+    def skip(self) -> None:
+        """Leave the segment that is read, and go on with the one that follows."""
+        if self._at is not None:
+            self._next()
+
     def _next(self) -> None:
         """Go on with the segment that follows, in one step, so that nobody else takes its place."""
         self.detach()
@@ -362,6 +368,7 @@ class Bus:
 
     Attributes:
         instance: the name of this start of the server; kept with an index, it makes sure that the index means the same.
+        plane: of the server, for those who publish in the process. The server sets it.
         used: subscriptions that live. ends: how many have ended, by the name of the reason.
     """
 
@@ -376,6 +383,7 @@ class Bus:
     ) -> None:
         self.changes = changes
         self.instance = changes.instance
+        self.plane: DataPlane | None = None
         self.used = Capacity(max_clients * max_subscriptions)
         self.ends: Counter[str] = Counter()
         self._registry = registry

@@ -173,6 +173,7 @@ async def _serve(
     sink = sinks[0] if len(sinks) == 1 else partial(_tell_all, sinks) if sinks else None
     plane = DataPlane(registry, settings.options(), sink=sink, node=node, authorizer=access.authorizer)
     plane.durability = archive
+    bus.plane = plane
     if log is not None:
         log.event(Event.SERVER_START, release=f"tricklecast/{__version__}")
         log.event(Event.CONFIG, detail=settings.model_dump_json(exclude_defaults=True))

@@ -1,6 +1,5 @@
 """Publishes an event per line of standard input: each is a segment of its own, which nobody has to put together."""
 
-import json
 import sys
 import time
 
@@ -13,7 +12,7 @@ async def main(url: str) -> None:
     async with Publisher(url, content_type="application/json") as publisher:
         async for line in anyio.wrap_file(sys.stdin):
             event = {"text": line.rstrip("\n"), "at": time.time()}
-            receipt = await publisher.publish(json.dumps(event).encode())
+            receipt = await publisher.publish_json(event)
             print(f"event {receipt.seq}: {receipt.stored} bytes")
 
 

@@ -1,24 +1,26 @@
-"""A live channel in fifteen lines: one task publishes, the other one reads what is still being written."""
+"""A live channel: one task writes a segment, the other one reads it while it is being written."""
 
+import asyncio
 import sys
-
-import anyio
 
 from tricklecast import Publisher, Subscriber
 
 
 async def publish(url: str) -> None:
-    async with Publisher(url) as publisher:
+    async with Publisher(url) as publisher, publisher.segment() as segment:
         for text in (b"three", b"two", b"one"):
-            await publisher.publish(text)
+            await segment.write(text)
+            await asyncio.sleep(0.5)
+
+
+async def read(url: str) -> None:
+    async for segment in Subscriber(url, start=0, wait_for_channel_s=9):
+        async for chunk in segment:
+            print(segment.seq, chunk.decode())
 
 
 async def main(url: str) -> None:
-    async with anyio.create_task_group() as tasks, Subscriber(url, start=0, wait_for_channel_s=9) as subscriber:
-        tasks.start_soon(publish, url)
-        async for segment in subscriber:
-            async for chunk in segment:
-                print(segment.seq, chunk.decode())
+    await asyncio.gather(publish(url), read(url))
 
 
-anyio.run(main, sys.argv[1])
+asyncio.run(main(sys.argv[1]))

@@ -13,7 +13,7 @@ async def main(source: str, target: str) -> None:
         async with Publisher(target, content_type=segment.content_type) as publisher:
             while segment is not None:
                 try:
-                    # What is cut on its way here is cut on its way on: nobody takes a part for the whole.
+                    # A segment that arrives truncated leaves truncated: no reader takes a part for the whole.
                     async with publisher.segment() as copy:
                         async for chunk in segment:
                             await copy.write(chunk)

@@ -121,7 +121,7 @@ class Closed(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of one published segment.
+    """The server's confirmation of one segment.
 
     Attributes:
         seq: its number in the channel.
@@ -149,15 +149,15 @@ class Ticket:
     """Permission to make one request for one segment.
 
     Attributes:
-        seq: which one.
+        seq: the segment.
         key: its ``Idempotency-Key``, the same for all of its attempts.
         attempt: 1 for the first request, 2 for its first retry, ...
         reset: the request says ``Lp-Trickle-Reset``: everything before it is over.
         exposed: the server may have bytes of it, or its end, from an earlier attempt.
-        final: it keeps its seq: a server that is gone had bytes of it, or its end, and readers may have it from there.
-        life: which life of the server it was made for, as far as lives could be told apart.
+        final: it keeps its seq, since readers may have bytes of it from a server that is gone.
+        life: the number of channel losses that were known when it was made.
         confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
-        numbering: what the request says of the numbering that it goes on with (``Lp-Trickle-Life``).
+        numbering: the value of ``Lp-Trickle-Life`` in the request.
     """
 
     seq: int
@@ -179,11 +179,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a segment had come when the outcome of a request was known.
+    """How far a segment had come when its request was answered or lost.
 
     Attributes:
         sent: bytes of the body that were taken for sending in this request.
-        ended: so was the end of the body.
+        ended: the end of the body was taken for sending, too.
         lived_s: seconds since the request was made.
         handed: bytes of the body that the writer has handed over so far.
         over: the writer has ended the body.
@@ -287,15 +287,15 @@ class Plan:
 
     Args:
         start: the first seq, or how to find it.
-        rng: where the jitter comes from.
+        rng: makes the jitter of delays.
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
         backoff: delays before retries.
         budget: how many retries there may be.
 
     Attributes:
-        error: why nothing more can be published; ``None`` while that is not so.
-        trouble: what the server failed with last, as long as nothing was published since.
-        uncertain: a connection was lost: before anything is sent, ask for the position, and call :meth:`on_located`.
+        error: why nothing more can be published; ``None`` while the publisher can go on.
+        trouble: the server's last failure, until a segment is published.
+        uncertain: a connection was lost. Before any other request, ask for the position and call :meth:`on_located`.
         keeps_keys: whether the server stores a body that is sent again under its key only once; ``None``: not known.
     """
 
@@ -335,7 +335,7 @@ class Plan:
 
     @property
     def owns_channel(self) -> bool:
-        """Whether this publisher may end the channel: it found the server, and nobody said that it is another's."""
+        """Whether this publisher may end the channel: it reached the server, and no other publisher was found there."""
         match self.error:
             case None | ConnectionLost() | SegmentMissing():
                 return self._reached
@@ -358,11 +358,11 @@ class Plan:
         return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
 
     def may_open(self, seq: int) -> bool:
-        """Whether a request for this seq may be made now; ask again after each segment's first byte or fate."""
+        """Whether a request for this seq may be made now. Ask again when a segment begins, is published or is lost."""
         return self._numbering.may_open(seq)
 
     def bind(self, ticket: Ticket) -> None:
-        """There is something to send with this ticket."""
+        """The segment of this ticket has something to send."""
         self._numbering.bind(ticket.seq)
 
     def begin(self, ticket: Ticket) -> None:
@@ -371,7 +371,7 @@ class Plan:
         self._numbering.flow(ticket.seq)
 
     def release(self, ticket: Ticket) -> bool:
-        """Nothing of a segment was handed over, and it is given up; returns whether its ticket can be used again."""
+        """A segment was given up before any of it was handed over. Returns whether its ticket can be used again."""
         self._numbering.release(ticket.seq)
         return self._numbering.is_last(ticket.seq)
 
@@ -380,11 +380,11 @@ class Plan:
         self._numbering.settle(ticket.seq, closed=False)
 
     def overrun(self) -> None:
-        """Segments come faster than the server answers. Perhaps it does not answer at all: ask it something simple."""
+        """Segments come faster than the server answers. It may be gone: ask for the position."""
         self.uncertain = True
 
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
-        """What the first ``GET /{channel}/next`` brought; after ``Advance``, ``next_seq`` is known."""
+        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, ``next_seq`` is known."""
         self._note(outcome)
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
@@ -394,12 +394,12 @@ class Plan:
         return self._retry(outcome, error_of(outcome, None))
 
     def on_located(self, outcome: Outcome, since: int, lived_s: float = 0.0) -> Advance | RetryAfter | Stop:
-        """What ``GET /{channel}/next`` brought; after ``Advance``, segments may be sent again.
+        """A later ``GET /{channel}/next`` was answered or lost. After ``Advance``, segments may be sent again.
 
         Args:
-            outcome: how it ended.
+            outcome: the answer or the loss.
             since: :attr:`confirmed` when the request was made.
-            lived_s: how many seconds ago that was.
+            lived_s: seconds since the request was made.
         """
         self._note(outcome)
         error = error_of(outcome, None)
@@ -419,14 +419,14 @@ class Plan:
                 )
                 stop = Superseded(None, seq=self._numbering.newest, detail=why, latest=head) if why else None
             case _:
-                self.keeps_keys = False  # a server without this route; what it says to segments will do
+                self.keeps_keys = False  # a server without this route: its answers to segments must do
         if stop is not None:
             return self._stop(stop)
         self.uncertain = False
         return Advance()
 
     def on_delete(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
-        """What ``DELETE /{channel}`` brought. A channel that is already gone is as good as one that was ended."""
+        """``DELETE /{channel}`` was answered or lost. A channel that is gone already counts as ended."""
         self._note(outcome)
         gone = (wire.Status.OK, wire.Status.BAD_REQUEST, wire.Status.NOT_FOUND)
         if isinstance(outcome, Answer) and outcome.status in gone:
@@ -434,7 +434,7 @@ class Plan:
         return self._retry(outcome, error_of(outcome, None))
 
     def before_request(self, ticket: Ticket) -> Ticket | Advance:
-        """The time has come to send a segment: with this ticket, unless its bytes could be doubled."""
+        """Call this right before a request: it returns the ticket to use, or ``Advance`` if bytes could be doubled."""
         self._held = False
         numbering = self._numbering
         exposed = ticket.exposed and ticket.life == numbering.life
@@ -445,11 +445,11 @@ class Plan:
         return replace(now, exposed=exposed, reset=reset, final=final)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
-        """What ``POST /{channel}/{seq}`` came to.
+        """``POST /{channel}/{seq}`` was answered or lost.
 
         Args:
-            ticket: whose request it was.
-            outcome: how it ended.
+            ticket: the request's ticket.
+            outcome: the answer or the loss.
             progress: how far the segment had come.
         """
         self._note(outcome)
@@ -488,14 +488,14 @@ class Plan:
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
             self._clock.published()
             self._published = True
-            if not (self._held or self.uncertain):  # otherwise it was under way before, and proves nothing
+            if not (self._held or self.uncertain):  # otherwise the request began before the failure, and proves nothing
                 self.trouble = None
             closed = Closed.COMPLETE if progress.handed else Closed.EMPTY
             return Advance(Receipt(ticket.seq, progress.handed, stored, closed, attempts=ticket.attempt))
         if progress.held and not ticket.final and (stored == 0 or not (ticket.exposed or progress.exposed)):
-            error = Superseded(answer.status, seq=ticket.seq, detail="somebody else closed it before it began")
+            error = Superseded(answer.status, seq=ticket.seq, detail="another client closed it before it began")
             return self._resync(ticket, ticket.seq + 1, error, progress)
-        detail = f"somebody else closed it; the server has {stored} of {progress.handed} bytes"
+        detail = f"another client closed it; the server has {stored} of {progress.handed} bytes"
         return Advance(error=Superseded(answer.status, seq=ticket.seq, detail=detail))
 
     def _on_missing(self, ticket: Ticket, error: SegmentMissing, progress: Progress, *, unwritten: bool) -> Decision:
@@ -559,7 +559,7 @@ class Plan:
         if error is None:
             assert isinstance(outcome, Answer)
             return self._stop(error_for(outcome.status, outcome.headers, detail=outcome.detail))
-        # The very first connection is not worth waiting for: most likely the URL is wrong, and somebody is watching.
+        # A server that was never reached is not waited for: most likely the URL is wrong.
         if not _may_retry(error) or not self._reached:
             return self._stop(error)
         self.trouble = error
@@ -665,7 +665,7 @@ class Numbering:
         self._unsettled.discard(seq)
 
     def settle(self, seq: int, *, closed: bool) -> None:
-        """The fate of this seq is known; if ``closed``, by the server's word, which has moved its head past it."""
+        """This seq was published or lost. If ``closed``, the server said so, and its head is past it."""
         self._unsettled.discard(seq)
         self.flow(seq)
         if closed:
@@ -700,7 +700,7 @@ class Numbering:
                 self.begin_life()
             return None
         if older is not None and epoch is not None and epoch > older:
-            return f"the channel was ended and begun again, by somebody else (epoch {epoch}, not {older})"
+            return f"the channel was ended and begun again, by another client (epoch {epoch}, not {older})"
         if head > self.newest + 1:
             return f"the head is {head}, and nothing was published here beyond {self.newest}"
         if head <= since - (0 if exact else BACKWARDS):
@@ -708,7 +708,7 @@ class Numbering:
                 self.begin_life()
                 self._head = head
                 return None
-            return f"the head is {head}, and {since} was published here before: it is another's channel by now"
+            return f"the head is {head}, and {since} was published here before: another client has it by now"
         self._head = max(self._head, head)
         return None
 
@@ -772,7 +772,7 @@ class RetryClock:
       ``Retry-After``), is waited for :data:`OUTAGE_LIMIT_S` seconds in all.
 
     Args:
-        rng: where the jitter comes from.
+        rng: makes the jitter of delays.
         backoff: delays before retries.
         budget: how many retries there may be.
     """

@@ -9,10 +9,10 @@ What an answer means is decided in :mod:`tricklecast.publisher.core`; this modul
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, TypeAlias, assert_never
 
 import anyio
 import httpx
@@ -43,7 +43,7 @@ GIVE_UP_S: Final = 5.0
 """How long the server is given to hear that a segment was given up. It finds out by itself after about as long."""
 
 MAX_UNSEEN: Final = 1000
-"""Of so many segments that failed it is known at the end whether the program has asked for their fate."""
+"""Failed segments that are remembered until the end, in case the program does not ask for their result."""
 
 
 class WhenFull(StrEnum):
@@ -151,14 +151,14 @@ class Pending:
     Attributes:
         upload: its request; ``None`` until there is something to be sent.
         done: set when the segment was published or lost.
-        fate: its receipt, or why there is none.
+        result: its receipt, or why there is none.
         seen: its writer knows that, or has asked for it.
     """
 
     def __init__(self) -> None:
         self.upload: Upload | None = None
         self.done = anyio.Event()
-        self.fate: Receipt | Exception | None = None
+        self.result: Receipt | Exception | None = None
         self.seen = False
         self._entered_at = anyio.current_time()
         self._first_byte_s: float | None = None
@@ -177,14 +177,14 @@ class Pending:
         """Its first chunk was handed to a connection."""
         self._first_byte_s = anyio.current_time() - self._entered_at
 
-    def settle(self, fate: Receipt | Exception) -> bool:
+    def settle(self, result: Receipt | Exception) -> bool:
         """The segment was published or lost; ``False`` if that was known before."""
-        if self.fate is not None:
+        if self.result is not None:
             return False
-        if isinstance(fate, Receipt):
+        if isinstance(result, Receipt):
             answered_s = anyio.current_time() - self._entered_at
-            fate = replace(fate, first_byte_s=self._first_byte_s, answered_s=answered_s)
-        self.fate = fate
+            result = replace(result, first_byte_s=self._first_byte_s, answered_s=answered_s)
+        self.result = result
         self.done.set()
         return True
 
@@ -195,21 +195,21 @@ class Pending:
             TrickleError: it failed, or was cut off or dropped here.
             LocalProtocolError: it is not over yet.
         """
-        match self.fate:
+        match self.result:
             case None:
                 raise LocalProtocolError("the segment is not over yet")
             case Receipt():
-                return self.fate
+                return self.result
             case _:
                 self.seen = True
-                raise self.fate
+                raise self.result
 
 
 class Upload:
     """The requests for one seq, one after the other, the first of which most often begins as a preconnect.
 
     Attributes:
-        ticket: which segment, and the how-many-th attempt.
+        ticket: which segment, and and which attempt.
         body: its bytes.
         scope: cancelling it cuts the request off.
         segment: the segment that it carries; ``None`` while it is a preconnect.
@@ -226,10 +226,8 @@ class Upload:
         self.resting = False
 
 
-class StartTask(Protocol):
-    """Starts a background task; as ``TaskGroup.start_soon``."""
-
-    def __call__(self, func: Callable[..., Coroutine[Any, Any, object]], /, *args: Any) -> object: ...
+StartTask: TypeAlias = Callable[..., object]
+"""Starts a background task: ``TaskGroup.start_soon``."""
 
 
 class Segments:
@@ -279,7 +277,7 @@ class Segments:
     # For segments.
 
     async def enter(self) -> Pending:
-        """A new segment; there may have to be room for it first."""
+        """Begin a segment. If too many are in flight, drop the oldest or wait, as the options say."""
         self.check_open()
         while len(self._pending) >= self._options.max_in_flight:
             if self._options.when_full is WhenFull.DROP:
@@ -299,7 +297,7 @@ class Segments:
             raise self.error
 
     def seq_of(self, segment: Pending) -> int:
-        """Its number; as long as there is nothing to send, the one that it would get now."""
+        """The segment's number; before its first chunk, the one that it would get now."""
         if segment.upload is not None:
             return segment.upload.ticket.seq
         seq = self._ahead[0].ticket.seq if self._ahead else self._plan.next_seq
@@ -307,33 +305,34 @@ class Segments:
         return seq
 
     async def write(self, segment: Pending, chunk: bytes, *, last: bool = False) -> None:
-        """Write one chunk; the first one takes a request for the segment."""
-        if segment.fate is not None:
+        """Write one chunk. The first chunk takes the oldest preconnect, or opens a request."""
+        if segment.result is not None:
             segment.receipt()  # raises what happened
         if chunk and not await self._bind(segment).body.put(chunk, last=last):
             segment.receipt()
 
     async def end(self, segment: Pending) -> None:
         """End a segment; returns once that was handed over."""
-        if segment.fate is None:
+        if segment.result is None:
             body = self._bind(segment).body
             body.end()
             await body.flush()
 
-    def give_up(self, segment: Pending, fate: TrickleError, *, tell: bool = True) -> None:
+    def give_up(self, segment: Pending, result: TrickleError, *, tell: bool = True) -> None:
         """End a segment in the middle.
 
         Args:
-            fate: what its writer is told.
-            tell: the server, too, so that its readers do not wait for the rest.
+            segment: one that was entered.
+            result: the error that its writer gets.
+            tell: tell the server, too, so that readers do not wait for the rest.
         """
         upload = segment.upload
-        if segment.fate is None and upload is not None and not self._regain(upload):
+        if segment.result is None and upload is not None and not self._regain(upload):
             self._plan.give_up(upload.ticket)
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
             upload.scope.cancel()
-        self._settle(segment, fate)
+        self._settle(segment, result)
         self.open_ahead()
 
     # For the publisher.
@@ -369,7 +368,8 @@ class Segments:
         """Take no more segments: those being written are cut off, those that were ended get ``limit_s`` seconds.
 
         Args:
-            tell: the server which ones are cut off.
+            limit_s: how long to wait for answers.
+            tell: tell the server which segments are cut off.
 
         Returns:
             The seqs of segments with bytes that the server has not confirmed.
@@ -385,7 +385,7 @@ class Segments:
         for segment in list(self._pending):
             why = f"no answer within {limit_s:.0f} s after the publisher was closed"
             self.give_up(segment, ConnectionLost(seq=self.seq_of(segment), detail=why), tell=False)
-        return tuple(self.seq_of(segment) for segment in before if not isinstance(segment.fate, Receipt))
+        return tuple(self.seq_of(segment) for segment in before if not isinstance(segment.result, Receipt))
 
     def stop(self) -> None:
         """No further request is made, neither a new one nor a retry: it could bring an ended channel back to life."""
@@ -551,36 +551,36 @@ class Segments:
         """A seq is done with."""
         if decision.drop and upload.touched:
             self._tell_dropped(upload.ticket.seq)
-        fate = decision.receipt or decision.error
-        assert fate is not None, "a segment that is done with was published or lost"
+        result = decision.receipt or decision.error
+        assert result is not None, "a segment that is done with was published or lost"
         if upload in self._ahead:
             self._ahead.remove(upload)
         if upload.segment is not None:
-            self._settle(upload.segment, fate)
+            self._settle(upload.segment, result)
         self.open_ahead()
 
-    def _settle(self, segment: Pending, fate: Receipt | Exception) -> None:
-        if segment.settle(fate):
+    def _settle(self, segment: Pending, result: Receipt | Exception) -> None:
+        if segment.settle(result):
             self._idle_since = anyio.current_time()
-            self._count_fate(segment, segment.fate or fate)
+            self._count_result(segment, segment.result or result)
         if segment in self._pending:
             self._pending.remove(segment)
             self._notify()
 
-    def _count_fate(self, segment: Pending, fate: Receipt | Exception) -> None:
-        match fate:
+    def _count_result(self, segment: Pending, result: Receipt | Exception) -> None:
+        match result:
             case Receipt(sent=size):
                 self._count(segments=size > 0, empty=size == 0, bytes=size)
-                return self._report(SegmentPublished(fate))
+                return self._report(SegmentPublished(result))
             case SegmentDropped():
-                self._count(dropped=1, last_error=fate)
+                self._count(dropped=1, last_error=result)
             case ClosedHere():  # by its own writer
                 pass
             case Exception():
-                self._count(lost=segment.handed > 0, last_error=fate)
+                self._count(lost=segment.handed > 0, last_error=result)
                 if segment.handed:
                     self._unseen.append((self.seq_of(segment), segment))
-        self._report(SegmentLost(None if segment.upload is None else segment.upload.ticket.seq, fate))
+        self._report(SegmentLost(None if segment.upload is None else segment.upload.ticket.seq, result))
 
     def _count(self, last_error: Exception | None = None, **more: int) -> None:
         counts = {name: getattr(self._counts, name) + number for name, number in more.items()}

@@ -1,24 +1,23 @@
-"""Where received bytes go: a file, or standard output.
+"""Where received bytes go: a file, a named pipe, or standard output.
 
-Bytes are written as they come and in order, never held back for later: what is in the file is what was received, and
-:attr:`Sink.written` says how much that is. Memory stays bounded, since each write is waited for.
+Bytes are written in order as they come; :attr:`Sink.written` counts them. Each write is waited for, so memory stays
+bounded, and no write blocks the event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
-from io import BufferedWriter
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import BinaryIO, Final, Protocol, Self, TypeVarTuple
 
 import anyio
-from aiofiles.threadpool import wrap
-from aiofiles.threadpool.binary import AsyncBufferedIOBase
+from anyio import to_thread
 
 from tricklecast.trickle.errors import InvalidInput, TrickleError
 
@@ -26,7 +25,9 @@ PIPE_BUF: Final = 4096
 """A pipe that poll() calls writable takes this many bytes without blocking (POSIX, Linux)."""
 
 READER_POLL_S: Final = 0.05
-"""How often it is looked whether a named pipe has a reader: nothing tells of the first one."""
+"""How often the sink checks whether a named pipe has a reader: the system does not signal it."""
+
+Args = TypeVarTuple("Args")
 
 
 class SinkFailed(TrickleError):
@@ -34,7 +35,7 @@ class SinkFailed(TrickleError):
 
 
 class SinkClosed(TrickleError):
-    """Whoever read the pipe has gone: a normal end, as for every program in a pipe."""
+    """The reader of the pipe has gone: a normal end, as for every program in a pipe."""
 
 
 class Sink(Protocol):
@@ -97,10 +98,9 @@ def descriptor_sink(descriptor: int) -> Sink:
 
 
 class FileSink:
-    """Writes to a file, through a thread, since a disk may take its time.
+    """Writes to a file, in a worker thread, since a disk may take its time.
 
-    A path is opened, and what was there is replaced, with the first byte: a channel that cannot be read
-    destroys nothing.
+    A path is opened, and its old content replaced, with the first byte: a channel that cannot be read destroys nothing.
 
     Args:
         target: a path, or a descriptor, which is left open at the end.
@@ -112,54 +112,56 @@ class FileSink:
     def __init__(self, target: Path | int) -> None:
         self.written = 0
         self._target = target
-        self._file: AsyncBufferedIOBase | None = None
+        self._file: BinaryIO | None = None
+        self._closed = False
+        # A thread goes on when the task that waits for it is cancelled; a file that it opens late is closed by it.
+        self._lock = threading.Lock()
         if isinstance(target, Path):
             check_path(target)
 
     async def write(self, data: bytes) -> None:
-        try:
-            if self._file is None:
-                self._file = await self._open()
-            await self._file.write(data)
-        except BrokenPipeError:
-            raise SinkClosed("the reader of the output is gone") from None
-        except OSError as error:
-            raise self._failed(error) from error
-        self.written += len(data)
-
-    async def _open(self) -> AsyncBufferedIOBase:
-        loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, _open, self._target)
-        try:
-            file: AsyncBufferedIOBase = wrap(await asyncio.shield(opening), loop=loop)
-            return file
-        except asyncio.CancelledError:
-            # The thread goes on: what it opens is nobody's.
-            opening.add_done_callback(_close)
-            raise
+        """Write all of it."""
+        await self._in_thread(self._write, data)
 
     async def flush(self) -> None:
+        """Hand what is buffered to the operating system."""
         if self._file is not None:
-            try:
-                await self._file.flush()
-            except OSError as error:
-                raise self._failed(error) from error
+            await self._in_thread(self._file.flush)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            try:
-                with anyio.CancelScope(shield=True):
-                    await file.close()
-            except OSError as error:
-                raise self._failed(error) from error
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            await self._in_thread(self._close_if_over)
 
-    def _failed(self, error: OSError) -> SinkFailed:
-        name = "standard output" if isinstance(self._target, int) else str(self._target)
-        return SinkFailed(f"cannot write to {name} after {self.written} bytes: {error.strerror or error}")
+    async def _in_thread(self, work: Callable[[*Args], object], *args: *Args) -> None:
+        try:
+            await to_thread.run_sync(work, *args, abandon_on_cancel=True)
+        except BrokenPipeError:
+            raise SinkClosed("the reader of the output is gone") from None
+        except OSError as error:
+            name = "standard output" if isinstance(self._target, int) else str(self._target)
+            raise SinkFailed(f"cannot write to {name} after {self.written} bytes: {error.strerror or error}") from error
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            if self._file is None and not self._closed:
+                self._file = _open(self._target)
+            if self._file is not None:
+                self._file.write(data)
+                self.written += len(data)
+        self._close_if_over()
+
+    def _close_if_over(self) -> None:
+        if self._closed and self._lock.acquire(blocking=False):
+            try:
+                file, self._file = self._file, None
+                if file is not None:
+                    file.close()
+            finally:
+                self._lock.release()
 
 
 class PipeSink:
@@ -230,10 +232,5 @@ def check_path(path: Path) -> None:
         raise InvalidInput(f"cannot write to {path}: permission denied")
 
 
-def _open(target: Path | int) -> BufferedWriter:
+def _open(target: Path | int) -> BinaryIO:
     return open(target, "wb", closefd=not isinstance(target, int))
-
-
-def _close(opening: asyncio.Future[BufferedWriter]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()

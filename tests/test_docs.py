@@ -1,22 +1,35 @@
-"""The documentation: it builds without a warning, every link leads somewhere, and the reference is complete."""
+"""The documentation: it builds without a warning, every link leads somewhere, and the reference is complete.
+
+Its code is real: each Python block runs, each command exists with the options that are shown, and each TOML, JSON and
+YAML block can be read. Programs of more than a few lines are files in ``examples/``, which `tests/examples` runs.
+"""
 
 from __future__ import annotations
 
+import ast
 import html
 import inspect
+import json
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 import tricklecast.trickle.errors
 from tricklecast import publisher, subscriber
-from tricklecast.app.cli import COMMANDS
+from tricklecast.app.cli import COMMANDS, load
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 300
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```$", re.M | re.S)
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +77,109 @@ def test_links_of_the_front_pages_lead_somewhere(path: Path) -> None:
     """The site's own links are checked while it is built; these pages are not part of it."""
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def _blocks() -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in BLOCK.finditer(text):
+            body = "".join(line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True))
+            yield Block(page, text.count("\n", 0, found.start()) + 1, found[2], body)
+
+
+BLOCKS = list(_blocks())
+PROGRAMS = {path.read_text(encoding="utf-8") for path in (ROOT / "examples").glob("*.py")}
+
+
+def _of(*languages: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in languages], ids=str)
+
+
+@_of("python")
+def test_python_blocks_run(block: Block) -> None:
+    """A block that is no program of `examples/` is compiled; its imports and definitions are executed.
+
+    What else stands at its top level (calls, loops) is for the reader's program: names in it may be the reader's.
+    """
+    if block.text in PROGRAMS:
+        return
+    tree = compile(block.text, str(block), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    kept: list[ast.stmt] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    for node in kept:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.decorator_list = []
+    future = "from __future__ import annotations\n"
+    exec(compile(future + ast.unparse(ast.Module(kept, [])), str(block), "exec"), {})
+
+
+def _commands(block: Block) -> Iterator[list[str]]:
+    """The words of each `tricklecast` command in a shell block, up to a pipe or a redirection."""
+    text = block.text.replace("\\\n", " ")
+    lines = text.splitlines()
+    if block.language == "console":  # others are output
+        lines = [line for line in lines if line.startswith("$ ")]
+    for line in lines:
+        for found in re.finditer(r"(?:^|[|;&(]\s*|\$ |\s)tricklecast ([a-z].*)", line):
+            words = shlex.shlex(found[1], posix=True, punctuation_chars=True)
+            words.whitespace_split = True
+            words.commenters = "#"
+            command = []
+            for word in words:
+                if word[0] in "|&;<>()":
+                    break
+                command.append(word)
+            yield command
+
+
+SHELL = [
+    pytest.param(command, id=f"{block}: {' '.join(command)[:60]}")
+    for block in BLOCKS
+    if block.language in ("bash", "sh", "console")
+    for command in _commands(block)
+]
+
+
+@pytest.mark.parametrize("words", SHELL)
+def test_commands_exist_with_their_options(words: list[str]) -> None:
+    """Each command in the docs is one of tricklecast's, and knows every option that is shown."""
+    name = " ".join(words[:2]) if " ".join(words[:2]) in COMMANDS else words[0]
+    assert name in COMMANDS
+    command = load(name)
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert given - known - {"--help"} == set()
+
+
+@_of("toml")
+def test_toml_blocks_can_be_read(block: Block) -> None:
+    """Each is a whole TOML document."""
+    tomllib.loads(block.text)
+
+
+@_of("json")
+def test_json_blocks_can_be_read(block: Block) -> None:
+    """Each is a whole JSON document."""
+    json.loads(block.text)
+
+
+@_of("yaml")
+def test_yaml_blocks_can_be_read(block: Block) -> None:
+    """Each is a whole YAML document."""
+    yaml.safe_load(block.text)

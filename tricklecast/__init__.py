@@ -18,6 +18,7 @@ from tricklecast.trickle import __version__
 if TYPE_CHECKING:
     from tricklecast.publisher import Publisher
     from tricklecast.subscriber import Subscriber
+    from tricklecast.trickle.client.channel import Channel
     from tricklecast.trickle.errors import (
         BrokenByPeer,
         ChannelBusy,
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
         TrickleError,
     )
 
-_HOMES = {"Publisher": ".publisher", "Subscriber": ".subscriber"}
+_HOMES = {"Channel": ".trickle.client.channel", "Publisher": ".publisher", "Subscriber": ".subscriber"}
 
 __all__ = [
     "BrokenByPeer",
+    "Channel",
     "ChannelBusy",
     "ChannelEnded",
     "ChannelNotFound",
@@ -71,7 +73,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used (PEP 562): all but the two clients are in ``trickle.errors``."""
+    """Load a public name when it is first used (PEP 562): all but the clients are in ``trickle.errors``."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES.get(name, ".trickle.errors"), __name__), name)

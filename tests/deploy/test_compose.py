@@ -7,9 +7,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from tests.deploy.support import DEPLOY, ROOT, load
 from tricklecast.app.cli import load as load_command
+from tricklecast.app.settings import unknown_variables
+from tricklecast.trickle.terminal import TOKEN_VARIABLE
 
 COMPOSE: dict[str, Any] = load(ROOT / "docker-compose.yml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -42,10 +45,31 @@ def test_monitoring_is_a_profile_of_its_own() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["prometheus", "grafana"])
-def test_consoles_are_not_open_to_the_world(name: str) -> None:
-    """Their ports are bound to this machine only."""
-    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name]["ports"])
+@pytest.mark.parametrize("name", [name for name, service in SERVICES.items() if "ports" in service])
+def test_only_this_machine_is_let_in(name: str) -> None:
+    """Ports are bound to this machine, until a user says otherwise."""
+    assert all(
+        re.match(r"(127\.0\.0\.1|\$\{TRICKLECAST_ADDRESS:-127\.0\.0\.1\}):", port) for port in SERVICES[name]["ports"]
+    )
+
+
+def test_the_demo_channel_never_ends() -> None:
+    """Its source has no duration, and is started again whatever happens; its subscriber fills no disk."""
+    assert SERVICES["publisher"]["command"][-1] == "testsrc"
+    assert SERVICES["publisher"]["restart"] == "always"
+    command = SERVICES["subscriber"]["command"]
+    assert command[command.index("-o") + 1] == "/dev/null"
+
+
+def test_the_docs_open_it_with_tokens() -> None:
+    """The file that they show changes services that exist, with settings that exist."""
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(# docker-compose.override.yml\n.*?)```", page, re.S)
+    override = yaml.safe_load(block)
+    assert set(override["services"]) <= set(SERVICES)
+    variables = {name for service in override["services"].values() for name in service["environment"]}
+    assert variables == {"TRICKLECAST_JWT_SECRET_FILE", "TRICKLECAST_METRICS_OPEN", TOKEN_VARIABLE}
+    assert unknown_variables(variables) is None
 
 
 def test_prometheus_scrapes_services_of_the_same_file() -> None:
@@ -56,7 +80,8 @@ def test_prometheus_scrapes_services_of_the_same_file() -> None:
         "tricklecast": "server",
         "tricklecast-storms": "storms-exporter",
     }
-    assert SERVICES["server"]["ports"] == [f"{targets['tricklecast'].port}:{targets['tricklecast'].port}"]
+    (port,) = SERVICES["server"]["ports"]
+    assert port.endswith(f":{targets['tricklecast'].port}:{targets['tricklecast'].port}")
     assert mounts(SERVICES["prometheus"])["/etc/prometheus"] == "./deploy/prometheus"
 
 

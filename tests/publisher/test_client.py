@@ -424,7 +424,7 @@ def test_a_publisher_that_was_closed_before_the_exception_has_ended_the_channel(
         async with fake_server(trickle) as server:
             with pytest.raises(LookupError):
                 await work(server)
-            assert trickle.log[-1] == "DELETE"
+            assert "DELETE" in trickle.log
 
     run(main())
 
@@ -458,7 +458,7 @@ def test_a_busy_channel_is_not_taken_over(server: RunningServer) -> None:
     """The second publisher is told who publishes and leaves the channel alone; with ``takeover`` it takes it."""
 
     async def main() -> None:
-        url = f"{server.base}/busy"
+        url = f"{server.base}/client-busy"
         async with Publisher(url, headers={"Trickle-Client": "studio"}) as first:
             await first.publish(b"x")
 
@@ -495,9 +495,9 @@ def test_a_channel_that_is_busy_is_known_before_the_first_byte(server: RunningSe
             if isinstance(event, Failed):
                 failed.set()
 
-        async with Publisher(f"{server.base}/busy-2") as first:
+        async with Publisher(f"{server.base}/client-busy-2") as first:
             await first.publish(b"x")
-            async with Publisher(f"{server.base}/busy-2", on_event=on_event) as second:
+            async with Publisher(f"{server.base}/client-busy-2", on_event=on_event) as second:
                 await failed.wait()
                 assert isinstance(second.error, errors.ChannelBusy)
             assert (await first.publish(b"x")).seq == 1
@@ -510,7 +510,7 @@ def test_a_successor_may_take_the_place_of_one_that_crashed(server: RunningServe
     """Its connections are gone: the server says when its place is free, and the successor waits for that."""
 
     async def main() -> None:
-        url = f"{server.base}/crashed"
+        url = f"{server.base}/client-crashed"
         crashed = Publisher(url)
         await crashed.open()
         await crashed.publish(b"x")

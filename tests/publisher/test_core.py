@@ -562,7 +562,7 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
     ("reply", "why"),
     [
         (answer(200, Latest=9, Epoch=1), "beyond 6"),
-        (answer(200, Latest=3, Epoch=1), "another's"),
+        (answer(200, Latest=3, Epoch=1), "another client"),
         (answer(200, Latest=6, Epoch=2), "begun again"),
     ],
 )
@@ -788,7 +788,7 @@ def test_a_seq_leaps_over_those_that_were_given_up() -> None:
         (6, 2, None),
         (7, 2, None),
         (8, 2, "beyond 6"),
-        (5, 2, "another's"),
+        (5, 2, "another client"),
         (6, 3, "begun again"),
         (6, None, None),
         (6, 1, None),

@@ -15,6 +15,7 @@ from tricklecast.subscriber.core import (
     REFRESH_SPREAD,
     REJOIN_WAIT_S,
     Advance,
+    AnyStart,
     Ask,
     Cursor,
     End,
@@ -32,6 +33,8 @@ from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import (
     ChannelNotFound,
     ConnectionLost,
+    InvalidSeq,
+    Position,
     Refused,
     RemoteProtocolError,
     SegmentMissing,
@@ -1064,3 +1067,39 @@ class TestLives:
     def test_what_is_no_name_is_not_there(self) -> None:
         """A header that nobody can read changes nothing."""
         assert self.at().read(5, epoch=1, life="b:x").life is None
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ("next", Start(None)),
+        (-1, Start(None)),
+        ("current", Start(-2)),
+        (-2, Start(-2)),
+        ("-3", Start(None, back=2)),
+        ("earliest", Start(0)),
+        (0, Start(0, named=True)),
+        ("12", Start(12, named=True)),
+        (Position(7), Start(7, named=True, position=Position(7))),
+        ("7@2", Start(7, named=True, position=Position(7, 2))),
+    ],
+)
+def test_a_start_is_a_word_a_number_or_a_position(given: AnyStart, start: Start) -> None:
+    """As an object, as a number and as text."""
+    assert Start.parse(given) == start
+
+
+@pytest.mark.parametrize("given", ["", "first", "1.5", "+1", "9" * 16, "--1", "@1", "1@", "-1@2", "1@x"])
+def test_a_bad_start_is_refused(given: str) -> None:
+    """Anything else is not a seq."""
+    with pytest.raises(InvalidSeq):
+        Start.parse(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [("next", None), ("current", None), ("earliest", None), (-3, None), (4, Position(4)), ("4@2", Position(4, 2))],
+)
+def test_a_start_is_a_place_if_it_does_not_depend_on_the_head(given: AnyStart, place: Position | None) -> None:
+    """The position of a subscriber that has read nothing yet."""
+    assert Start.parse(given).place == place

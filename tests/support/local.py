@@ -132,6 +132,7 @@ def local_server(**settings: Any) -> Iterator[LocalServer]:
         options, authorizer = configured.options(), access.authorizer
         plane = DataPlane(registry, options, sink=records.append, node="here", authorizer=authorizer)
         plane.durability = archive
+        bus.plane = plane
         changefeed.start(registry)
         running = LocalServer(configured, listener.getsockname()[1], plane, loop, records)
         running.control_port = listener.getsockname()[1] if control is None else control.getsockname()[1]

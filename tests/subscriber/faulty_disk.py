@@ -25,6 +25,7 @@ class FaultyDisk(Disk):
 
     def __init__(self, fails_at: int | None = None, *, error: int | None = None, torn: float = 0.5) -> None:
         self.steps = 0
+        self.synced: list[Path] = []
         self._fails_at = fails_at
         self._error = error
         self._torn = torn
@@ -77,6 +78,11 @@ class FaultyDisk(Disk):
         if self._step():
             self._fault()
         super().rename(path, to)
+
+    def sync_folder(self, path: Path) -> None:
+        self.synced.append(path)
+        if self._step():
+            self._fault()
 
     def remove(self, path: Path) -> None:
         if self._step():

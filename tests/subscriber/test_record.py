@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.subscriber.archive.faulty_disk import FULL, FaultyDisk
 from tests.subscriber.fake import run
+from tests.subscriber.faulty_disk import FULL, FaultyDisk
 from tests.support.local import LocalServer, local_server
 from tests.support.waiting import until
 from tricklecast.app.tools.conformance.target import Channel

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.subscriber.archive.faulty_disk import FULL, Crashed, FaultyDisk
+from tests.subscriber.faulty_disk import FULL, Crashed, FaultyDisk
 from tricklecast.subscriber.archive import (
     COMPACT_LINES,
     INDEX,
@@ -117,6 +117,20 @@ def test_a_segment_is_a_file_and_a_line(tmp_path: Path) -> None:
         "broken": None,
         "numbering": "abc",
     }
+
+
+def test_names_are_durable(tmp_path: Path) -> None:
+    """A new file, and a new folder, survive a power failure: their folders are synced before the index names them."""
+    disk = FaultyDisk()
+    with opened(tmp_path, disk=disk) as folder:
+        assert disk.synced == [tmp_path]
+        put(folder, Sent(0, b"zero"))
+        assert disk.synced == [tmp_path, tmp_path / "life1", tmp_path]
+        put(folder, Sent(1, b""))
+        assert len(disk.synced) == 3
+    with opened(tmp_path / "real", disk=Disk()) as folder:
+        put(folder, Sent(0, b"zero"))
+    assert len(read_index(tmp_path / "real")) == 1
 
 
 def test_an_empty_segment_is_a_line_only(tmp_path: Path) -> None:

@@ -1,0 +1,436 @@
+"""Frames and packets of a program, published as media: :class:`MediaPublisher`.
+
+:meth:`MediaPublisher.write` puts frames into a queue; a background task encodes them in a worker thread, divides them
+into segments, and publishes these. Where live media is too fast for the encoder, the oldest waiting picture is dropped
+before it is encoded; where it is too fast for the network, the oldest segment is. Both are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, cast
+
+import anyio
+from anyio import to_thread
+
+from tricklecast.publisher.client import Publisher
+from tricklecast.publisher.feed import Feed
+from tricklecast.publisher.media.encode import (
+    AudioCodec,
+    AudioEncoder,
+    Encoder,
+    Encoding,
+    VideoEncoder,
+    VideoShape,
+)
+from tricklecast.publisher.media.inputs import NEEDS_PYAV
+from tricklecast.publisher.media.muxers import ContainerName, codec_name
+from tricklecast.publisher.media.segmenter import Segmenter
+from tricklecast.publisher.steps import Cut, Step
+from tricklecast.trickle.client.arguments import check_number
+from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, TrickleError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from av import Packet
+    from av.audio.frame import AudioFrame
+    from av.stream import Stream
+    from av.video.frame import VideoFrame
+
+    Picture: TypeAlias = np.ndarray[Any, Any] | VideoFrame
+
+logger = logging.getLogger("tricklecast.publisher")
+
+PICTURES_AHEAD: Final = 4
+"""So many pictures wait for the encoder."""
+
+ITEMS_AHEAD: Final = 256
+"""So many pictures, pieces of sound and packets wait together: more than 2 s of sound."""
+
+STEPS_AHEAD: Final = 64
+
+START_S: Final = 1.0
+"""The first segment waits so long for the first frame of each announced stream, so that its tables name all streams."""
+
+_TRACKS: Final = {"video": 0, "audio": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class FramesDropped:
+    """Event: pictures were dropped, because the encoder was too slow for them.
+
+    Attributes:
+        count: in all, since the start.
+    """
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class MediaStatistics:
+    """Counters of a :class:`MediaPublisher`.
+
+    Attributes:
+        frames: frames and packets that were taken.
+        frames_dropped: pictures that were dropped, because the encoder was too slow.
+        segments: segments that the server has confirmed.
+        segments_dropped: segments that were given up, because the network was too slow.
+        segments_lost: segments that failed.
+        bytes: bytes that were written.
+        seq: the newest segment; ``None`` before the first one.
+    """
+
+    frames: int
+    frames_dropped: int
+    segments: int
+    segments_dropped: int
+    segments_lost: int
+    bytes: int
+    seq: int | None
+
+
+@dataclass(slots=True)
+class _Item:
+    """A frame or packet that waits; its time is given where it has none of its own."""
+
+    kind: str
+    data: Any
+    captured_us: int
+    pts: int | None = None
+    time_base: Fraction | None = None
+
+
+class MediaPublisher:
+    """Publishes the frames and packets of a program::
+
+        async with MediaPublisher("http://127.0.0.1:2939/trickle/cam") as publisher:
+            await publisher.write(picture)  # a numpy array, HxWx3, uint8; or a frame of PyAV
+
+    A frame keeps the time that it has (``pts`` and ``time_base``); without one, its time is now. Pictures are encoded
+    as H.264, sound as AAC or Opus; :meth:`write_packet` publishes packets that are encoded already. All pictures are
+    brought to the size of the first one. At the end of the block the channel ends; after an exception it stays for a
+    successor.
+
+    Args:
+        url: the channel.
+        video: whether pictures will come. The first segment waits up to 1 s for each announced stream.
+        audio: whether sound will come.
+        fps: the usual number of pictures per second: a hint for the encoder. Their times decide.
+        bitrate: of the picture, in bits per second; ``None``: constant quality.
+        gop_s: from keyframe to keyframe, and so the length of segments, in seconds.
+        container: ``"mpegts"`` or ``"fmp4"``.
+        audio_codec: ``"aac"`` or ``"opus"``.
+        preset: x264's, from ``ultrafast`` to ``veryslow``.
+        when_full: ``"drop"``: for live media, as above; ``"wait"``: :meth:`write` waits, and nothing is dropped.
+        on_event: is called with :class:`FramesDropped`, and with the events of the publisher.
+        publisher: further arguments of :class:`~tricklecast.publisher.Publisher`, as in ``auth=`` or ``takeover=``.
+
+    Raises:
+        InvalidInput: an argument is wrong, or PyAV is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        video: bool = True,
+        audio: bool = False,
+        fps: float = 30.0,
+        bitrate: int | None = None,
+        gop_s: float = 1.0,
+        container: ContainerName = "mpegts",
+        audio_codec: AudioCodec = "aac",
+        preset: str = "ultrafast",
+        when_full: Literal["drop", "wait"] = "drop",
+        on_event: Callable[[Any], None] | None = None,
+        **publisher: Any,
+    ) -> None:
+        try:
+            import av  # noqa: F401
+        except ImportError as error:
+            raise InvalidInput(NEEDS_PYAV) from error
+        check_number("fps", fps, above=0)
+        check_number("gop_s", gop_s, above=0)
+        if container not in ("mpegts", "fmp4"):
+            raise InvalidInput(f"container is 'mpegts' or 'fmp4', not {container!r}")
+        kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
+        encoding = Encoding(bitrate, gop_s, preset, audio_codec)
+        segmenter = Segmenter(container, min_segment_s=gop_s, segment_s=gop_s)
+        self._pipeline = _Pipeline(segmenter, kinds, encoding, Fraction(fps).limit_denominator(1001))
+        self._drops = when_full == "drop"
+        self._on_event = on_event
+        if on_event is not None:
+            publisher["on_event"] = on_event
+        content_type = segmenter.container.content_type
+        self._publisher = Publisher(url, content_type=content_type, when_full=when_full, **publisher)
+        self._feed: Feed | None = None
+        self._task: BackgroundTask | None = None
+        self._waiting: deque[_Item] = deque()
+        self._changed = anyio.Event()
+        self._is_over = False
+        self._is_done = False
+        self._error: Exception | None = None
+        self._begun_ns: int | None = None
+        self._taken = self._dropped = 0
+
+    def statistics(self) -> MediaStatistics:
+        """The counters at this moment."""
+        totals = None if self._feed is None else self._feed.totals
+        return MediaStatistics(
+            frames=self._taken,
+            frames_dropped=self._dropped,
+            segments=0 if totals is None else totals.segments,
+            segments_dropped=0 if totals is None else totals.dropped,
+            segments_lost=0 if totals is None else totals.lost,
+            bytes=0 if totals is None else totals.bytes,
+            seq=None if totals is None else totals.seq,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._publisher.__aenter__()
+        self._task = BackgroundTask(self._run)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        failure: BaseException | None = error
+        try:
+            if error is None:
+                self._is_over = True
+                self._notify()
+                await self._task.over()
+                failure = self._error
+        except BaseException as cancelled:
+            failure = cancelled
+            raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._task.stop()
+            await self._publisher.__aexit__(type(failure) if failure else None, failure, trace)
+        if failure is not None and error is None:
+            raise failure
+
+    async def write(
+        self,
+        frame: Picture | AudioFrame,
+        *,
+        pts: int | None = None,
+        time_base: Fraction | None = None,
+        captured_at: float | None = None,
+    ) -> None:
+        """Publish a picture or a piece of sound. It must not be changed afterwards.
+
+        Args:
+            frame: a numpy array (HxWx3, uint8, RGB), an ``av.VideoFrame`` or an ``av.AudioFrame``.
+            pts: its time, in ticks of ``time_base``, instead of its own.
+            time_base: seconds per tick.
+            captured_at: when it was captured, in seconds of Unix time; ``None``: now.
+
+        Raises:
+            InvalidInput: the frame cannot be encoded, or this build of PyAV has no encoder for it.
+            LocalProtocolError: the publisher is not open.
+            TrickleError: the publisher cannot go on, as in :meth:`tricklecast.publisher.Segment.write`.
+        """
+        if (pts is None) != (time_base is None):
+            raise InvalidInput("pts and time_base belong together")
+        kind = "audio" if hasattr(frame, "samples") else "video"
+        if kind == "video" and not hasattr(frame, "planes") and (getattr(frame, "shape", ())[2:] != (3,)):
+            raise InvalidInput(f"not a picture of HxWx3 bytes or a frame of PyAV: {type(frame).__name__}")
+        if pts is None and getattr(frame, "pts", None) is None:
+            now = time.monotonic_ns()
+            self._begun_ns = self._begun_ns or now
+            pts, time_base = (now - self._begun_ns) // 1000, Fraction(1, 1_000_000)
+        await self._add(_Item(kind, frame, _unix_us(captured_at), pts, time_base))
+
+    async def write_packet(self, packet: Packet[Stream], *, captured_at: float | None = None) -> None:
+        """Publish a packet that is encoded already. It belongs to the publisher then, and is never dropped alone.
+
+        Args:
+            packet: of ``packet.stream``, in decoding order. One stream of each kind is published.
+            captured_at: when it was captured, in seconds of Unix time; ``None``: now.
+
+        Raises:
+            InvalidInput: the container does not carry its codec.
+            TrickleError: as in :meth:`write`.
+        """
+        stream = cast("Stream | None", packet.stream)
+        if stream is None or stream.type not in _TRACKS or not self._pipeline.segmenter.carries(stream):
+            codec = "no stream" if stream is None else codec_name(stream)
+            raise InvalidInput(f"{self._pipeline.segmenter.container.name} cannot carry such a packet ({codec})")
+        if packet.size:  # the empty packet at the end of a file is for decoders
+            self._pipeline.announce(stream)
+            await self._add(_Item(stream.type, packet, _unix_us(captured_at)))
+
+    async def _add(self, item: _Item) -> None:
+        self._check()
+        is_picture = item.kind == "video" and not hasattr(item.data, "stream_index")
+        while True:
+            pictures = [waiting for waiting in self._waiting if waiting.kind == "video"]
+            if is_picture and len(pictures) >= PICTURES_AHEAD and self._drops:
+                self._waiting.remove(pictures[0])
+                self._dropped += 1
+                if self._on_event is not None:
+                    self._on_event(FramesDropped(self._dropped))
+            elif len(self._waiting) < ITEMS_AHEAD and not (is_picture and len(pictures) >= PICTURES_AHEAD):
+                break
+            else:
+                await self._changed.wait()
+                self._check()
+        self._waiting.append(item)
+        self._taken += 1
+        self._notify()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._task is None or self._is_over or self._is_done:
+            raise LocalProtocolError("the media publisher is not open")
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _run(self) -> None:
+        send, receive = anyio.create_memory_object_stream[Step](STEPS_AHEAD)
+        self._feed = Feed(self._publisher, receive, drops=self._drops, warn=logger.warning)
+        try:
+            async with anyio.create_task_group() as tasks, receive:
+                tasks.start_soon(self._encode, send)
+                await self._feed.run()
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            self._error = first_error(group)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._is_done = True
+            self._waiting.clear()
+            self._notify()
+
+    async def _encode(self, send: Any) -> None:
+        async with send:
+            while self._waiting or not self._is_over:
+                if not self._waiting:
+                    await self._changed.wait()
+                    continue
+                item = self._waiting.popleft()
+                self._notify()
+                for step in await to_thread.run_sync(self._pipeline.feed, item):
+                    await send.send(step)
+            for step in await to_thread.run_sync(self._pipeline.finish):
+                await send.send(step)
+
+
+class _Pipeline:
+    """Encodes frames and divides the packets into segments; blocks."""
+
+    def __init__(self, segmenter: Segmenter, kinds: set[str], encoding: Encoding, rate: Fraction) -> None:
+        self.segmenter = segmenter
+        self._kinds = kinds
+        self._encoding = encoding
+        self._rate = rate
+        self._encoders: dict[str, Encoder] = {}
+        self._announced: dict[str, tuple[Stream, Stream]] = {}
+        self._streams: dict[str, Stream] = {}
+        self._held: list[tuple[str, Packet[Stream]]] = []
+        self._first_us: int | None = None
+        self._is_started = False
+
+    def announce(self, stream: Stream) -> None:
+        """Packets of this stream follow. A copy of it is kept, since its container may be closed soon."""
+        import av
+
+        known = self._announced.get(stream.type)
+        if known is None or known[0] is not stream:
+            sink = av.open(os.devnull, "w", format="null")
+            self._announced[stream.type] = stream, sink.add_stream_from_template(stream, opaque=True)
+
+    def feed(self, item: _Item) -> list[Step]:
+        """Take a frame or a packet.
+
+        Raises:
+            InvalidInput: it cannot be encoded.
+        """
+        from av.error import FFmpegError
+
+        if self._first_us is None:
+            self._first_us = item.captured_us
+        try:
+            steps: list[Step] = []
+            for packet in self._packets(item):
+                self._held.append((item.kind, packet))
+            has_all = self._streams.keys() >= self._kinds
+            if self._is_started or has_all or item.captured_us - self._first_us >= START_S * 1_000_000:
+                steps += self._released()
+            return steps
+        except (FFmpegError, ValueError) as error:
+            raise InvalidInput(f"cannot encode this {item.kind}: {error}") from error
+
+    def finish(self) -> list[Step]:
+        """The rest."""
+        for kind, encoder in self._encoders.items():
+            self._held += [(kind, packet) for packet in encoder.restart()]
+        steps = self._released() if self._streams else []
+        steps += self.segmenter.end()
+        for encoder in self._encoders.values():
+            encoder.close()
+        return steps
+
+    def _packets(self, item: _Item) -> list[Packet[Stream]]:
+        data = item.data
+        if hasattr(data, "stream_index"):
+            self._take(item.kind, self._announced[item.kind][1])
+            data.opaque = item.captured_us
+            return [data]
+        if item.kind == "video" and not hasattr(data, "planes"):
+            from av.video.frame import VideoFrame
+
+            data = VideoFrame.from_ndarray(data, format="rgb24")
+        if item.pts is not None:
+            data.pts, data.time_base = item.pts, item.time_base
+        encoder = self._encoders.get(item.kind)
+        if encoder is None:
+            if item.kind == "video":
+                encoder = VideoEncoder(VideoShape.of(data, self._rate, None), self._encoding)
+            else:
+                layout = "mono" if data.layout.nb_channels == 1 else "stereo"
+                encoder = AudioEncoder(data.sample_rate, layout, self._encoding)
+            self._encoders[item.kind] = encoder
+        self._take(item.kind, encoder.stream)
+        return list(encoder.encode(data, item.captured_us))
+
+    def _take(self, kind: str, stream: Stream) -> None:
+        if self._streams.get(kind) is not stream:
+            self._streams[kind] = stream
+            self._is_started = False  # the next segment has other streams
+
+    def _released(self) -> list[Step]:
+        steps: list[Step] = []
+        if not self._is_started:
+            steps += [*self.segmenter.end(), Cut()]
+            self.segmenter.start({_TRACKS[kind]: stream for kind, stream in self._streams.items()})
+            self._is_started = True
+        for kind, packet in self._held:
+            steps += self.segmenter.add(_TRACKS[kind], packet)
+        self._held.clear()
+        return steps
+
+
+def _unix_us(captured_at: float | None) -> int:
+    return time.time_ns() // 1000 if captured_at is None else round(captured_at * 1e6)
+
+
+def first_error(group: ExceptionGroup[Any]) -> Exception:
+    """The first error of a group, which is a TrickleError where there is one."""
+    errors = [first_error(error) if isinstance(error, ExceptionGroup) else error for error in group.exceptions]
+    return next((error for error in errors if isinstance(error, TrickleError)), errors[0])

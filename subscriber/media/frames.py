@@ -1,0 +1,418 @@
+"""Decoded frames of a channel: ``async for frame in frames(url)``.
+
+A background task reads segments, and a worker thread demuxes and decodes each of them while its bytes arrive: a picture
+that is one packet, as live encoders make it, is decoded when its last byte is there. Decoders go on from segment to
+segment, and begin anew behind a gap. Only :data:`FRAMES_AHEAD` decoded frames wait for the program; if it is slower,
+the connection waits, and the subscriber goes on at the live edge when its segment has left the server's window.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+
+import anyio
+from anyio import from_thread, to_thread
+
+from tricklecast.subscriber.client import Subscriber
+from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.media.clock import read_prft, read_temi
+from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
+
+if TYPE_CHECKING:
+    import numpy as np
+    from av import CodecContext, Packet
+    from av.audio.frame import AudioFrame
+    from av.stream import Stream
+    from av.video.frame import VideoFrame
+
+FRAMES_AHEAD: Final = 4
+"""So many decoded frames wait for the program."""
+
+HEAD_BYTES: Final = 16 * 1024
+"""The producer's time stands in the first bytes of a segment."""
+
+# Packets come as they are, without waiting for the next one. Each PES packet of live encoders is one frame.
+_OPTIONS: Final = {
+    Container.MPEGTS: {"fflags": "+noparse+nofillin", "probesize": "32", "analyzeduration": "1"},
+    Container.FMP4: {"probesize": "32", "analyzeduration": "1"},
+}
+_FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
+
+
+@dataclass(slots=True)
+class Frame:
+    """A decoded frame.
+
+    Attributes:
+        kind: ``"video"`` or ``"audio"``.
+        data: the frame as PyAV decoded it; with ``audio="packets"``, a packet of sound.
+        array: the picture in the wanted format, HxWx3 for ``"rgb24"``; ``None`` without a format, and for sound.
+        captured_at: the producer's wall-clock time of this frame, in seconds of Unix time, if the stream carries it.
+        seq: the segment that it belongs to.
+        gap: the number of segments that were missed immediately before this frame.
+        restarted: the channel began anew before this frame.
+    """
+
+    kind: Literal["video", "audio"]
+    data: VideoFrame | AudioFrame | Packet[Stream]
+    array: np.ndarray[Any, Any] | None
+    captured_at: float | None
+    seq: int
+    gap: int = 0
+    restarted: bool = False
+
+    @property
+    def pts(self) -> int:
+        """The presentation time, in ticks of :attr:`time_base`."""
+        assert self.data.pts is not None
+        return self.data.pts
+
+    @property
+    def time_base(self) -> Fraction:
+        """Seconds per tick."""
+        assert self.data.time_base is not None
+        return self.data.time_base
+
+
+@dataclass(frozen=True, slots=True)
+class FrameStatistics:
+    """Counters of a :class:`FrameReader`.
+
+    Attributes:
+        frames: frames that were decoded.
+        segments: segments that were read.
+        resets: how often decoders began anew, because something was lost or the channel restarted.
+        damaged: packets that could not be decoded.
+        unreadable: segments that could not be read.
+    """
+
+    frames: int = 0
+    segments: int = 0
+    resets: int = 0
+    damaged: int = 0
+    unreadable: int = 0
+
+
+def frames(
+    url: str,
+    *,
+    video: bool = True,
+    audio: bool | Literal["packets"] = False,
+    format: str | None = None,
+    start: Any = "current",
+    **subscriber: Any,
+) -> FrameReader:
+    """Decode a channel::
+
+        async for frame in frames("http://127.0.0.1:2939/trickle/cam", format="rgb24"):
+            print(frame.pts, frame.array.shape)
+
+    Args:
+        url: the channel.
+        video: whether pictures are decoded.
+        audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
+        format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there
+            are only PyAV's own frames.
+        start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
+        subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
+
+    Raises:
+        InvalidInput: an argument is wrong, or PyAV is not installed.
+    """
+    return FrameReader(url, video=video, audio=audio, format=format, start=start, **subscriber)
+
+
+class FrameReader:
+    """The frames of a channel; made by :func:`frames`. An async iterator, and an async context manager.
+
+    A loop that is left early stops the reader a moment later; ``async with frames(url) as reader:`` stops it where the
+    block ends. A cancelled wait loses no frame.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        video: bool,
+        audio: bool | Literal["packets"],
+        format: str | None,
+        start: Any,
+        **subscriber: Any,
+    ) -> None:
+        try:
+            import av  # noqa: F401
+        except ImportError as error:
+            raise InvalidInput('decoding media needs PyAV: pip install "tricklecast[media]"') from error
+        self._subscriber = Subscriber(url, start=start, **subscriber)
+        self._kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
+        if not self._kinds:
+            raise InvalidInput("frames() needs video, audio or both")
+        self._passes = {"audio"} if audio == "packets" else set[str]()
+        self._format = format
+        self._ready: deque[Frame] = deque()
+        self._changed = anyio.Event()
+        self._task: BackgroundTask | None = None
+        self._over = False
+        self._error: Exception | None = None
+        self._counts = dict.fromkeys(FrameStatistics.__slots__, 0)
+        self._decoding = _Decoding(self._kinds, self._passes, format, self._counts)
+
+    def statistics(self) -> FrameStatistics:
+        """The counters at this moment."""
+        return FrameStatistics(**self._counts)
+
+    async def __aenter__(self) -> Self:
+        self._task = BackgroundTask(self._run)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        self._over = True
+        if self._task is not None:
+            with anyio.CancelScope(shield=True):
+                await self._task.stop()
+
+    async def __aiter__(self) -> AsyncIterator[Frame]:
+        if self._task is not None:
+            while (frame := await self.next()) is not None:
+                yield frame
+            return
+        async with self:
+            while (frame := await self.next()) is not None:
+                yield frame
+
+    async def next(self) -> Frame | None:
+        """The next frame; ``None`` at the end of the channel.
+
+        Raises:
+            TrickleError: as :class:`~tricklecast.subscriber.Subscriber` does.
+            NotMedia: the channel's first segment is neither MPEG-TS nor MP4.
+        """
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            if self._over:
+                return None
+            await self._changed.wait()
+        frame = self._ready.popleft()
+        self._notify()
+        return frame
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    async def _run(self) -> None:
+        try:
+            async with self._subscriber as subscriber:
+                async for segment in subscriber:
+                    await self._read(segment)
+            for frame in await to_thread.run_sync(lambda: list(self._decoding.flush())):
+                await self._put(frame)
+        except Exception as error:
+            self._error = error
+        finally:
+            self._over = True
+            self._notify()
+
+    async def _read(self, segment: Segment) -> None:
+        self._counts["segments"] += 1
+        reader = _ChunkReader(segment)
+
+        def decode() -> None:
+            for frame in self._decoding.frames(segment, reader):
+                from_thread.run(self._put, frame)
+
+        try:
+            await to_thread.run_sync(decode)
+        except NotMedia:
+            if self._counts["segments"] == self._counts["unreadable"] + 1:
+                raise
+            self._counts["unreadable"] += 1
+        if segment.truncated is not None or segment.broken is not None:
+            self._decoding.lost()
+
+    async def _put(self, frame: Frame) -> None:
+        while len(self._ready) >= FRAMES_AHEAD:
+            await self._changed.wait()
+        self._ready.append(frame)
+        self._notify()
+
+
+class _ChunkReader:
+    """A segment as a file that blocks, for libavformat in a worker thread."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.head = b""
+        self._segment = segment
+        self._rest = b""
+
+    def fill(self, size: int) -> bytes:
+        """The first bytes, so many if there are."""
+        while len(self._rest) < size and (data := self._receive()):
+            self._rest += data
+        return self._rest
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes; none at the end."""
+        if not self._rest:
+            self._rest = self._receive()
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def _receive(self) -> bytes:
+        data = from_thread.run(self._segment.read_some)
+        if len(self.head) < HEAD_BYTES:
+            self.head += data
+        return data
+
+
+class _Decoding:
+    """Decodes segment after segment; blocks."""
+
+    def __init__(self, kinds: set[str], passes: set[str], format: str | None, counts: dict[str, int]) -> None:
+        self._kinds = kinds
+        self._passes = passes
+        self._format = format
+        self._counts = counts
+        self._decoders: dict[str, CodecContext] = {}
+        self._templates: dict[str, Stream] = {}
+        self._set_up: dict[str, tuple[object, ...]] = {}
+        self._ends: dict[str, Fraction] = {}
+        self._anchor: tuple[Fraction, int] | None = None
+        self._seq = self._gap = 0
+        self._restarted = False
+
+    def lost(self) -> None:
+        """Something is missing here: decoders begin anew."""
+        if self._decoders:
+            self._counts["resets"] += 1
+        self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
+
+    def flush(self) -> Iterator[Frame]:
+        """The frames that the decoders hold back."""
+        for kind, decoder in self._decoders.items():
+            yield from self._decoded(kind, decoder, None)
+
+    def frames(self, segment: Segment, reader: _ChunkReader) -> Iterator[Frame]:
+        """The frames of a segment, as its bytes come.
+
+        Raises:
+            NotMedia: it is neither MPEG-TS nor MP4.
+        """
+        import av
+
+        if segment.gap or segment.restarted:
+            yield from self.flush()
+            self.lost()
+        self._seq, self._gap, self._restarted = segment.seq, self._gap + segment.gap, segment.restarted
+        head = reader.fill(SNIFF_BYTES)
+        if not head:
+            return
+        kind = sniff(head)
+        if kind not in _FORMATS:
+            raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
+        try:
+            # libavformat asks for types only; the reader is all that it needs of a file.
+            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_OPTIONS[kind])
+        except (av.error.FFmpegError, ValueError) as error:
+            raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
+        with container:
+            yield from self._demuxed(container, reader)
+
+    def _demuxed(self, container: Any, reader: _ChunkReader) -> Iterator[Frame]:
+        from av.error import FFmpegError
+
+        streams = {}
+        for stream in container.streams:
+            if stream.type in self._kinds and stream.type not in streams:
+                streams[stream.type] = stream
+        lead = streams.get("video", streams.get("audio"))
+        is_anchored = False
+        packets = container.demux(list(streams.values()))
+        while True:
+            try:
+                packet = next(packets, None)
+            except FFmpegError:  # the segment was cut off in the middle
+                return
+            if packet is None:
+                return
+            if not packet.size or packet.is_corrupt:
+                continue
+            if packet.stream is lead and not is_anchored and packet.pts is not None:
+                is_anchored, captured_us = True, read_temi(reader.head) or read_prft(reader.head)
+                self._anchor = None if captured_us is None else (packet.pts * packet.time_base, captured_us)
+            yield from self._packet(packet, packet.stream)
+
+    def _packet(self, packet: Packet[Stream], stream: Stream) -> Iterator[Frame]:
+        kind, context = stream.type, stream.codec_context
+        set_up = (context.codec.canonical_name, context.extradata)
+        if self._set_up.get(kind) != set_up:
+            if kind in self._decoders:
+                yield from self._decoded(kind, self._decoders[kind], None)
+            self._set_up[kind] = set_up
+            if kind in self._passes:
+                self._templates[kind] = _template(stream)
+            else:
+                self._decoders[kind] = _decoder(stream)
+        if kind in self._passes:
+            if packet.pts is not None:
+                packet.stream = self._templates[kind]
+                yield self._made(kind, packet, packet.pts * packet.time_base)
+        else:
+            yield from self._decoded(kind, self._decoders[kind], packet)
+
+    def _decoded(self, kind: str, decoder: CodecContext, packet: Packet[Stream] | None) -> Iterator[Frame]:
+        from av.error import FFmpegError
+
+        try:
+            decoded: list[Any] = cast(Any, decoder).decode(packet)
+        except FFmpegError:
+            self._counts["damaged"] += 1
+            return
+        for frame in decoded:
+            if frame.time_base is None or (frame.pts is None and kind not in self._ends):
+                continue
+            if frame.pts is None:  # the second frame of a packet
+                frame.pts = round(self._ends[kind] / frame.time_base)
+            begin = frame.pts * frame.time_base
+            self._ends[kind] = begin + (Fraction(frame.samples, frame.sample_rate) if kind == "audio" else 0)
+            self._counts["frames"] += 1
+            yield self._made(kind, frame, begin)
+
+    def _made(self, kind: str, data: Any, begin: Fraction) -> Frame:
+        captured_at = None
+        if self._anchor is not None:
+            captured_at = self._anchor[1] / 1e6 + float(begin - self._anchor[0])
+        array = None
+        if self._format is not None and kind == "video":
+            array = data.to_ndarray(format=self._format)
+        gap, self._gap = self._gap, 0
+        restarted, self._restarted = self._restarted, False
+        return Frame(cast(Any, kind), data, array, captured_at, self._seq, gap, restarted)
+
+
+def _decoder(stream: Stream) -> CodecContext:
+    from av import CodecContext
+
+    decoder = CodecContext.create(stream.codec_context.codec.canonical_name, "r")
+    decoder.extradata = stream.codec_context.extradata
+    return decoder
+
+
+def _template(stream: Stream) -> Stream:
+    """A copy of a stream that outlives its container."""
+    import av
+
+    return av.open(os.devnull, "w", format="null").add_stream_from_template(stream, opaque=True)

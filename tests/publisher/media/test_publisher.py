@@ -1,0 +1,222 @@
+"""Frames and packets of a program become segments that anybody can read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import av
+import numpy as np
+import pytest
+from av.audio.frame import AudioFrame
+from av.video.frame import VideoFrame
+
+from tests.publisher.media.clips import decode, make_clip
+from tests.support.server import RunningServer
+from tricklecast.publisher.media.muxers import ContainerName
+from tricklecast.publisher.media.publisher import PICTURES_AHEAD, FramesDropped, MediaPublisher
+from tricklecast.subscriber import Subscriber
+from tricklecast.trickle.errors import InvalidInput, LocalProtocolError
+from tricklecast.trickle.media.clock import read_prft, read_temi
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S = 60
+RATE = 48_000
+TICK = Fraction(1, 25)
+
+
+def picture(number: int) -> np.ndarray[Any, Any]:
+    """A grey one."""
+    return np.full((64, 96, 3), 40 + number % 50 * 4, np.uint8)
+
+
+def sound(number: int) -> AudioFrame:
+    """A picture's time of silence."""
+    frame = AudioFrame(format="s16", layout="stereo", samples=RATE // 25)
+    for plane in frame.planes:
+        plane.update(bytes(plane.buffer_size))
+    frame.sample_rate, frame.pts, frame.time_base = RATE, number * RATE // 25, Fraction(1, RATE)
+    return frame
+
+
+async def read_all(url: str) -> list[bytes]:
+    """The segments of a channel that has ended."""
+    return [await segment.read() async for segment in Subscriber(url, start="earliest")]
+
+
+def urls(server: RunningServer) -> Callable[[str], str]:
+    """Channels of a test."""
+    return lambda name: f"{server.base}/{name}-{time.monotonic_ns()}"
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_arrays_and_sound_become_segments(server: RunningServer, container: ContainerName) -> None:
+    """A segment begins with a keyframe each second, says when that was captured, and all frames keep their times."""
+    url = urls(server)(container)
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, audio=True, container=container, when_full="wait", fps=25) as publisher:
+            for number in range(75):
+                await publisher.write(picture(number), pts=50 + number, time_base=TICK, captured_at=1e9 + number / 25)
+                await publisher.write(sound(50 + number))
+        segments = await read_all(url)
+    read = read_temi if container == "mpegts" else read_prft
+    assert [read(segment) for segment in segments] == [
+        1_000_000_000_000_000 + number * 1_000_000 for number in range(3)
+    ]
+    decoded = decode(b"".join(segments), "mpegts" if container == "mpegts" else "mp4")
+    assert decoded.times["video"] == [(50 + number) * TICK for number in range(75)]
+    assert abs(decoded.times["audio"][0] - 2) < Fraction(3, 100)
+    assert abs(decoded.times["audio"][-1] - 5) < Fraction(5, 100)
+    for segment in segments:
+        assert len(decode(segment, "mpegts" if container == "mpegts" else "mp4").times["video"]) == 25
+    statistics = publisher.statistics()
+    assert (statistics.frames, statistics.frames_dropped, statistics.segments) == (150, 0, 3)
+    assert statistics.bytes == sum(map(len, segments))
+
+
+async def test_a_frame_without_a_time_is_now(server: RunningServer) -> None:
+    """The distance of pictures is the time that passed between them."""
+    url = urls(server)("now")
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, when_full="wait") as publisher:
+            begun = time.monotonic()
+            for number in range(3):
+                await publisher.write(picture(number))
+                await anyio.sleep(0.02)
+            took = time.monotonic() - begun
+        times = decode(b"".join(await read_all(url)), "mpegts").times["video"]
+    assert len(times) == 3
+    assert all(there - here >= Fraction(2, 100) - Fraction(1, 1000) for here, there in pairwise(times))
+    assert times[-1] - times[0] <= took
+
+
+async def test_frames_of_pyav_keep_their_time_and_are_not_changed(server: RunningServer) -> None:
+    """Of any pixel format; a picture of another size is brought to the first one's."""
+    url = urls(server)("frames")
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, when_full="wait") as publisher:
+            kept = []
+            for number, (width, format_) in enumerate(((96, "yuv420p"), (96, "gray"), (48, "rgb24"), (97, "yuv444p"))):
+                frame = VideoFrame(width, 64, format_)
+                frame.pts, frame.time_base = 1000 + 40 * number, Fraction(1, 1000)
+                kept.append(frame)
+                await publisher.write(frame)
+        data = b"".join(await read_all(url))
+    assert [(frame.pts, frame.time_base) for frame in kept] == [(1000 + 40 * n, Fraction(1, 1000)) for n in range(4)]
+    assert decode(data, "mpegts").times["video"] == [1 + Fraction(number, 25) for number in range(4)]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_packets_are_published_as_they_are(
+    server: RunningServer, tmp_path: Path, container: ContainerName
+) -> None:
+    """Their frames decode to the same; the file may be closed before the channel ends."""
+    url, clip = urls(server)("packets"), make_clip(tmp_path / "clip.ts")
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, audio=True, container=container, when_full="wait") as publisher:
+            with av.open(str(clip)) as file:
+                for packet in file.demux():
+                    await publisher.write_packet(packet)
+        segments = await read_all(url)
+    assert len(segments) == 3
+    assert decode(b"".join(segments), "mpegts" if container == "mpegts" else "mp4").hashes == decode(clip).hashes
+
+
+async def test_a_stream_that_was_not_announced_begins_with_the_next_segment(server: RunningServer) -> None:
+    """Tables name only streams that are there; nothing is lost of what was there before."""
+    url = urls(server)("late")
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, when_full="wait") as publisher:
+            for number in range(60):
+                await publisher.write(picture(number), pts=number, time_base=TICK)
+                if number >= 10:
+                    await publisher.write(sound(number))
+        segments = await read_all(url)
+    kinds = [sorted(decode(segment, "mpegts").times) for segment in segments]
+    assert kinds[0] == ["video"]
+    assert kinds[-1] == ["audio", "video"]
+
+
+async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest ones that wait, before they are encoded; they are counted, and told as an event. Sound is kept."""
+    url, events = urls(server)("slow"), list[Any]()
+    with anyio.fail_after(LIMIT_S):
+        async with MediaPublisher(url, audio=True, on_event=events.append) as publisher:
+            may_encode = anyio.Event()
+            feed = publisher._encode
+
+            async def held(send: Any) -> None:
+                await may_encode.wait()
+                await feed(send)
+
+            monkeypatch.setattr(publisher, "_encode", held)
+            for number in range(10):
+                await publisher.write(picture(number), pts=25 + number, time_base=TICK)
+                await publisher.write(sound(25 + number))
+            may_encode.set()
+        data = b"".join(await read_all(url))
+    assert publisher.statistics().frames_dropped == 10 - PICTURES_AHEAD
+    assert [event.count for event in events if isinstance(event, FramesDropped)] == list(range(1, 11 - PICTURES_AHEAD))
+    decoded = decode(data, "mpegts")
+    assert decoded.times["video"] == [(25 + number) * TICK for number in range(10 - PICTURES_AHEAD, 10)]
+
+
+async def test_an_exception_leaves_the_channel_open(server: RunningServer) -> None:
+    """A successor can go on; only a clean end ends it."""
+    url = urls(server)("crash")
+    with anyio.fail_after(LIMIT_S):
+        publisher = MediaPublisher(url)
+
+        async def crash() -> None:
+            async with publisher:
+                await publisher.write(picture(0))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await crash()
+        async with MediaPublisher(url, when_full="wait", start="reset") as successor:
+            await successor.write(picture(0))
+        assert await read_all(url)
+
+
+async def test_wrong_frames_are_refused(server: RunningServer, tmp_path: Path) -> None:
+    """By an error that names the frame; nothing is written after the end."""
+    url = urls(server)("wrong")
+    async with MediaPublisher(url) as publisher:
+        with pytest.raises(InvalidInput, match="not a picture"):
+            await publisher.write(np.zeros((4, 4), np.uint8))
+        with pytest.raises(InvalidInput, match="not a picture"):
+            await publisher.write("picture")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="belong together"):
+            await publisher.write(picture(0), pts=3)
+        with av.open(str(make_clip(tmp_path / "clip.mkv", audio="pcm_s16le"))) as file:
+            packet = next(packet for packet in file.demux(audio=0) if packet.size)
+            with pytest.raises(InvalidInput, match=r"MPEG-TS cannot carry such a packet \(pcm_s16le\)"):
+                await publisher.write_packet(cast(Any, packet))
+    with pytest.raises(LocalProtocolError, match="not open"):
+        await publisher.write(picture(0))
+
+
+async def test_an_encoder_that_fails_is_the_next_writes_error(server: RunningServer) -> None:
+    """And the error of the block, if nothing is written any more."""
+    url = urls(server)("fails")
+    with anyio.fail_after(LIMIT_S), pytest.raises(InvalidInput, match="cannot encode this video"):
+        async with MediaPublisher(url) as publisher:
+            await publisher.write(np.zeros((4, 4, 3), np.float64))
+
+
+@pytest.mark.parametrize(
+    "options", [{"fps": 0}, {"gop_s": -1.0}, {"container": "avi"}, {"audio_codec": "mp3"}, {"bitrate": 0}]
+)
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    """Before anything is published."""
+    with pytest.raises(InvalidInput):
+        MediaPublisher("http://127.0.0.1:1/trickle/x", **options)

@@ -1,0 +1,110 @@
+"""The blocking clients, against a real server: what the asynchronous ones do, and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.local import LocalServer, local_server
+from tests.support.waiting import WITHIN_S, eventually
+from tricklecast import ChannelNotFound, InvalidURL, LocalProtocolError
+from tricklecast.sync import Channel, Publisher, Subscriber
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with local_server() as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: LocalServer, request: pytest.FixtureRequest) -> str:
+    """A channel that no other test uses."""
+    return f"http://127.0.0.1:{server.port}/trickle/{request.node.name}"
+
+
+def test_segments_are_published_and_read(url: str) -> None:
+    """Whole or in chunks; the attributes are those of the asynchronous objects."""
+    with Publisher(url, content_type="text/plain") as publisher:
+        assert publisher.publish(b"whole").seq == 0
+        with publisher.segment() as segment:
+            segment.write(b"in ")
+            segment.write(b"chunks")
+        assert segment.receipt.seq == 1
+        assert publisher.statistics().segments == 2
+        with Subscriber(url, start=0) as subscriber:
+            segments = iter(subscriber)
+            first = next(segments)
+            assert (first.seq, first.content_type, first.read()) == (0, "text/plain", b"whole")
+            assert b"".join(next(segments)) == b"in chunks"
+            assert subscriber.position.seq == 2
+    with Subscriber(url, start=0) as subscriber:
+        assert [segment.seq for segment in subscriber] == [0, 1]
+
+
+def test_messages(url: str) -> None:
+    """JSON, as whole segments or as lines."""
+    with Publisher(url) as publisher:
+        publisher.publish(b'{"n": 1}')
+        publisher.publish(b'{"n": 2}')
+    with Subscriber(url, start=0) as subscriber:
+        assert [message.value for message in subscriber.messages()] == [{"n": 1}, {"n": 2}]
+    with Publisher(url) as publisher:
+        publisher.publish(b'{"n": 1}\n{"n": 2}\n')
+    with Subscriber(url, start=0) as subscriber:
+        assert [message.value for message in subscriber.lines()] == [{"n": 1}, {"n": 2}]
+
+
+def test_a_channel_as_a_whole(url: str) -> None:
+    """Created, looked at, ended."""
+    channel = Channel(url)
+    channel.create("text/plain")
+    assert (channel.head().next_seq, channel.head().ended) == (0, False)
+    channel.end()
+    assert channel.head().ended
+
+
+def test_errors_are_those_of_the_clients(url: str) -> None:
+    """Of the arguments, of the server, of the block, and of a use outside it."""
+    with pytest.raises(InvalidURL):
+        Publisher("nowhere")
+    with pytest.raises(ChannelNotFound), Subscriber(url) as subscriber:
+        next(iter(subscriber))
+    with pytest.raises(LocalProtocolError):
+        Publisher(url).publish(b"x")
+    with Publisher(url) as publisher, pytest.raises(ZeroDivisionError), publisher.segment() as segment:
+        segment.write(b"x" * (1 // 0))
+    with pytest.raises(LocalProtocolError):
+        publisher.publish(b"x")
+    with pytest.raises(LocalProtocolError), publisher:
+        raise AssertionError("it was entered twice")
+
+
+def test_no_thread_is_left(url: str) -> None:
+    """Neither after a block, nor after one that was not entered."""
+    before = threading.active_count()
+    with Publisher(url) as publisher:
+        publisher.publish(b"x")
+    with pytest.raises(LocalProtocolError), publisher:
+        raise AssertionError("it was entered twice")
+    eventually(lambda: threading.active_count() == before)
+
+
+def test_ctrl_c_ends_a_program_that_waits(url: str, server: LocalServer) -> None:
+    """The call is cancelled, and the program ends as programs do; its connections are closed."""
+    Channel(url).create()
+    program = f"import tricklecast.sync as t\nwith t.Subscriber({url!r}) as s:\n    print(next(iter(s)))"
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    name = url.rpartition("/")[2]
+    channel = server.plane.registry.channels[name]
+    eventually(lambda: channel.reading.used, what="the program waits")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=WITHIN_S)
+    assert process.returncode == -signal.SIGINT
+    assert err.strip().endswith("KeyboardInterrupt")
+    eventually(lambda: not channel.reading.used, what="it is gone")

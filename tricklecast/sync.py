@@ -1,0 +1,181 @@
+"""Publish and subscribe without ``async``, from scripts, notebooks and threads.
+
+::
+
+    from tricklecast.sync import Publisher, Subscriber
+
+    with Publisher("http://127.0.0.1:2939/trickle/chat") as publisher:
+        publisher.publish(b"a whole segment")
+
+    with Subscriber("http://127.0.0.1:2939/trickle/chat", start="earliest") as subscriber:
+        for segment in subscriber:
+            print(segment.seq, segment.read())
+
+The classes have the names, arguments, attributes and methods of those in :mod:`tricklecast`. What is ``async with`` or
+``async for`` there is ``with`` or ``for`` here, and a method that is awaited there is called here. Each client runs in
+an event loop in a thread of its own. Ctrl-C interrupts a call that waits, and cancels it in that thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+import tricklecast
+from tricklecast.publisher import Receipt
+from tricklecast.trickle.client.channel import Head
+
+__all__ = ["Channel", "Publisher", "PublisherSegment", "Subscriber", "SubscriberSegment"]
+
+
+class _Blocking:
+    """An asynchronous object of another thread's event loop. It has the attributes and methods of that object, too.
+
+    Args:
+        target: the object.
+        portal: the way into its event loop.
+    """
+
+    def __init__(self, target: Any, portal: BlockingPortal | None = None) -> None:
+        self._target = target
+        self._portal = portal
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._target, name)
+        return partial(self._call, value) if callable(value) else value
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function, or a coroutine function, in the other thread."""
+        if self._portal is None:
+            raise tricklecast.LocalProtocolError("a client is used inside its block")
+        future: Future[Any] = self._portal.start_task_soon(partial(function, *args, **kwargs))
+        try:
+            return future.result()
+        except BaseException:
+            # After a KeyboardInterrupt the call must not go on beside the next one.
+            future.cancel()
+            wait([future])
+            raise
+
+    def _items(self, iterator: Any) -> Iterator[Any]:
+        """The items of an asynchronous iterator."""
+
+        async def following() -> tuple[Any, ...]:
+            try:
+                return (await anext(iterator),)
+            except StopAsyncIteration:
+                return ()
+
+        while found := self._call(following):
+            yield found[0]
+
+
+class _Client(_Blocking):
+    """A client as a context manager, which runs its event loop."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(portal.wrap_async_context_manager(self._target))
+            self._portal, self._stack = portal, stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._stack.__exit__(kind, error, trace)
+        finally:
+            self._portal = None
+
+
+class Publisher(_Client):
+    """Publishes the segments of one channel; see :class:`tricklecast.Publisher` for arguments and errors."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(tricklecast.Publisher(url, **options))
+
+    def publish(self, data: bytes) -> Receipt:
+        """Publish a whole segment as one chunk."""
+        receipt: Receipt = self._call(self._target.publish, data)
+        return receipt
+
+    def segment(self, **options: Any) -> PublisherSegment:
+        """The next segment, as a context manager."""
+        return PublisherSegment(self._target.segment(**options), self._portal)
+
+
+class PublisherSegment(_Blocking):
+    """A segment that is being published."""
+
+    def __enter__(self) -> Self:
+        self._call(self._target.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._target.__aexit__, kind, error, trace)
+
+    def write(self, data: bytes) -> None:
+        """Send a chunk; readers get it at once."""
+        self._call(self._target.write, data)
+
+
+class Subscriber(_Client):
+    """Yields the segments of a channel as they begin; see :class:`tricklecast.Subscriber` for arguments and errors."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(tricklecast.Subscriber(url, **options))
+
+    def __iter__(self) -> Iterator[SubscriberSegment]:
+        return (SubscriberSegment(segment, self._portal) for segment in self._items(self._target))
+
+    def messages(self, **options: Any) -> Iterator[Any]:
+        """The channel as JSON, one document per segment."""
+        return self._items(aiter(self._target.messages(**options)))
+
+    def lines(self, **options: Any) -> Iterator[Any]:
+        """The channel as lines of JSON, each as soon as it ends."""
+        return self._items(aiter(self._target.lines(**options)))
+
+
+class SubscriberSegment(_Blocking):
+    """A segment that is being read: iterate over its chunks, or call :meth:`read`."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._items(self._target)
+
+    def read(self, *limit: int) -> bytes:
+        """The rest of the segment."""
+        return bytes(self._call(self._target.read, *limit))
+
+
+class Channel:
+    """A channel as a whole; see :class:`tricklecast.Channel` for arguments and errors."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._channel = tricklecast.Channel(url, **options)
+
+    def create(self, content_type: str = "application/octet-stream") -> None:
+        """Create the channel, unless it exists."""
+        self._ask(self._channel.create, content_type)
+
+    def head(self) -> Head:
+        """Ask where the channel stands."""
+        head: Head = self._ask(self._channel.head)
+        return head
+
+    def end(self) -> None:
+        """End the channel."""
+        self._ask(self._channel.end)
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        with start_blocking_portal() as portal:
+            return portal.call(function, *args)
