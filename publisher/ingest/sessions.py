@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media
+from tricklecast.publisher.media.inputs import Input, Kind, Opened, open_media, reason
 from tricklecast.publisher.media.muxers import codec_name
 from tricklecast.publisher.media.reader import MediaOptions, read_media
 from tricklecast.publisher.run import run
@@ -48,6 +48,9 @@ POLL_S: Final = 0.1
 
 CLOSE_S: Final = 10.0
 """How long the last segments of all channels may take when the command ends, in seconds."""
+
+UNUSABLE: Final = "the stream cannot be published"
+"""Encoders get no other reason; the command's user does."""
 
 _PROBE: Final = {"fpsprobesize": "0", "analyzeduration": "1000000"}
 """Options of libavformat: frames are not counted to find the frame rate, and a stream that has not begun one second
@@ -100,11 +103,15 @@ class Source:
         self._socket = end
 
     async def send(self, data: bytes) -> None:
-        """Pass bytes on; waits until there is room for them."""
+        """Pass bytes on; waits until there is room for them.
+
+        Raises:
+            SourceRefused: the session has closed the source, because it cannot be demuxed or published.
+        """
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket, data)
-        except OSError:  # the thread has stopped reading: the session is about to say why
-            await anyio.sleep_forever()
+        except OSError:
+            raise SourceRefused(UNUSABLE) from None
 
     def refuse(self, why: str) -> None:
         """Disconnect the source."""
@@ -275,7 +282,7 @@ class _Session:
             self.end()
             self._arrivals.close()
             if self.source is not None:
-                self.source.refuse("the stream cannot be published")  # the reason is for the operator's eyes
+                self.source.refuse(UNUSABLE)
 
     def _say(self, message: str) -> None:
         self._say_line(f"{self.url.channel}: {message}")
@@ -323,7 +330,17 @@ class _SessionSource:
         def is_over() -> bool:
             return is_stopped() or self.has_ended.is_set()
 
-        return read_media(self.arrivals, self.options, report, is_over)
+        return self._until_end(read_media(self.arrivals, self.options, report, is_over))
+
+    def _until_end(self, steps: Iterator[Step]) -> Iterator[Step]:
+        from av.error import FFmpegError
+
+        try:
+            yield from steps
+        except FFmpegError as error:  # a muxer does not accept what the stream says about itself
+            raise InvalidInput(f"the stream cannot be written: {reason(error)}") from error
+        finally:
+            self.has_ended.set()  # a source that comes now begins a new session
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +424,12 @@ class _Demuxed:
 
     def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
         """The packets of all streams, with the numbers of their streams."""
-        return self._container.packets()
+        while True:
+            try:
+                yield from self._container.packets()
+                return
+            except IndexError:  # PyAV does not know streams that begin later; it goes on behind such a packet
+                continue
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes of the file, as soon as there are any; none at the end."""
@@ -422,4 +444,6 @@ class _Demuxed:
 def _picture_size(stream: Stream) -> str:
     from av import VideoStream
 
-    return f" {stream.width}x{stream.height}" if isinstance(stream, VideoStream) else ""
+    if isinstance(stream, VideoStream) and stream.codec_context is not None:  # None: PyAV cannot decode it
+        return f" {stream.width}x{stream.height}"
+    return ""

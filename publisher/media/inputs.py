@@ -170,7 +170,9 @@ def open_media(
         raise InvalidInput(NEEDS_PYAV) from error
     timeout = None if timeouts_s == (None, None) else timeouts_s
     try:
-        container = av.open(source, mode="r", format=format, options=dict(options or {}), timeout=timeout)
+        container = av.open(
+            source, "r", format, options=dict(options or {}), timeout=timeout, metadata_errors="replace"
+        )  # a title in another encoding is no reason to refuse a stream
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise InvalidInput(f"cannot read {name}: {reason(error)}") from error
     return ContainerSource(container)

@@ -43,13 +43,14 @@ def publish(key: str) -> bytes:
     return HANDSHAKE + command(*CONNECT) + command(*CREATE_STREAM) + command("publish", 3.0, None, key, "live")
 
 
-def flv_messages(clip: Path) -> Iterator[bytes]:
-    """The tags of an FLV file as messages."""
+def flv_messages(clip: Path, *types: int) -> Iterator[bytes]:
+    """The tags of an FLV file as messages: those of some types, or all."""
     data, at = clip.read_bytes(), 13
     while at < len(data):
         length = int.from_bytes(data[at + 1 : at + 4], "big")
         timestamp = int.from_bytes(data[at + 7 : at + 8] + data[at + 4 : at + 7], "big")
-        yield chunks(data[at], timestamp, data[at + 11 : at + 11 + length], number=4)
+        if not types or data[at] in types:
+            yield chunks(data[at], timestamp, data[at + 11 : at + 11 + length], number=4)
         at += 11 + length + 4
 
 
@@ -72,9 +73,9 @@ class Encoder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.socket.close()
 
-    def send(self, clip: Path) -> None:
-        """Send an FLV file."""
-        self.socket.sendall(b"".join(flv_messages(clip)))
+    def send(self, clip: Path, *types: int) -> None:
+        """Send an FLV file, or its messages of some types."""
+        self.socket.sendall(b"".join(flv_messages(clip, *types)))
 
     def end(self) -> None:
         """End the stream in order, and wait until the server has closed the connection."""

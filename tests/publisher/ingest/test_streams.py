@@ -7,15 +7,19 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
+from typing import Literal
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from tests.publisher.ingest.encoder import HANDSHAKE, VIDEO, Encoder, chunks, command, publish
+from tests.publisher.ingest.encoder import AUDIO, HANDSHAKE, VIDEO, Encoder, chunks, command, publish
 from tests.publisher.media.clips import decode, make_clip
 from tests.support.forked import forked
 from tests.support.local import LocalServer, local_server
@@ -23,8 +27,10 @@ from tests.support.waiting import WITHIN_S, eventually
 from tricklecast.publisher.ingest import rtmp_listener, sessions
 from tricklecast.publisher.ingest.keys import Channels
 from tricklecast.publisher.ingest.rtmp_listener import RtmpListener
-from tricklecast.publisher.ingest.sessions import SessionOptions, publish_from
+from tricklecast.publisher.ingest.sessions import SessionOptions, _Arrivals, _SessionSource, publish_from
+from tricklecast.publisher.media.inputs import Kind
 from tricklecast.publisher.media.reader import MediaOptions
+from tricklecast.trickle.errors import InvalidInput
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +271,53 @@ def test_a_stream_that_cannot_be_published_is_refused(server: LocalServer, tmp_p
                 assert b"the stream cannot be published" in encoder.answer()
         ingest.shows("MPEG-TS can carry (vp9)")
         ingest.shows("the server does not allow this")
+
+
+def test_a_stream_that_begins_late_is_left_out(server: LocalServer, clip: Path) -> None:
+    """Sound that comes more than a second after the picture: the picture is published."""
+    with ingesting(server) as ingest, Encoder(ingest.port, "late") as encoder:
+        encoder.send(clip, VIDEO)
+        ingest.shows("late: 127.0.0.1 streams h264 64x64")
+        encoder.send(clip, AUDIO)
+        encoder.end()
+        ingest.shows("late: published 2 segments")
+    assert decode(b"".join(segments(server, "late")), "mpegts").hashes["video"] == decode(clip).hashes["video"]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+def test_damaged_streams_are_published_or_refused(clip: Path, container: Literal["mpegts", "fmp4"]) -> None:
+    """Whatever a stream says, the session's thread raises no other exception than InvalidInput."""
+    for seed in range(20):
+        random = Random(seed)
+        damaged = bytearray(clip.read_bytes())
+        for _ in range(random.choice([3, 30, 300])):
+            damaged[random.randrange(13, len(damaged))] = random.randrange(256)
+        with ThreadPoolExecutor(1) as sender:
+            ours, theirs = socket.socketpair()
+            arrivals = _Arrivals("damaged", Kind.NETWORK, say=lambda _: None)
+            arrivals.waiting.put((theirs, "127.0.0.1", "flv"))
+            ended = threading.Event()
+            ended.set()
+
+            def send(end: socket.socket = ours, data: bytes = bytes(damaged)) -> None:
+                with end, suppress(OSError):
+                    end.sendall(data)
+
+            sender.submit(send)
+            with suppress(InvalidInput):
+                source = _SessionSource(arrivals, MediaOptions(container=container), ended)
+                for _ in source.open(_Silent(), lambda: False):
+                    pass
+
+
+class _Silent:
+    """Hears reports."""
+
+    def say(self, message: str, /) -> None:
+        """Nothing."""
+
+    def source(self, state: str, /) -> None:
+        """Nothing."""
 
 
 def test_a_fault_ends_one_stream_only(
