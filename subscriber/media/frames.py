@@ -24,7 +24,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
-from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, sniff
+from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,8 @@ _OPTIONS: Final = {
     Container.MPEGTS: {"fflags": "+noparse+nofillin", "probesize": "32", "analyzeduration": "1"},
     Container.FMP4: {"probesize": "32", "analyzeduration": "1"},
 }
+# libavformat finds out the length of packets by 2 kB of them, which a small first picture does not have.
+_NULL_PACKETS: Final = (b"\x47\x1f\xff\x10" + bytes(PACKET_BYTES - 4)) * 16
 _FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 
 
@@ -162,6 +164,7 @@ class FrameReader:
         self._task: BackgroundTask | None = None
         self._over = False
         self._error: Exception | None = None
+        self._reading: _ChunkReader | None = None
         self._counts = dict.fromkeys(FrameStatistics.__slots__, 0)
         self._decoding = _Decoding(self._kinds, self._passes, format, self._counts)
 
@@ -179,6 +182,9 @@ class FrameReader:
     async def aclose(self) -> None:
         """Stop reading."""
         self._over = True
+        if self._reading is not None:  # a worker thread cannot be cancelled
+            self._reading.stop()
+        self._notify()
         if self._task is not None:
             with anyio.CancelScope(shield=True):
                 await self._task.stop()
@@ -228,11 +234,13 @@ class FrameReader:
 
     async def _read(self, segment: Segment) -> None:
         self._counts["segments"] += 1
-        reader = _ChunkReader(segment)
+        reader = self._reading = _ChunkReader(segment)
 
         def decode() -> None:
             for frame in self._decoding.frames(segment, reader):
                 from_thread.run(self._put, frame)
+            if reader.failure is not None:
+                raise reader.failure
 
         try:
             await to_thread.run_sync(decode)
@@ -241,10 +249,10 @@ class FrameReader:
                 raise
             self._counts["unreadable"] += 1
         if segment.truncated is not None or segment.broken is not None:
-            self._decoding.lost()
+            self._decoding.lost(missed=int(segment.truncated == "skipped"))
 
     async def _put(self, frame: Frame) -> None:
-        while len(self._ready) >= FRAMES_AHEAD:
+        while len(self._ready) >= FRAMES_AHEAD and not self._over:
             await self._changed.wait()
         self._ready.append(frame)
         self._notify()
@@ -255,6 +263,9 @@ class _ChunkReader:
 
     def __init__(self, segment: Segment) -> None:
         self.head = b""
+        self.failure: BaseException | None = None
+        self._is_stopped = False
+        self._scope: anyio.CancelScope | None = None
         self._segment = segment
         self._rest = b""
 
@@ -264,6 +275,10 @@ class _ChunkReader:
             self._rest += data
         return self._rest
 
+    def prepend(self, data: bytes) -> None:
+        """Put bytes in front."""
+        self._rest = data + self._rest
+
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; none at the end."""
         if not self._rest:
@@ -271,8 +286,22 @@ class _ChunkReader:
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
 
+    def stop(self) -> None:
+        """End the file here, also while the worker thread waits for bytes; called in the event loop."""
+        self._is_stopped = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _chunk(self) -> bytes:
+        with anyio.CancelScope() as self._scope:
+            return b"" if self._is_stopped else await self._segment.read_some()
+        return b""
+
     def _receive(self) -> bytes:
-        data = from_thread.run(self._segment.read_some)
+        try:
+            data = b"" if self.failure else from_thread.run(self._chunk)
+        except BaseException as error:  # also a cancellation: libavformat would print it and go on
+            self.failure, data = error, b""
         if len(self.head) < HEAD_BYTES:
             self.head += data
         return data
@@ -290,12 +319,14 @@ class _Decoding:
         self._templates: dict[str, Stream] = {}
         self._set_up: dict[str, tuple[object, ...]] = {}
         self._ends: dict[str, Fraction] = {}
+        self._bases: dict[str, Fraction] = {}
         self._anchor: tuple[Fraction, int] | None = None
         self._seq = self._gap = 0
         self._restarted = False
 
-    def lost(self) -> None:
-        """Something is missing here: decoders begin anew."""
+    def lost(self, missed: int = 0) -> None:
+        """Something is missing here, perhaps whole segments: decoders begin anew."""
+        self._gap += missed
         if self._decoders:
             self._counts["resets"] += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
@@ -323,9 +354,11 @@ class _Decoding:
         kind = sniff(head)
         if kind not in _FORMATS:
             raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
+        if kind is Container.MPEGTS:
+            reader.prepend(_NULL_PACKETS)
         try:
             # libavformat asks for types only; the reader is all that it needs of a file.
-            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_OPTIONS[kind])
+            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_options(kind, head))
         except (av.error.FFmpegError, ValueError) as error:
             raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
         with container:
@@ -357,7 +390,9 @@ class _Decoding:
 
     def _packet(self, packet: Packet[Stream], stream: Stream) -> Iterator[Frame]:
         kind, context = stream.type, stream.codec_context
-        set_up = (context.codec.canonical_name, context.extradata)
+        # In MPEG-TS, parameters come within the stream, and decoders expect them to change there.
+        is_in_band = stream.container.format.name == "mpegts"
+        set_up = (context.codec.canonical_name, None if is_in_band else context.extradata)
         if self._set_up.get(kind) != set_up:
             if kind in self._decoders:
                 yield from self._decoded(kind, self._decoders[kind], None)
@@ -376,13 +411,16 @@ class _Decoding:
     def _decoded(self, kind: str, decoder: CodecContext, packet: Packet[Stream] | None) -> Iterator[Frame]:
         from av.error import FFmpegError
 
+        if packet is not None:
+            self._bases[kind] = packet.time_base
         try:
             decoded: list[Any] = cast(Any, decoder).decode(packet)
         except FFmpegError:
             self._counts["damaged"] += 1
             return
         for frame in decoded:
-            if frame.time_base is None or (frame.pts is None and kind not in self._ends):
+            frame.time_base = frame.time_base or self._bases[kind]  # frames that were held back have none
+            if frame.pts is None and kind not in self._ends:
                 continue
             if frame.pts is None:  # the second frame of a packet
                 frame.pts = round(self._ends[kind] / frame.time_base)
@@ -401,6 +439,13 @@ class _Decoding:
         gap, self._gap = self._gap, 0
         restarted, self._restarted = self._restarted, False
         return Frame(cast(Any, kind), data, array, captured_at, self._seq, gap, restarted)
+
+
+def _options(kind: Container, head: bytes) -> dict[str, str]:
+    options = dict(_OPTIONS[kind])
+    if b"Opus" in head and kind is Container.MPEGTS:  # only libavformat's parser finds the packets in its framing
+        options["fflags"] = "+nofillin"
+    return options
 
 
 def _decoder(stream: Stream) -> CodecContext:

@@ -128,6 +128,20 @@ def test_relay(trickle: TestServer) -> None:
     assert output(reader) == ["0 over there"]
 
 
+def test_frames(trickle: TestServer) -> None:
+    """Pictures that are published come back with their size."""
+    lines = output(start("frames.py", trickle.url("frames"), 1))
+    assert len(lines) > 5
+    assert all("(360, 640, 3)" in line for line in lines)
+
+
+def test_frame_relay(trickle: TestServer) -> None:
+    """A relay ends with its source, and says what it did."""
+    output(start("frames.py", trickle.url("bars"), 1))
+    (line,) = output(start("frame_relay.py", trickle.url("bars"), trickle.url("inverted")))
+    assert line.startswith("RelayStatistics(frames=")
+
+
 def test_resume(trickle: TestServer, tmp_path: Path) -> None:
     """A second run goes on after what the first one has read."""
     url, kept = trickle.url("resumed"), tmp_path / "position"

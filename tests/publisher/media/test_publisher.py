@@ -159,14 +159,14 @@ async def test_pictures_are_dropped_where_the_encoder_is_too_slow(
 
             monkeypatch.setattr(publisher, "_encode", held)
             for number in range(10):
-                await publisher.write(picture(number), pts=25 + number, time_base=TICK)
-                await publisher.write(sound(25 + number))
+                await publisher.write(picture(number), pts=50 + number, time_base=TICK)
+                await publisher.write(sound(50 + number))
             may_encode.set()
         data = b"".join(await read_all(url))
     assert publisher.statistics().frames_dropped == 10 - PICTURES_AHEAD
     assert [event.count for event in events if isinstance(event, FramesDropped)] == list(range(1, 11 - PICTURES_AHEAD))
     decoded = decode(data, "mpegts")
-    assert decoded.times["video"] == [(25 + number) * TICK for number in range(10 - PICTURES_AHEAD, 10)]
+    assert decoded.times["video"] == [(50 + number) * TICK for number in range(10 - PICTURES_AHEAD, 10)]
 
 
 async def test_an_exception_leaves_the_channel_open(server: RunningServer) -> None:

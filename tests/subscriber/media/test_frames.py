@@ -1,0 +1,212 @@
+"""Decoded frames of a channel, while its segments are still being written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+
+from tests.publisher.media.clips import decode, frame_hash, make_clip
+from tests.support.server import RunningServer, serve
+from tricklecast.publisher import Publisher
+from tricklecast.publisher.media.inputs import open_media
+from tricklecast.publisher.media.muxers import ContainerName
+from tricklecast.publisher.media.publisher import MediaPublisher
+from tricklecast.publisher.media.reader import Remuxer
+from tricklecast.publisher.media.segmenter import Segmenter
+from tricklecast.publisher.steps import Cut
+from tricklecast.subscriber.media.frames import FRAMES_AHEAD, Frame, frames
+from tricklecast.subscriber.media.joiner import NotMedia
+from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
+from tricklecast.trickle.media.containers import PACKET_BYTES
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A real server; each test uses a channel of its own."""
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: RunningServer) -> str:
+    """A channel."""
+    return f"{server.base}/frames-{time.monotonic_ns()}"
+
+
+def segments_of(path: Path, container: ContainerName = "mpegts") -> list[bytes]:
+    """The segments that a clip becomes."""
+    segments = [b""]
+    for step in Remuxer(Segmenter(container), warn=print).steps(open_media(str(path), path.name), path.name):
+        if isinstance(step, Cut):
+            segments.append(b"")
+        else:
+            segments[-1] += step.data
+    return segments
+
+
+async def publish(url: str, segments: list[bytes]) -> None:
+    """Publish whole segments, and end the channel."""
+    async with Publisher(url) as publisher:
+        for segment in segments:
+            await publisher.publish(segment)
+
+
+async def read(url: str, **options: Any) -> list[Frame]:
+    """All frames of a channel that has ended."""
+    with anyio.fail_after(LIMIT_S):
+        return [frame async for frame in frames(url, start="earliest", **options)]
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+@pytest.mark.parametrize("options", [{}, {"video": "libx265", "audio": "libopus"}, {"open_gop": True}])
+async def test_all_frames_come_with_their_times(
+    url: str, tmp_path: Path, container: ContainerName, options: dict[str, Any]
+) -> None:
+    """Those that a decoder makes of the joined segments, in order; also with B-frames that cross segments."""
+    segments = segments_of(make_clip(tmp_path / "clip.mkv", **options), container)
+    await publish(url, segments)
+    expected = decode(b"".join(segments), "mpegts" if container == "mpegts" else "mp4")
+    found = await read(url, audio=True)
+    for kind in ("video", "audio"):
+        own = [frame for frame in found if frame.kind == kind]
+        # A decoder of Opus leaves out what the encoder put in front.
+        first = int(kind == "audio")
+        assert [frame_hash(frame.data) for frame in own][first:] == expected.hashes[kind][first:]  # type: ignore[arg-type]
+        times = [frame.pts * frame.time_base for frame in own]
+        assert max(abs(here - there) for here, there in zip(times, expected.times[kind], strict=True)) < Fraction(
+            1, 999
+        )
+    assert [frame.gap for frame in found] == [0] * len(found)
+
+
+@pytest.mark.parametrize("container", ["mpegts", "fmp4"])
+async def test_a_frame_comes_when_its_last_byte_is_there(url: str, container: ContainerName) -> None:
+    """The next frame need not have begun, nor its segment have ended."""
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            MediaPublisher(url, container=container, when_full="wait") as publisher,
+            frames(url, start="earliest", wait_for_channel_s=LIMIT_S) as reader,
+        ):
+            for number in range(40):
+                picture = np.full((64, 96, 3), number * 6, np.uint8)
+                await publisher.write(picture, pts=90_000 + 3000 * number, time_base=Fraction(1, 90_000))
+                frame = await reader.next()
+                assert frame is not None
+                assert frame.pts == 90_000 + 3000 * number
+
+
+async def test_frames_carry_the_producers_time_and_arrays(url: str, tmp_path: Path) -> None:
+    """The time in front of the segment, plus the frame's distance from its first one."""
+    begun = time.time()
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4")))
+    found = await read(url, format="rgb24")
+    for frame in found:
+        assert frame.array is not None
+        assert frame.array.shape == (64, 64, 3)
+        assert frame.captured_at is not None
+        assert begun - 1 < frame.captured_at < time.time() + 2
+    assert [frame.seq for frame in found if frame.kind == "video"].count(1) == 25
+
+
+async def test_a_gap_is_visible_and_decoders_begin_anew(url: str, tmp_path: Path) -> None:
+    """The first frame behind it says how many segments are missing; no frame is broken."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    async with Publisher(url, start=0) as publisher:
+        await publisher.publish(segments[0])
+        await publisher.detach()
+    async with Publisher(url, start=3) as publisher:
+        await publisher.publish(segments[2])
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader:
+            found = [frame async for frame in reader]
+    assert [(frame.seq, frame.gap) for frame in found if frame.gap] == [(3, 2)]
+    assert [frame.seq for frame in found].count(3) == 25
+    assert reader.statistics().resets == 1
+
+
+async def test_a_truncated_segment_gives_the_frames_that_came(url: str, tmp_path: Path) -> None:
+    """The next segment is decoded as if nothing was before it; the reset is counted."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    async with Publisher(url) as publisher:
+        segment = publisher.segment()
+
+        async def cut() -> None:
+            async with segment:
+                await segment.write(segments[0][: 20 * PACKET_BYTES])
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await cut()
+        await publisher.publish(segments[1])
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader:
+            found = [frame async for frame in reader]
+            assert reader.statistics().resets == 1
+    own = [frame for frame in found if frame.seq == 1]
+    assert len(own) >= 24
+
+
+async def test_a_segment_that_is_no_media_is_left_out(url: str, tmp_path: Path) -> None:
+    """It is counted; only if the channel begins with one, it is an error."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
+    await publish(url, [segments[0], b"no media" * 100, segments[1]])
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader:
+            found = [frame async for frame in reader]
+    assert {frame.seq for frame in found} == {0, 2}
+    assert reader.statistics().unreadable == 1
+    await publish(f"{url}-text", [b"no media" * 100])
+    with pytest.raises(NotMedia, match="segment 0 is neither MPEG-TS nor MP4"):
+        await read(f"{url}-text")
+
+
+async def test_a_cancelled_wait_loses_no_frame(url: str, tmp_path: Path) -> None:
+    """The next call goes on."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
+    found = []
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader:
+            while True:
+                with anyio.move_on_after(0.001):
+                    if (frame := await reader.next()) is None:
+                        break
+                    found.append(frame.pts)
+    assert len(found) == len(set(found)) == 75
+
+
+async def test_only_a_few_frames_wait(url: str, tmp_path: Path) -> None:
+    """A slow program holds up the reader, not the memory; a loop that is left early stops it."""
+    await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader, aclosing(aiter(reader)) as loop:  # type: ignore[type-var]
+            await anext(loop)
+            while len(reader._ready) < FRAMES_AHEAD:
+                await reader._changed.wait()
+            for _ in range(100):
+                await anyio.lowlevel.checkpoint()
+            assert len(reader._ready) == FRAMES_AHEAD
+        async for _ in frames(url, start="earliest"):
+            break
+
+
+async def test_errors_of_the_subscription_are_raised(server: RunningServer) -> None:
+    """Again at each call; a wrong argument at once."""
+    async with frames(f"{server.base}/nobody") as reader:
+        for _ in range(2):
+            with pytest.raises(ChannelNotFound):
+                await reader.next()
+    with pytest.raises(InvalidInput, match="video, audio or both"):
+        frames(f"{server.base}/nobody", video=False)

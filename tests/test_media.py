@@ -1,0 +1,128 @@
+"""A channel passes through a function: pictures changed, times and sound kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import numpy as np
+import pytest
+
+from tests.publisher.media.clips import decode
+from tests.publisher.media.test_publisher import picture, read_all, sound
+from tests.support.server import RunningServer, serve
+from tricklecast.media import MediaPublisher, RelayStatistics, frames, process_frames, relay
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_S = 60
+TICK = Fraction(1, 25)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """A real server; each test uses channels of its own."""
+    with serve() as running:
+        yield running
+
+
+@pytest.fixture
+async def source(server: RunningServer) -> str:
+    """A channel of three seconds that has ended."""
+    url = f"{server.base}/source-{time.monotonic_ns()}"
+    async with MediaPublisher(url, audio=True, when_full="wait", fps=25) as publisher:
+        for number in range(75):
+            await publisher.write(picture(number), pts=100 + number, time_base=TICK, captured_at=1e9 + number / 25)
+            await publisher.write(sound(100 + number))
+    return url
+
+
+async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str) -> None:
+    """Of a coroutine function, too; the producer's time is passed on, and each segment stands alone."""
+    seen: list[int] = []
+
+    async def inverted(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        seen.append(int(image[32, 48, 0]))
+        return 255 - image
+
+    with anyio.fail_after(LIMIT_S):
+        counts = await relay(source, f"{source}-out", inverted, start="earliest", when_full="wait", fps=25)
+        before = decode(b"".join(await read_all(source)), "mpegts")
+        after = decode(b"".join(await read_all(f"{source}-out")), "mpegts")
+        found = [frame async for frame in frames(f"{source}-out", start="earliest", format="rgb24")]
+    assert counts.frames + counts.dropped == 75
+    assert counts.frames == len(after.times["video"]) == len(seen)
+    assert set(after.times["video"]) <= set(before.times["video"])
+    assert after.hashes["audio"] == before.hashes["audio"]
+    for frame, level in zip(found, seen, strict=True):
+        assert frame.array is not None
+        assert abs(int(frame.array[32, 48, 0]) - (255 - level)) <= 6
+        assert frame.captured_at == pytest.approx(1e9 + float(frame.pts * frame.time_base) - 4, abs=1e-3)
+
+
+async def test_pictures_that_the_function_is_too_slow_for_are_dropped(source: str) -> None:
+    """The oldest that wait; ``None`` leaves a picture out."""
+    may_go, counts = anyio.Event(), RelayStatistics()
+
+    async def slow(image: np.ndarray[Any, Any]) -> None:
+        if not may_go.is_set():
+            while counts.dropped < 20:
+                await anyio.lowlevel.checkpoint()
+            may_go.set()
+
+    with anyio.fail_after(LIMIT_S):
+        await relay(source, f"{source}-slow", slow, audio=False, start="earliest", statistics=counts)
+    assert counts.dropped >= 20
+    assert counts.frames + counts.dropped == 75
+    assert counts.publisher is not None
+    assert counts.publisher.frames == 0
+
+
+async def test_a_function_that_fails_ends_the_relay(source: str) -> None:
+    """With its own error."""
+
+    @process_frames(source, f"{source}-broken", start="earliest")
+    def broken(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        raise ZeroDivisionError("no picture")
+
+    with anyio.fail_after(LIMIT_S), pytest.raises(ZeroDivisionError, match="no picture"):
+        await broken()
+
+
+async def test_check_finds_nothing_wrong_with_a_relay(source: str) -> None:
+    """Neither with what a program publishes, nor with what a relay makes of it."""
+    with anyio.fail_after(LIMIT_S):
+        await relay(source, f"{source}-checked", lambda image: image, start="earliest", when_full="wait", fps=25)
+    for url in (source, f"{source}-checked"):
+        command = [
+            sys.executable,
+            "-m",
+            "tricklecast",
+            "check",
+            url,
+            "--start",
+            "earliest",
+            "--max-latency",
+            "1000000h",
+        ]
+        done = await anyio.run_process(command, check=False, stderr=subprocess.STDOUT)
+        assert done.returncode == 0, done.stdout.decode()
+
+
+def test_without_pyav_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ``import tricklecast`` loads no media code."""
+    code = "import sys, tricklecast; assert not {'av', 'tricklecast.media'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    monkeypatch.setitem(sys.modules, "av", None)
+    for make in (
+        lambda: MediaPublisher("http://127.0.0.1:1/trickle/x"),
+        lambda: frames("http://127.0.0.1:1/trickle/x"),
+    ):
+        with pytest.raises(Exception, match=r'pip install "tricklecast\[media\]"'):
+            make()
