@@ -222,7 +222,7 @@ class Publisher:
             raise LocalProtocolError("a publisher is opened once")
         self._state = _State.OVER
         try:
-            if self._plan.next_seq is None:
+            if self._plan.numbering.next is None:
                 await self._ask(self._requests.next, self._plan.on_next)
             self._background = BackgroundTask(self._run)
             await self._started.wait()

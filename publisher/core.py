@@ -293,9 +293,11 @@ class Plan:
         budget: how many retries there may be.
 
     Attributes:
+        numbering: hands out seqs.
         error: why nothing more can be published; ``None`` while the publisher can go on.
         trouble: the server's last failure, until a segment is published.
-        uncertain: a connection was lost. Before any other request, ask for the position and call :meth:`on_located`.
+        uncertain: a connection was lost, or segments come faster than the server answers. Before any other request,
+            ask for the position and call :meth:`on_located`.
         keeps_keys: whether the server stores a body that is sent again under its key only once; ``None``: not known.
     """
 
@@ -312,7 +314,7 @@ class Plan:
         self.trouble: TrickleError | None = None
         self.uncertain = False
         self.keeps_keys: bool | None = None
-        self._numbering = Numbering(start if isinstance(start, int) else None)
+        self.numbering = Numbering(start if isinstance(start, int) else None)
         self._reset = start == "reset"
         self._name = name
         self._keys = 0
@@ -322,16 +324,6 @@ class Plan:
         self._reached = False
         self._published = False
         self._busy = 0
-
-    @property
-    def next_seq(self) -> int | None:
-        """The seq of the next ticket; ``None`` while ``GET /{channel}/next`` has to be asked first."""
-        return self._numbering.next
-
-    @property
-    def confirmed(self) -> int:
-        """The newest seq that the server has said it closed for this publisher; -1 if there is none."""
-        return self._numbering.confirmed
 
     @property
     def owns_channel(self) -> bool:
@@ -348,48 +340,27 @@ class Plan:
         """A ticket for the next segment.
 
         Raises:
-            LocalProtocolError: ``next_seq`` is not known yet.
+            LocalProtocolError: the position has to be asked for first.
         """
-        seq = self._numbering.take()
+        seq = self.numbering.take()
         reset, self._reset = self._reset, False
         self._keys += 1
         if self._name and not self._life:
             self._life = str(wire.Life(self._name[:LIFE_CHARS], seq))
-        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
-
-    def may_open(self, seq: int) -> bool:
-        """Whether a request for this seq may be made now. Ask again when a segment begins, is published or is lost."""
-        return self._numbering.may_open(seq)
-
-    def bind(self, ticket: Ticket) -> None:
-        """The segment of this ticket has something to send."""
-        self._numbering.bind(ticket.seq)
+        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self.numbering.life)
 
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
         self._reached = True
-        self._numbering.flow(ticket.seq)
-
-    def release(self, ticket: Ticket) -> bool:
-        """A segment was given up before any of it was handed over. Returns whether its ticket can be used again."""
-        self._numbering.release(ticket.seq)
-        return self._numbering.is_last(ticket.seq)
-
-    def give_up(self, ticket: Ticket) -> None:
-        """A segment was cut off here."""
-        self._numbering.settle(ticket.seq, closed=False)
-
-    def overrun(self) -> None:
-        """Segments come faster than the server answers. It may be gone: ask for the position."""
-        self.uncertain = True
+        self.numbering.flow(ticket.seq)
 
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
-        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, ``next_seq`` is known."""
+        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, it is known."""
         self._note(outcome)
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
             self.uncertain = False
-            self._numbering.place(head, header_int(outcome.headers, wire.EPOCH))
+            self.numbering.place(head, header_int(outcome.headers, wire.EPOCH))
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
@@ -398,7 +369,7 @@ class Plan:
 
         Args:
             outcome: the answer or the loss.
-            since: :attr:`confirmed` when the request was made.
+            since: ``numbering.confirmed`` when the request was made.
             lived_s: seconds since the request was made.
         """
         self._note(outcome)
@@ -408,16 +379,16 @@ class Plan:
             case Lost() | Answer(status=wire.Status.TOO_MANY_REQUESTS) | Answer(status=500 | 502 | 503 | 504):
                 return self._retry(outcome, error, lived_s=lived_s)
             case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
-                stop = error if self._numbering.newest >= 0 else None
+                stop = error if self.numbering.newest >= 0 else None
             case Answer(status=wire.Status.NOT_FOUND):
-                self._numbering.begin_life()
+                self.numbering.begin_life()
             case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
                 epoch = header_int(outcome.headers, wire.EPOCH)
-                why = self._numbering.compare(
+                why = self.numbering.compare(
                     head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome)
                 )
-                stop = Superseded(None, seq=self._numbering.newest, detail=why, latest=head) if why else None
+                stop = Superseded(None, seq=self.numbering.newest, detail=why, latest=head) if why else None
             case _:
                 self.keeps_keys = False  # a server without this route: its answers to segments must do
         if stop is not None:
@@ -436,7 +407,7 @@ class Plan:
     def before_request(self, ticket: Ticket) -> Ticket | Advance:
         """Call this right before a request: it returns the ticket to use, or ``Advance`` if bytes could be doubled."""
         self._held = False
-        numbering = self._numbering
+        numbering = self.numbering
         exposed = ticket.exposed and ticket.life == numbering.life
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
@@ -465,7 +436,7 @@ class Plan:
             case Superseded():
                 return self._on_conflict(ticket, error, progress)
             case SegmentTooLarge() if progress.begun:
-                self._numbering.settle(ticket.seq, closed=True)
+                self.numbering.settle(ticket.seq, closed=True)
                 return Advance(error=error)
         exposed = progress.exposed and not (isinstance(outcome, Lost) and not outcome.connected)
         if not _may_retry(error):
@@ -483,7 +454,7 @@ class Plan:
         stored = header_int(answer.headers, wire.SIZE)
         if (told := answer.life) is not None:
             self._life = str(told)
-        self._numbering.settle(ticket.seq, closed=True)
+        self.numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
             self._clock.published()
@@ -508,7 +479,7 @@ class Plan:
             return self._drop(ticket, error)
         if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
-        seq = self._numbering.move(ticket.seq, error.latest, begun=progress.begun)
+        seq = self.numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
 
     def _on_busy(self, ticket: Ticket, error: ChannelBusy, progress: Progress) -> RetryAfter | Stop:
@@ -524,26 +495,26 @@ class Plan:
 
     def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Decision:
         """409: closed, or another publisher's. It may be our own doing if it, or a later one, had been begun here."""
-        ours = ticket.exposed or ticket.seq < self._numbering.newest
+        ours = ticket.exposed or ticket.seq < self.numbering.newest
         why = None if error.latest is None else self._compare(ticket, error.latest)
         if not ours or error.latest is None or why:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
-        self._numbering.settle(ticket.seq, closed=True)
+        self.numbering.settle(ticket.seq, closed=True)
         if ticket.exposed or ticket.final or not progress.held:
             return Advance(error=error)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
     def _compare(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:
-        since = ticket.confirmed if ticket.life == self._numbering.life else -1
-        return self._numbering.compare(head, since, unwritten=unwritten)
+        since = ticket.confirmed if ticket.life == self.numbering.life else -1
+        return self.numbering.compare(head, since, unwritten=unwritten)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
         if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
-        return Resync(delay_s, self._numbering.skip(ticket.seq, to, begun=progress.begun), error)
+        return Resync(delay_s, self.numbering.skip(ticket.seq, to, begun=progress.begun), error)
 
     def _drop(self, ticket: Ticket, error: TrickleError) -> Advance:
-        self._numbering.settle(ticket.seq, closed=False)
+        self.numbering.settle(ticket.seq, closed=False)
         return Advance(error=error, drop=True)
 
     def _note(self, outcome: Outcome) -> None:
@@ -652,17 +623,14 @@ class Numbering:
         self.newest = max(self.newest, seq)
         self._unsettled.add(seq)
 
-    def is_last(self, seq: int) -> bool:
-        """Whether nothing was bound behind this seq, so that it can still be used for something else."""
-        return seq >= self.newest
-
     def flow(self, seq: int) -> None:
         """The first byte of it, or its end, has left for the server."""
         self._flowed = max(self._flowed, seq)
 
-    def release(self, seq: int) -> None:
-        """There is nothing to send as this seq after all."""
+    def release(self, seq: int) -> bool:
+        """There is nothing to send as this seq after all. Returns whether it can be used for another segment."""
         self._unsettled.discard(seq)
+        return seq >= self.newest
 
     def settle(self, seq: int, *, closed: bool) -> None:
         """This seq was published or lost. If ``closed``, the server said so, and its head is past it."""

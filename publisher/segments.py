@@ -377,7 +377,7 @@ class Segments:
     @property
     def coming_seq(self) -> int:
         """The number that the next segment with something to send gets, as things are now."""
-        seq = self._ahead[0].ticket.seq if self._ahead else self._plan.next_seq
+        seq = self._ahead[0].ticket.seq if self._ahead else self._plan.numbering.next
         assert seq is not None, "the position was found before the first segment"
         return seq
 
@@ -389,7 +389,7 @@ class Segments:
                 raise self.error
             upload = self._ahead.pop(0) if self._ahead else self._open()
             upload.segment, segment._upload = segment, upload
-            self._plan.bind(upload.ticket)
+            self._plan.numbering.bind(upload.ticket.seq)
         return segment._upload
 
     def give_up(self, segment: Segment, result: TrickleError, *, tell: bool = True) -> None:
@@ -402,7 +402,7 @@ class Segments:
         """
         upload = segment._upload
         if segment._result is None and upload is not None and not self._regain(upload):
-            self._plan.give_up(upload.ticket)
+            self._plan.numbering.settle(upload.ticket.seq, closed=False)
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
             upload.scope.cancel()
@@ -420,8 +420,8 @@ class Segments:
     def open_ahead(self) -> None:
         """Open the preconnects that are missing and that the server would take now."""
         while len(self._ahead) < self._preconnect and not self._stopped and self.error is None:
-            seq = self._plan.next_seq
-            if not self._accepting or self._start is None or seq is None or not self._plan.may_open(seq):
+            seq = self._plan.numbering.next
+            if not self._accepting or self._start is None or seq is None or not self._plan.numbering.may_open(seq):
                 return
             self._ahead.append(self._open())
 
@@ -497,14 +497,14 @@ class Segments:
         """Give a segment up for a newer one."""
         begun_as = segment._upload.ticket.seq if segment._upload is not None and segment._upload.touched else None
         if begun_as is not None:
-            self._plan.overrun()
+            self._plan.uncertain = True
         error = SegmentDropped(begun_as)
         error.__cause__ = self._plan.trouble
         self.give_up(segment, error)
 
     def _regain(self, upload: Upload) -> bool:
         """Make a preconnect again of a request to which nothing was handed over, if its number is still of use."""
-        if upload.touched or not upload.body.take_all_back() or not self._plan.release(upload.ticket):
+        if upload.touched or not upload.body.take_all_back() or not self._plan.numbering.release(upload.ticket.seq):
             return False
         upload.segment, upload.resting = None, False
         self._ahead.insert(0, upload)
@@ -562,7 +562,7 @@ class Segments:
         if plan.uncertain or self._stopped or self.error is not None or anyio.current_time() < self._pause_until:
             return False
         others = (segment._upload for segment in self._pending if segment._upload is not None)
-        return plan.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
+        return plan.numbering.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
 
     async def _attempt(self, upload: Upload) -> bool:
         """Make one request; whether another one is to follow."""
@@ -675,7 +675,7 @@ class Segments:
                 await anyio.sleep_until(self._pause_until)
                 attempt += 1
                 self._count(retries=1)
-                since, begun_at = self._plan.confirmed, anyio.current_time()
+                since, begun_at = self._plan.numbering.confirmed, anyio.current_time()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
                 decision = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)
