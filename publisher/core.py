@@ -34,9 +34,11 @@ import re
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from random import Random
+from typing import Final, Literal
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer, Lost, Outcome
 from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Retries
 from tricklecast.trickle.errors import (
@@ -53,13 +55,6 @@ from tricklecast.trickle.errors import (
     error_for,
     header_int,
 )
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from tricklecast.trickle.backoff import Backoff, RetryBudget
-
-__all__ = ["MAX_RETRY_AFTER_S", "MIN_DELAY_S"]
 
 LIFE_CHARS: Final = 16
 """How much of its name a publisher gives to its numbering. Each answer of the server repeats it, so it is short."""
@@ -581,20 +576,19 @@ class Numbering:
     """
 
     def __init__(self, start: int | None) -> None:
-        self.next: int | None = None
+        self.next = start
         self.newest = self.confirmed = -1
         self.life = 0
-        self._flowed = self._head = -1
+        self._flowed = -1 if start is None else start - 1
+        self._head = -1
         self._epoch: int | None = None
         self._unsettled: set[int] = set()
         self._loose: deque[int] = deque(maxlen=LOOSE)
-        if start is not None:
-            self._begin_at(start)
 
     def place(self, head: int, epoch: int | None) -> None:
         """The server was asked for the position before anything was published."""
-        self._begin_at(head)
-        self._head = head
+        self.next = self._head = head
+        self._flowed = head - 1
         self._epoch = epoch
 
     def take(self) -> int:
@@ -723,10 +717,6 @@ class Numbering:
         while seq in self._unsettled:
             seq += 1
         return seq
-
-    def _begin_at(self, seq: int) -> None:
-        self.next = seq
-        self._flowed = seq - 1
 
 
 class RetryClock:

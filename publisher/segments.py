@@ -8,7 +8,7 @@ What an answer means is decided in :mod:`tricklecast.publisher.core`; this modul
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -134,10 +134,10 @@ class Segment:
     def __init__(self, segments: Segments, *, wait: bool) -> None:
         self._segments = segments
         self._wait = wait
-        self._left = self._writing = False
-        self._entered_at: float | None = None
-        self._first_byte_s: float | None = None
+        self._is_entered = self._left = self._writing = False
         # What follows is for Segments, too.
+        self._entered_at = 0.0
+        self._first_byte_s: float | None = None
         self._upload: Upload | None = None  # its request, once there is something to send
         self._done = anyio.Event()
         self._result: Receipt | Exception | None = None
@@ -165,10 +165,10 @@ class Segment:
         raise LocalProtocolError("the segment is not over yet")
 
     async def __aenter__(self) -> Segment:
-        if self._entered_at is not None:
+        if self._is_entered:
             raise LocalProtocolError("a segment is entered once")
         await self._segments.enter(self)
-        self._entered_at = anyio.current_time()
+        self._is_entered, self._entered_at = True, anyio.current_time()
         return self
 
     async def __aexit__(
@@ -236,7 +236,7 @@ class Segment:
         return self.receipt
 
     def _check_entered(self) -> None:
-        if self._entered_at is None:
+        if not self._is_entered:
             raise LocalProtocolError("the segment has not been entered")
 
     def _check_result(self) -> None:
@@ -253,22 +253,6 @@ class Segment:
     def _handed(self) -> int:
         """Bytes that were handed over."""
         return 0 if self._upload is None else self._upload.body.handed
-
-    def _begun(self) -> None:
-        assert self._entered_at is not None
-        self._first_byte_s = anyio.current_time() - self._entered_at
-
-    def _settle(self, result: Receipt | Exception) -> bool:
-        """The segment was published or lost; ``False`` if that was known before."""
-        if self._result is not None:
-            return False
-        if isinstance(result, Receipt):
-            assert self._entered_at is not None
-            answered_s = anyio.current_time() - self._entered_at
-            result = replace(result, first_byte_s=self._first_byte_s, answered_s=answered_s)
-        self._result = result
-        self._done.set()
-        return True
 
 
 class Upload:
@@ -337,12 +321,13 @@ class Segments:
         self._locating = False
         self._deleting = 0
         self._changed = anyio.Event()
-        self._counts = PublisherStatistics()
+        self._counts: Counter[str] = Counter()
+        self._last_error: Exception | None = None
 
     def statistics(self) -> PublisherStatistics:
         """What was done so far."""
-        error = self.error or self._counts.last_error
-        return replace(self._counts, in_flight=len(self._pending), last_error=error)
+        error = self.error or self._last_error
+        return PublisherStatistics(**self._counts, in_flight=len(self._pending), last_error=error)
 
     @property
     def error(self) -> Exception | None:
@@ -595,7 +580,7 @@ class Segments:
                 self._void_ahead(upload)
             case _:
                 assert_never(decision)
-        self._count(retries=1)
+        self._counts["retries"] += 1
         if decision.error is not None:
             self._report(Retrying(decision.error, delay_s, ticket.attempt, ticket.seq))
         upload.resting = True
@@ -607,7 +592,7 @@ class Segments:
         upload.touched, upload.resting = True, False
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
-            upload.segment._begun()
+            upload.segment._first_byte_s = anyio.current_time() - upload.segment._entered_at
             self._report(SegmentBegun(upload.ticket.seq))
         self._notify()
         self.open_ahead()
@@ -625,31 +610,32 @@ class Segments:
         self.open_ahead()
 
     def _settle(self, segment: Segment, result: Receipt | Exception) -> None:
-        if segment._settle(result):
-            self._idle_since = anyio.current_time()
-            self._count_result(segment, segment._result or result)
+        """A segment was published or lost, unless that was known before."""
+        if segment._result is None:
+            self._idle_since = now = anyio.current_time()
+            if isinstance(result, Receipt):
+                result = replace(result, first_byte_s=segment._first_byte_s, answered_s=now - segment._entered_at)
+            segment._result = result
+            segment._done.set()
+            self._report_result(segment, result)
         if segment in self._pending:
             self._pending.remove(segment)
             self._notify()
 
-    def _count_result(self, segment: Segment, result: Receipt | Exception) -> None:
-        match result:
-            case Receipt(sent=size):
-                self._count(segments=size > 0, empty=size == 0, bytes=size)
-                return self._report(SegmentPublished(result))
-            case SegmentDropped():
-                self._count(dropped=1, last_error=result)
-            case ClosedHere():  # by its own writer
-                pass
-            case Exception():
-                self._count(lost=segment._handed > 0, last_error=result)
-                if segment._handed:
-                    self._unseen.append(segment)
+    def _report_result(self, segment: Segment, result: Receipt | Exception) -> None:
+        if isinstance(result, Receipt):
+            self._counts["segments" if result.sent else "empty"] += 1
+            self._counts["bytes"] += result.sent
+            self._report(SegmentPublished(result))
+            return
+        if not isinstance(result, ClosedHere):  # by its own writer
+            self._last_error = result
+            if isinstance(result, SegmentDropped):
+                self._counts["dropped"] += 1
+            elif segment._handed:
+                self._counts["lost"] += 1
+                self._unseen.append(segment)
         self._report(SegmentLost(None if segment._upload is None else segment._upload.ticket.seq, result))
-
-    def _count(self, last_error: Exception | None = None, **more: int) -> None:
-        counts = {name: getattr(self._counts, name) + number for name, number in more.items()}
-        self._counts = replace(self._counts, **counts, last_error=last_error or self._counts.last_error)
 
     def _void_ahead(self, moved: Upload) -> None:
         """Preconnects behind a segment that got another number are opened again, under numbers that follow it."""
@@ -674,7 +660,7 @@ class Segments:
             while self._plan.uncertain and self.error is None and not self._stopped:
                 await anyio.sleep_until(self._pause_until)
                 attempt += 1
-                self._count(retries=1)
+                self._counts["retries"] += 1
                 since, begun_at = self._plan.numbering.confirmed, anyio.current_time()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)

@@ -14,8 +14,6 @@ from tricklecast.publisher.core import (
     BACKWARDS,
     BUSY_RETRIES,
     LONG_S,
-    MAX_RETRY_AFTER_S,
-    MIN_DELAY_S,
     OUTAGE_DELAY_S,
     OUTAGE_LIMIT_S,
     OUTAGE_S,
@@ -36,6 +34,7 @@ from tricklecast.publisher.core import (
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Refused
 
 IDLE = Progress()

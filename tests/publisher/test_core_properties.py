@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 from tricklecast.publisher.core import (
     FIRST_RETRIES,
     LONG_S,
-    MIN_DELAY_S,
     OUTAGE_DELAY_S,
     OUTAGE_LIMIT_S,
     OUTAGE_S,
@@ -35,6 +34,7 @@ from tricklecast.publisher.core import (
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
 from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3
