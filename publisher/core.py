@@ -141,29 +141,17 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Permission to make one request for one segment.
-
-    Attributes:
-        seq: the segment.
-        key: its ``Idempotency-Key``, the same for all of its attempts.
-        attempt: 1 for the first request, 2 for its first retry, ...
-        reset: the request says ``Lp-Trickle-Reset``: everything before it is over.
-        exposed: the server may have bytes of it, or its end, from an earlier attempt.
-        final: it keeps its seq, since readers may have bytes of it from a server that is gone.
-        life: the number of channel losses that were known when it was made.
-        confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
-        numbering: the value of ``Lp-Trickle-Life`` in the request.
-    """
+    """Permission to make one request for one segment."""
 
     seq: int
-    key: str = ""
-    attempt: int = 1
-    reset: bool = False
-    exposed: bool = False
-    final: bool = False
-    life: int = 0
-    confirmed: int = -1
-    numbering: str = ""
+    key: str = ""  # the Idempotency-Key, the same for all attempts
+    attempt: int = 1  # 2 for the first retry
+    reset: bool = False  # the request says Lp-Trickle-Reset: everything before this segment is over
+    exposed: bool = False  # the server may have bytes of the segment, or its end, from an earlier attempt
+    final: bool = False  # the segment keeps its seq: readers may have bytes of it from a server that is gone
+    life: int = 0  # how often the channel had been found to be gone by then
+    confirmed: int = -1  # the newest seq that the server had confirmed by then
+    numbering: str = ""  # the value of Lp-Trickle-Life in the request
 
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
@@ -174,23 +162,14 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a segment had come when its request was answered or lost.
+    """How far a segment had come when its request was answered or lost."""
 
-    Attributes:
-        sent: bytes of the body that were taken for sending in this request.
-        ended: the end of the body was taken for sending, too.
-        lived_s: seconds since the request was made.
-        handed: bytes of the body that the writer has handed over so far.
-        over: the writer has ended the body.
-        held: all of those bytes are still held, so that the body can be sent from its start.
-    """
-
-    sent: int = 0
-    ended: bool = False
-    lived_s: float = 0.0
-    handed: int = 0
-    over: bool = False
-    held: bool = True
+    sent: int = 0  # bytes of the body that this request took for sending
+    ended: bool = False  # this request took the end of the body, too
+    lived_s: float = 0.0  # seconds since the request was made
+    handed: int = 0  # bytes that the writer has handed over so far
+    over: bool = False  # the writer has ended the body
+    held: bool = True  # all of those bytes are still held, so that the body can be sent from its start
 
     @property
     def begun(self) -> bool:
@@ -205,44 +184,30 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer).
-
-    Attributes:
-        drop: the server may hold a part of it: tell it that no more will come, so that its readers learn it too.
-    """
+    """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer)."""
 
     receipt: Receipt | None = None
     error: TrickleError | None = None
-    drop: bool = False
+    drop: bool = False  # the server may hold a part of it: tell it that no more comes, so that its readers learn it
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Wait for ``delay_s`` seconds, then send the same request again.
-
-    Attributes:
-        exposed: the server may have a part of what was sent.
-        holds: the server asked for it: no other request of the channel is begun before that, either.
-        error: why; not compared.
-    """
+    """Wait for ``delay_s`` seconds, then send the same request again."""
 
     delay_s: float
-    exposed: bool = False
-    holds: bool = False
-    error: TrickleError | None = field(default=None, compare=False)
+    exposed: bool = False  # the server may have a part of what was sent
+    holds: bool = False  # the server asked for it: no other request of the channel is begun before that, either
+    error: TrickleError | None = field(default=None, compare=False)  # why
 
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """Wait for ``delay_s`` seconds, then send the segment as ``seq``. Preconnects are void: they get new numbers.
-
-    Attributes:
-        error: why; not compared.
-    """
+    """Wait for ``delay_s`` seconds, then send the segment as ``seq``. Preconnects are void: they get new numbers."""
 
     delay_s: float
     seq: int
-    error: TrickleError | None = field(default=None, compare=False)
+    error: TrickleError | None = field(default=None, compare=False)  # why
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,8 +249,7 @@ class Plan:
         start: the first seq, or how to find it.
         rng: makes the jitter of delays.
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
-        backoff: delays before retries.
-        budget: how many retries there may be.
+        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
 
     Attributes:
         numbering: hands out seqs.
@@ -363,7 +327,6 @@ class Plan:
         """A later ``GET /{channel}/next`` was answered or lost. After ``Advance``, segments may be sent again.
 
         Args:
-            outcome: the answer or the loss.
             since: ``numbering.confirmed`` when the request was made.
             lived_s: seconds since the request was made.
         """
@@ -411,13 +374,7 @@ class Plan:
         return replace(now, exposed=exposed, reset=reset, final=final)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
-        """``POST /{channel}/{seq}`` was answered or lost.
-
-        Args:
-            ticket: the request's ticket.
-            outcome: the answer or the loss.
-            progress: how far the segment had come.
-        """
+        """``POST /{channel}/{seq}`` was answered or lost."""
         self._note(outcome)
         error = error_of(outcome, ticket.seq)
         match error:
@@ -731,8 +688,7 @@ class RetryClock:
 
     Args:
         rng: makes the jitter of delays.
-        backoff: delays before retries.
-        budget: how many retries there may be.
+        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
     """
 
     def __init__(self, rng: Random, backoff: Backoff | None = None, budget: RetryBudget | None = None) -> None:

@@ -53,31 +53,18 @@ class Receiver(Protocol):
     """Where :class:`Feed` takes steps from: :class:`Steps`, or a memory object stream of anyio."""
 
     async def receive(self) -> Step:
-        """The next step.
-
-        Raises:
-            anyio.EndOfStream: there is none any more.
-            Exception: the source failed.
-        """
+        """The next step; raises ``anyio.EndOfStream`` after the last one, or why the source failed."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What was published so far.
+    """What was published so far."""
 
-    Attributes:
-        segments: confirmed by the server.
-        bytes: written, those of the segments in flight included.
-        lost: segments that failed.
-        dropped: segments that were given up here, because the network was too slow for them.
-        seq: the newest segment; ``None`` before the first byte.
-    """
-
-    segments: int = 0
-    bytes: int = 0
-    lost: int = 0
-    dropped: int = 0
-    seq: int | None = None
+    segments: int = 0  # confirmed by the server
+    bytes: int = 0  # written, those of the segments in flight included
+    lost: int = 0  # segments that failed
+    dropped: int = 0  # segments that were given up here, because the network was too slow for them
+    seq: int | None = None  # the newest segment; None before the first byte
 
 
 # A source, in a thread.
@@ -133,26 +120,17 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
 
 
 class Steps:
-    """The steps of a source, as they are received.
-
-    Attributes:
-        room: counts how many steps may be added.
-    """
+    """The steps of a source, as they are received."""
 
     def __init__(self) -> None:
-        self.room = threading.Semaphore(STEPS_AHEAD)
+        self.room = threading.Semaphore(STEPS_AHEAD)  # for steps that may be added
         self._waiting: deque[Step] = deque()
         self._over = False
         self._failure: Exception | None = None
         self._changed = anyio.Event()
 
     async def receive(self) -> Step:
-        """The next step.
-
-        Raises:
-            anyio.EndOfStream: there is none any more.
-            Exception: what the source raised after its last step.
-        """
+        """See :class:`Receiver`."""
         while not self._waiting and not self._over:
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -283,16 +261,11 @@ class Feed:
 
 
 class _Queue:
-    """The chunks of one segment on their way to its connection.
-
-    Attributes:
-        entered: set when the segment has been entered, or never will be.
-        scope: of the task that writes the segment; it is cancelled when too much waits here.
-    """
+    """The chunks of one segment on their way to its connection."""
 
     def __init__(self, drops: bool) -> None:
-        self.entered = anyio.Event()
-        self.scope = anyio.CancelScope()
+        self.entered = anyio.Event()  # set when the segment has been entered, or never will be
+        self.scope = anyio.CancelScope()  # of the task that writes the segment; cancelled when too much waits here
         self._drops = drops
         self._chunks: deque[bytes] = deque()
         self._size = 0

@@ -256,24 +256,15 @@ class Segment:
 
 
 class Upload:
-    """The requests for one seq, one after the other, the first of which most often begins as a preconnect.
-
-    Attributes:
-        ticket: which segment, and which attempt.
-        body: its bytes.
-        scope: cancelling it cuts the request off.
-        segment: what it carries; ``None`` while it is a preconnect.
-        touched: something of it has been handed to a connection.
-        resting: it has to be made again, and nothing of that has been handed to a connection yet.
-    """
+    """The requests for one seq, one after the other, the first of which most often begins as a preconnect."""
 
     def __init__(self, ticket: Ticket, body: Body) -> None:
         self.ticket = ticket
         self.body = body
-        self.scope = anyio.CancelScope()
-        self.segment: Segment | None = None
-        self.touched = False
-        self.resting = False
+        self.scope = anyio.CancelScope()  # cancelling it cuts the request off
+        self.segment: Segment | None = None  # None while it is a preconnect
+        self.touched = False  # something of it has been handed to a connection
+        self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
 
 
 StartTask: TypeAlias = Callable[..., object]
@@ -378,11 +369,9 @@ class Segments:
         return segment._upload
 
     def give_up(self, segment: Segment, result: TrickleError, *, tell: bool = True) -> None:
-        """End a segment in the middle.
+        """End a segment in the middle, with the error that its writer gets.
 
         Args:
-            segment: one that was entered.
-            result: the error that its writer gets.
             tell: tell the server, too, so that readers do not wait for the rest.
         """
         upload = segment._upload
