@@ -215,7 +215,7 @@ class Feed:
         return self.totals
 
     async def _begin(self, tasks: TaskGroup) -> _Queue:
-        """Enter the next segment; it is written from the queue."""
+        """Enter the next segment."""
         with anyio.move_on_after(BURST_S if self._drops else None):
             while len(self._in_flight) >= MAX_IN_FLIGHT:
                 await self._settled.wait()
@@ -225,7 +225,6 @@ class Feed:
         return queue
 
     async def _write(self, queue: _Queue, tasks: TaskGroup) -> None:
-        """Publish one segment, from its queue."""
         segment = self._publisher.segment(wait=False)
         try:
             with queue.scope:

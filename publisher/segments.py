@@ -449,11 +449,12 @@ class Segments:
             while self._ahead:
                 await self._changed.wait()
 
-    def cut_ahead(self) -> None:
-        """Cut the preconnects off. Were they ended, they would become empty segments."""
-        ahead, self._ahead = self._ahead, []
-        for upload in ahead:
-            upload.scope.cancel()
+    def cut_ahead(self, spare: Upload | None = None) -> None:
+        """Cut the preconnects off, all but one. Were they ended, they would become empty segments."""
+        for upload in list(self._ahead):
+            if upload is not spare:
+                self._ahead.remove(upload)
+                upload.scope.cancel()
 
     def fail(self, error: Exception) -> None:
         """Something raised that this package does not know: nothing more can be published."""
@@ -566,7 +567,7 @@ class Segments:
             case Resync(delay_s, seq):
                 upload.ticket, holds = ticket.again(seq), False
                 self._report(Renumbered(ticket.seq, seq))
-                self._void_ahead(upload)
+                self.cut_ahead(upload)  # those behind it are opened again, under numbers that follow it
             case _:
                 assert_never(decision)
         self._counts["retries"] += 1
@@ -612,25 +613,22 @@ class Segments:
             self._notify()
 
     def _report_result(self, segment: Segment, result: Receipt | Exception) -> None:
-        if isinstance(result, Receipt):
-            self._counts["segments" if result.sent else "empty"] += 1
-            self._counts["bytes"] += result.sent
-            self._report(SegmentPublished(result))
-            return
-        if not isinstance(result, ClosedHere):  # by its own writer
-            self._last_error = result
-            if isinstance(result, SegmentDropped):
+        match result:
+            case Receipt(sent=size):
+                self._counts["segments" if size else "empty"] += 1
+                self._counts["bytes"] += size
+                return self._report(SegmentPublished(result))
+            case SegmentDropped():
                 self._counts["dropped"] += 1
-            elif segment._handed:
-                self._counts["lost"] += 1
-                self._unseen.append(segment)
+                self._last_error = result
+            case ClosedHere():  # by its own writer
+                pass
+            case Exception():
+                self._last_error = result
+                if segment._handed:
+                    self._counts["lost"] += 1
+                    self._unseen.append(segment)
         self._report(SegmentLost(None if segment._upload is None else segment._upload.ticket.seq, result))
-
-    def _void_ahead(self, moved: Upload) -> None:
-        """Preconnects behind a segment that got another number are opened again, under numbers that follow it."""
-        for upload in [upload for upload in self._ahead if upload is not moved]:
-            self._ahead.remove(upload)
-            upload.scope.cancel()
 
     # Requests that carry no segment.
 
