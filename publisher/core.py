@@ -314,7 +314,7 @@ class Plan:
         self.numbering.flow(ticket.seq)
 
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
-        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, it is known."""
+        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, the next seq is known."""
         self._note(outcome)
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
