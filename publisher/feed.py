@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVarTuple, Unpack
+from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -29,9 +29,6 @@ MAX_IN_FLIGHT: Final = 3
 STEPS_AHEAD: Final = 64
 """How many steps a source may be ahead: a second of media, or 4 MiB of plain bytes."""
 
-POLL_S: Final = 0.2
-"""How soon a source that waits for room notices that it was stopped, in seconds."""
-
 JOIN_BYTES: Final = 32 * 1024
 """Chunks that wait in the queue are written as one, up to the size that servers pass on unsplit."""
 
@@ -45,8 +42,6 @@ bursts of several segments; receivers buffer more than this."""
 
 CONFIRM_S: Final = 10.0
 """How long the server may take to confirm the last segments of live media, in seconds."""
-
-Args = TypeVarTuple("Args")
 
 
 class Receiver(Protocol):
@@ -85,15 +80,9 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
     opened = anyio.Event()
     stopped = threading.Event()
 
-    def in_loop(call: Callable[[Unpack[Args]], None], *args: *Args) -> None:
+    def in_loop(call: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the program is ending
             loop.call_soon_threadsafe(call, *args)
-
-    def has_room() -> bool:
-        while not stopped.is_set():
-            if steps.room.acquire(timeout=POLL_S):
-                return not stopped.is_set()
-        return False
 
     def work() -> None:
         failure: Exception | None = None
@@ -101,7 +90,8 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
             made = source(stopped.is_set)
             in_loop(opened.set)
             for step in made:
-                if not has_room():
+                steps.room.acquire()  # also succeeds at the end of the block
+                if stopped.is_set():
                     break
                 in_loop(steps.add, step)
         except Exception as error:
