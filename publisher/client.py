@@ -27,6 +27,7 @@ from uuid import uuid4
 
 import anyio
 import httpx
+from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Reporter, Retrying
@@ -195,6 +196,7 @@ class Publisher:
         )
         self._background: BackgroundTask | None = None
         self._started = anyio.Event()
+        self._tasks: TaskGroup | None = None
         self._state = _State.NEW
 
     @property
@@ -228,6 +230,10 @@ class Publisher:
             await self._release()
             raise
         self._state = _State.OPEN
+        if self._tasks is not None:
+            self._segments.start(self._tasks.start_soon)
+            if self._idle_rotation_s is not None:
+                self._tasks.start_soon(self._segments.rotate, self._idle_rotation_s)
         return self
 
     async def __aenter__(self) -> Publisher:
@@ -239,7 +245,10 @@ class Publisher:
         was_open = self._state is _State.OPEN
         with anyio.CancelScope(shield=True):
             if error is not None:
-                await self.detach()
+                try:
+                    await self.detach()
+                except TrickleError as failure:
+                    error.add_note(f"and while the publisher was detached: {failure}")
                 return
             await self.close()
         if was_open and (seqs := self._segments.unseen):
@@ -333,13 +342,11 @@ class Publisher:
     async def _run(self) -> None:
         """Hold the requests' tasks; runs in a background task, so that any task may close the publisher."""
         try:
-            async with anyio.create_task_group() as tasks:
-                self._segments.start(tasks.start_soon)
-                if self._idle_rotation_s is not None:
-                    tasks.start_soon(self._segments.rotate, self._idle_rotation_s)
+            async with anyio.create_task_group() as self._tasks:
                 self._started.set()
                 await anyio.sleep_forever()
         finally:
+            self._tasks = None
             self._started.set()
             if self._state is _State.OPEN:
                 self._segments.fail(ClosedHere("the publisher's background task was cancelled"))
