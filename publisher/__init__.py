@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tricklecast.publisher.client import Publisher, Segment
+    from tricklecast.publisher.client import Publisher
     from tricklecast.publisher.core import Closed, Receipt
     from tricklecast.publisher.events import PublisherEvent
-    from tricklecast.publisher.segments import PublisherStatistics
+    from tricklecast.publisher.segments import PublisherStatistics, Segment
 
 _HOMES = {
     "Closed": "core",
@@ -15,7 +15,7 @@ _HOMES = {
     "PublisherEvent": "events",
     "PublisherStatistics": "segments",
     "Receipt": "core",
-    "Segment": "client",
+    "Segment": "segments",
 }
 
 __all__ = ["Closed", "Publisher", "PublisherEvent", "PublisherStatistics", "Receipt", "Segment"]

@@ -32,17 +32,12 @@ class Body:
 
     Args:
         retain_bytes: how many bytes are kept, :data:`CHUNK_OVERHEAD` for each chunk included.
-
-    Attributes:
-        handed: bytes that the writer has handed over.
-        over: the writer has ended the body.
-        held: all that was handed over is still here.
     """
 
     def __init__(self, retain_bytes: int = 0) -> None:
-        self.handed = 0
-        self.over = False
-        self.held = True
+        self.handed = 0  # bytes that the writer has handed over
+        self.over = False  # the writer has ended the body
+        self.held = True  # all that was handed over is still here
         self._retain_bytes = retain_bytes
         self._chunks: deque[bytes] = deque()
         self._let_go = 0
@@ -195,18 +190,13 @@ class Body:
 
 
 class Sending(LiveBody):
-    """A body as one request sends it.
-
-    Attributes:
-        sent: bytes that the transport has taken.
-        taken: chunks that it has taken.
-        written: chunks that it has written to the connection.
-        ended: it has seen the end.
-    """
+    """A body as one request sends it."""
 
     def __init__(self, body: Body, begun: Callable[[], None]) -> None:
-        self.sent = self.taken = self.written = 0
-        self.ended = False
+        self.sent = 0  # bytes that the transport has taken
+        self.taken = 0  # chunks that it has taken
+        self.written = 0  # chunks that it has written to the connection
+        self.ended = False  # it has seen the end
         self._body = body
         self._begun = begun
         self._writer: BodyWriter | None = None

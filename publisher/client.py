@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import secrets
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
+from itertools import count
 from random import Random
 from types import TracebackType
-from typing import Final, Literal, assert_never
+from typing import Final, Literal
 from uuid import uuid4
 
 import anyio
@@ -30,9 +31,9 @@ from anyio.abc import TaskGroup
 
 from tricklecast.publisher.core import Advance, Plan, Receipt, RetryAfter, Stop, parse_start
 from tricklecast.publisher.events import Failed, Finished, PublisherEvent, Reporter, Retrying
-from tricklecast.publisher.segments import Options, Pending, PublisherStatistics, Requests, Segments, WhenFull
+from tricklecast.publisher.segments import PublisherStatistics, Requests, Segment, Segments
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Auth
+from tricklecast.trickle.client.answers import Auth, Outcome
 from tricklecast.trickle.client.arguments import channel_url, check_header_value, check_headers, check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.client.transport import TrickleTransport
@@ -163,10 +164,11 @@ class Publisher:
         check_number("preconnect", preconnect, at_least=0, at_most=MAX_PRECONNECT, whole=True)
         check_number("max_in_flight", max_in_flight, at_least=1, whole=True)
         check_number("retain_bytes", retain_bytes, at_least=0, whole=True)
-        if when_full not in list(WhenFull):
+        if when_full not in ("drop", "wait"):
             raise InvalidInput(f"when_full is 'drop' or 'wait', not {when_full!r}")
         if idle_rotation_s is not None:
             check_number("idle_rotation_s", idle_rotation_s, above=0)
+        check_header_value("Content-Type", content_type)
         check_headers(headers or {})
         self.url = channel_url(url)
         self._plan = Plan(parse_start(start), rng=rng or Random(), name=uuid4().hex)
@@ -182,9 +184,16 @@ class Publisher:
             timeout=TIMEOUT,
         )
         self._report = Reporter(on_event, self.url.channel, anyio.current_time)
-        self._requests = Requests(self._http, self.url, media_type(content_type), takeover=takeover)
-        options = Options(preconnect, max_in_flight, WhenFull(when_full), retain_bytes)
-        self._segments = Segments(self._plan, self._requests, options, self._report)
+        self._requests = Requests(self._http, self.url, content_type, takeover=takeover)
+        self._segments = Segments(
+            self._plan,
+            self._requests,
+            self._report,
+            drops=when_full == "drop",
+            preconnect=preconnect,
+            max_in_flight=max_in_flight,
+            retain_bytes=retain_bytes,
+        )
         self._background: BackgroundTask | None = None
         self._started = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -213,7 +222,8 @@ class Publisher:
             raise LocalProtocolError("a publisher is opened once")
         self._state = _State.OVER
         try:
-            await self._find_position()
+            if self._plan.numbering.next is None:
+                await self._ask(self._requests.next, self._plan.on_next)
             self._background = BackgroundTask(self._run)
             await self._started.wait()
         except BaseException:
@@ -291,26 +301,7 @@ class Publisher:
         Raises:
             TrickleError: the channel could not be ended.
         """
-        if self._state is not _State.OPEN:
-            return ()
-        self._state = _State.OVER
-        unconfirmed: tuple[int, ...] = ()
-        ended = False
-        try:
-            with anyio.move_on_after(CLOSE_S) as limit:
-                unconfirmed = await self._segments.finish(CONFIRM_S, tell=not self._owns_channel)
-                self._segments.stop()
-                if self._owns_channel:
-                    await self._delete()
-                    ended = True
-                    await self._segments.close_ahead(LINGER_S)
-        finally:
-            await self._release(Finished(ended, unconfirmed))
-        if limit.cancelled_caught and not ended:
-            raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
-        if self._segments.failure is not None:
-            raise self._segments.failure
-        return unconfirmed
+        return await self._close(end=True)
 
     async def detach(self) -> tuple[int, ...]:
         """Stop publishing without ending the channel, so that another publisher can go on with it.
@@ -320,15 +311,28 @@ class Publisher:
         Returns:
             The seqs of the segments that the server has not confirmed.
         """
+        return await self._close(end=False)
+
+    async def _close(self, *, end: bool) -> tuple[int, ...]:
         if self._state is not _State.OPEN:
             return ()
         self._state = _State.OVER
         unconfirmed: tuple[int, ...] = ()
+        ended = False
         try:
-            with anyio.move_on_after(CLOSE_S):
-                unconfirmed = await self._segments.finish(CONFIRM_S, tell=True)
+            with anyio.move_on_after(CLOSE_S) as limit:
+                unconfirmed = await self._segments.finish(CONFIRM_S, tell=not (end and self._owns_channel))
+                self._segments.stop()
+                if end and self._owns_channel:
+                    await self._ask(self._requests.delete, self._plan.on_delete)
+                    ended = True
+                    await self._segments.close_ahead(LINGER_S)
         finally:
-            await self._release(Finished(False, unconfirmed))
+            await self._release(Finished(ended, unconfirmed))
+        if end and limit.cancelled_caught and not ended:
+            raise ConnectionLost(detail=f"no answer to the channel's end within {CLOSE_S:.0f} s")
+        if end and self._segments.failure is not None:
+            raise self._segments.failure
         return unconfirmed
 
     @property
@@ -358,147 +362,22 @@ class Publisher:
         if finished is not None:
             self._report(finished)
 
-    async def _find_position(self) -> None:
-        attempt = 0
-        while self._plan.next_seq is None:
-            attempt += 1
-            await self._obey(self._plan.on_next(await self._requests.next(attempt)), attempt)
-
-    async def _delete(self) -> None:
-        attempt, decision = 0, None
-        while not isinstance(decision, Advance):
-            attempt += 1
-            decision = self._plan.on_delete(await self._requests.delete(attempt))
-            await self._obey(decision, attempt)
-
-    async def _obey(self, decision: Advance | RetryAfter | Stop, attempt: int) -> None:
-        match decision:
-            case Advance():
-                pass
-            case RetryAfter(delay_s):
-                if decision.error is not None:
-                    self._report(Retrying(decision.error, delay_s, attempt))
-                await anyio.sleep(delay_s)
-            case Stop(error):
-                self._report(Failed(error))
-                raise error
-            case _:
-                assert_never(decision)
-
-
-class Segment:
-    """One segment while it is being written; made by :meth:`Publisher.segment`.
-
-    Leaving the block normally ends the segment and waits for its receipt, unless ``wait=False`` was asked for: then
-    only until it was handed over, and :meth:`settled` waits for the rest. Leaving the block with an exception cuts the
-    segment off, so that nobody takes the part for the whole: the server closes it as truncated.
-    """
-
-    def __init__(self, segments: Segments, *, wait: bool) -> None:
-        self._segments = segments
-        self._wait = wait
-        self._pending: Pending | None = None
-        self._left = False
-        self._writing = False
-
-    @property
-    def seq(self) -> int:
-        """Its number in the channel. Before the first chunk, the one that it would get now; final once it was
-        published."""
-        return self._segments.seq_of(self._entered())
-
-    @property
-    def receipt(self) -> Receipt:
-        """What became of it.
-
-        Raises:
-            TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: too many were in flight).
-            LocalProtocolError: it is not over yet.
-        """
-        return self._entered().receipt()
-
-    async def __aenter__(self) -> Segment:
-        if self._pending is not None:
-            raise LocalProtocolError("a segment is entered once")
-        self._pending = await self._segments.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    async def _ask(
+        self, request: Callable[[int], Awaitable[Outcome]], decide: Callable[[Outcome], Advance | RetryAfter | Stop]
     ) -> None:
-        pending = self._entered()
-        self._left = True
-        handed_over = False
-        try:
-            if error is None:
-                self._check_writer()
-                await self._segments.end(pending)
-                handed_over = not self._wait
-                if self._wait:
-                    await pending.done.wait()
-                    pending.receipt()
-        finally:
-            if not handed_over:
-                self._segments.give_up(pending, ClosedHere("the segment was cut off"))
-
-    async def write(self, chunk: bytes) -> None:
-        """Write one chunk; returns once it was handed to the connection. Readers get it as it is, in one piece.
-
-        While the connection has to be made again, it returns at once as long as the chunk can be kept.
-
-        Args:
-            chunk: the bytes. An empty one is ignored.
+        """Make a request until the plan has the answer that it needs; the request is given the number of attempts.
 
         Raises:
-            ChannelEnded: the channel has ended.
-            ChannelNotFound: there is no such channel, and it may not be created.
-            ChannelBusy: another client publishes to the channel.
-            Superseded: the segment is closed, or another publisher has taken it over.
-            SegmentTooLarge: the server keeps only the first part of it.
-            Refused: the server said no.
-            ConnectionLost: the connection broke, and the segment could not be sent again.
-            SegmentDropped: it was given up, since too many were in flight.
-            LocalProtocolError: the segment is not open, or another task is writing it.
+            TrickleError: the plan has given up.
         """
-        await self._write(chunk)
-
-    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
-        pending = self._entered()
-        if self._left:
-            raise LocalProtocolError("the segment is not open")
-        self._check_writer()
-        self._writing = True
-        try:
-            await self._segments.write(pending, bytes(chunk), last=last)
-        finally:
-            self._writing = False
-
-    async def settled(self) -> Receipt:
-        """Wait until it was published or lost. A wait that is cancelled changes nothing.
-
-        Raises:
-            TrickleError: it failed, as in :meth:`write`.
-        """
-        pending = self._entered()
-        pending.seen = True
-        await pending.done.wait()
-        return pending.receipt()
-
-    def _entered(self) -> Pending:
-        if self._pending is None:
-            raise LocalProtocolError("the segment has not been entered")
-        return self._pending
-
-    def _check_writer(self) -> None:
-        if self._writing:
-            raise LocalProtocolError("another task is writing this segment: a segment has one writer at a time")
-
-
-def media_type(text: str) -> str:
-    """Check the media type of segments.
-
-    Raises:
-        InvalidInput: a header cannot carry it.
-    """
-    check_header_value("Content-Type", text)
-    return text
+        for attempt in count(1):
+            match decide(await request(attempt)):
+                case Advance():
+                    return
+                case RetryAfter(delay_s, error=error):
+                    if error is not None:
+                        self._report(Retrying(error, delay_s, attempt))
+                    await anyio.sleep(delay_s)
+                case Stop(error):
+                    self._report(Failed(error))
+                    raise error

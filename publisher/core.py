@@ -34,9 +34,11 @@ import re
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from random import Random
+from typing import Final, Literal
 
 from tricklecast.trickle import wire
+from tricklecast.trickle.backoff import Backoff, RetryBudget
 from tricklecast.trickle.client.answers import Answer, Lost, Outcome
 from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S, Retries
 from tricklecast.trickle.errors import (
@@ -53,13 +55,6 @@ from tricklecast.trickle.errors import (
     error_for,
     header_int,
 )
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from tricklecast.trickle.backoff import Backoff, RetryBudget
-
-__all__ = ["MAX_RETRY_AFTER_S", "MIN_DELAY_S"]
 
 LIFE_CHARS: Final = 16
 """How much of its name a publisher gives to its numbering. Each answer of the server repeats it, so it is short."""
@@ -146,29 +141,17 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Permission to make one request for one segment.
-
-    Attributes:
-        seq: the segment.
-        key: its ``Idempotency-Key``, the same for all of its attempts.
-        attempt: 1 for the first request, 2 for its first retry, ...
-        reset: the request says ``Lp-Trickle-Reset``: everything before it is over.
-        exposed: the server may have bytes of it, or its end, from an earlier attempt.
-        final: it keeps its seq, since readers may have bytes of it from a server that is gone.
-        life: the number of channel losses that were known when it was made.
-        confirmed: the newest seq that the server had confirmed by then; -1 if there was none.
-        numbering: the value of ``Lp-Trickle-Life`` in the request.
-    """
+    """Permission to make one request for one segment."""
 
     seq: int
-    key: str = ""
-    attempt: int = 1
-    reset: bool = False
-    exposed: bool = False
-    final: bool = False
-    life: int = 0
-    confirmed: int = -1
-    numbering: str = ""
+    key: str = ""  # the Idempotency-Key, the same for all attempts
+    attempt: int = 1  # 2 for the first retry
+    reset: bool = False  # the request says Lp-Trickle-Reset: everything before this segment is over
+    exposed: bool = False  # the server may have bytes of the segment, or its end, from an earlier attempt
+    final: bool = False  # the segment keeps its seq: readers may have bytes of it from a server that is gone
+    life: int = 0  # how often the channel had been found to be gone by then
+    confirmed: int = -1  # the newest seq that the server had confirmed by then
+    numbering: str = ""  # the value of Lp-Trickle-Life in the request
 
     def again(self, seq: int | None = None, *, exposed: bool = False) -> Ticket:
         """The ticket of the next attempt; at another seq, if one is given, of which the server has nothing."""
@@ -179,23 +162,14 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a segment had come when its request was answered or lost.
+    """How far a segment had come when its request was answered or lost."""
 
-    Attributes:
-        sent: bytes of the body that were taken for sending in this request.
-        ended: the end of the body was taken for sending, too.
-        lived_s: seconds since the request was made.
-        handed: bytes of the body that the writer has handed over so far.
-        over: the writer has ended the body.
-        held: all of those bytes are still held, so that the body can be sent from its start.
-    """
-
-    sent: int = 0
-    ended: bool = False
-    lived_s: float = 0.0
-    handed: int = 0
-    over: bool = False
-    held: bool = True
+    sent: int = 0  # bytes of the body that this request took for sending
+    ended: bool = False  # this request took the end of the body, too
+    lived_s: float = 0.0  # seconds since the request was made
+    handed: int = 0  # bytes that the writer has handed over so far
+    over: bool = False  # the writer has ended the body
+    held: bool = True  # all of those bytes are still held, so that the body can be sent from its start
 
     @property
     def begun(self) -> bool:
@@ -210,44 +184,30 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer).
-
-    Attributes:
-        drop: the server may hold a part of it: tell it that no more will come, so that its readers learn it too.
-    """
+    """Go on. Of a segment: it is done with, either published (``receipt``) or lost (``error``, for its writer)."""
 
     receipt: Receipt | None = None
     error: TrickleError | None = None
-    drop: bool = False
+    drop: bool = False  # the server may hold a part of it: tell it that no more comes, so that its readers learn it
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Wait for ``delay_s`` seconds, then send the same request again.
-
-    Attributes:
-        exposed: the server may have a part of what was sent.
-        holds: the server asked for it: no other request of the channel is begun before that, either.
-        error: why; not compared.
-    """
+    """Wait for ``delay_s`` seconds, then send the same request again."""
 
     delay_s: float
-    exposed: bool = False
-    holds: bool = False
-    error: TrickleError | None = field(default=None, compare=False)
+    exposed: bool = False  # the server may have a part of what was sent
+    holds: bool = False  # the server asked for it: no other request of the channel is begun before that, either
+    error: TrickleError | None = field(default=None, compare=False)  # why
 
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """Wait for ``delay_s`` seconds, then send the segment as ``seq``. Preconnects are void: they get new numbers.
-
-    Attributes:
-        error: why; not compared.
-    """
+    """Wait for ``delay_s`` seconds, then send the segment as ``seq``. Preconnects are void: they get new numbers."""
 
     delay_s: float
     seq: int
-    error: TrickleError | None = field(default=None, compare=False)
+    error: TrickleError | None = field(default=None, compare=False)  # why
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,13 +249,14 @@ class Plan:
         start: the first seq, or how to find it.
         rng: makes the jitter of delays.
         name: begins every ``Idempotency-Key`` and names the numbering; must be unique among publishers.
-        backoff: delays before retries.
-        budget: how many retries there may be.
+        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
 
     Attributes:
+        numbering: hands out seqs.
         error: why nothing more can be published; ``None`` while the publisher can go on.
         trouble: the server's last failure, until a segment is published.
-        uncertain: a connection was lost. Before any other request, ask for the position and call :meth:`on_located`.
+        uncertain: a connection was lost, or segments come faster than the server answers. Before any other request,
+            ask for the position and call :meth:`on_located`.
         keeps_keys: whether the server stores a body that is sent again under its key only once; ``None``: not known.
     """
 
@@ -312,7 +273,7 @@ class Plan:
         self.trouble: TrickleError | None = None
         self.uncertain = False
         self.keeps_keys: bool | None = None
-        self._numbering = Numbering(start if isinstance(start, int) else None)
+        self.numbering = Numbering(start if isinstance(start, int) else None)
         self._reset = start == "reset"
         self._name = name
         self._keys = 0
@@ -322,16 +283,6 @@ class Plan:
         self._reached = False
         self._published = False
         self._busy = 0
-
-    @property
-    def next_seq(self) -> int | None:
-        """The seq of the next ticket; ``None`` while ``GET /{channel}/next`` has to be asked first."""
-        return self._numbering.next
-
-    @property
-    def confirmed(self) -> int:
-        """The newest seq that the server has said it closed for this publisher; -1 if there is none."""
-        return self._numbering.confirmed
 
     @property
     def owns_channel(self) -> bool:
@@ -348,48 +299,27 @@ class Plan:
         """A ticket for the next segment.
 
         Raises:
-            LocalProtocolError: ``next_seq`` is not known yet.
+            LocalProtocolError: the position has to be asked for first.
         """
-        seq = self._numbering.take()
+        seq = self.numbering.take()
         reset, self._reset = self._reset, False
         self._keys += 1
         if self._name and not self._life:
             self._life = str(wire.Life(self._name[:LIFE_CHARS], seq))
-        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self._numbering.life)
-
-    def may_open(self, seq: int) -> bool:
-        """Whether a request for this seq may be made now. Ask again when a segment begins, is published or is lost."""
-        return self._numbering.may_open(seq)
-
-    def bind(self, ticket: Ticket) -> None:
-        """The segment of this ticket has something to send."""
-        self._numbering.bind(ticket.seq)
+        return Ticket(seq, f"{self._name}.{self._keys}", reset=reset, life=self.numbering.life)
 
     def begin(self, ticket: Ticket) -> None:
         """The first byte of a segment, or its end, was handed to a connection."""
         self._reached = True
-        self._numbering.flow(ticket.seq)
-
-    def release(self, ticket: Ticket) -> bool:
-        """A segment was given up before any of it was handed over. Returns whether its ticket can be used again."""
-        self._numbering.release(ticket.seq)
-        return self._numbering.is_last(ticket.seq)
-
-    def give_up(self, ticket: Ticket) -> None:
-        """A segment was cut off here."""
-        self._numbering.settle(ticket.seq, closed=False)
-
-    def overrun(self) -> None:
-        """Segments come faster than the server answers. It may be gone: ask for the position."""
-        self.uncertain = True
+        self.numbering.flow(ticket.seq)
 
     def on_next(self, outcome: Outcome) -> Advance | RetryAfter | Stop:
-        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, ``next_seq`` is known."""
+        """The first ``GET /{channel}/next`` was answered or lost. After ``Advance``, the next seq is known."""
         self._note(outcome)
         if isinstance(outcome, Answer) and (head := head_of(outcome)) is not None:
             self._learn(outcome)
             self.uncertain = False
-            self._numbering.place(head, header_int(outcome.headers, wire.EPOCH))
+            self.numbering.place(head, header_int(outcome.headers, wire.EPOCH))
             return Advance()
         return self._retry(outcome, error_of(outcome, None))
 
@@ -397,8 +327,7 @@ class Plan:
         """A later ``GET /{channel}/next`` was answered or lost. After ``Advance``, segments may be sent again.
 
         Args:
-            outcome: the answer or the loss.
-            since: :attr:`confirmed` when the request was made.
+            since: ``numbering.confirmed`` when the request was made.
             lived_s: seconds since the request was made.
         """
         self._note(outcome)
@@ -408,16 +337,16 @@ class Plan:
             case Lost() | Answer(status=wire.Status.TOO_MANY_REQUESTS) | Answer(status=500 | 502 | 503 | 504):
                 return self._retry(outcome, error, lived_s=lived_s)
             case Answer(status=wire.Status.OK | wire.Status.NOT_FOUND) if isinstance(error, ChannelEnded):
-                stop = error if self._numbering.newest >= 0 else None
+                stop = error if self.numbering.newest >= 0 else None
             case Answer(status=wire.Status.NOT_FOUND):
-                self._numbering.begin_life()
+                self.numbering.begin_life()
             case Answer() if (head := head_of(outcome)) is not None:
                 self._learn(outcome)
                 epoch = header_int(outcome.headers, wire.EPOCH)
-                why = self._numbering.compare(
+                why = self.numbering.compare(
                     head, since, epoch, exact=epoch is not None, unwritten=_is_unwritten(outcome)
                 )
-                stop = Superseded(None, seq=self._numbering.newest, detail=why, latest=head) if why else None
+                stop = Superseded(None, seq=self.numbering.newest, detail=why, latest=head) if why else None
             case _:
                 self.keeps_keys = False  # a server without this route: its answers to segments must do
         if stop is not None:
@@ -436,7 +365,7 @@ class Plan:
     def before_request(self, ticket: Ticket) -> Ticket | Advance:
         """Call this right before a request: it returns the ticket to use, or ``Advance`` if bytes could be doubled."""
         self._held = False
-        numbering = self._numbering
+        numbering = self.numbering
         exposed = ticket.exposed and ticket.life == numbering.life
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
@@ -445,13 +374,7 @@ class Plan:
         return replace(now, exposed=exposed, reset=reset, final=final)
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
-        """``POST /{channel}/{seq}`` was answered or lost.
-
-        Args:
-            ticket: the request's ticket.
-            outcome: the answer or the loss.
-            progress: how far the segment had come.
-        """
+        """``POST /{channel}/{seq}`` was answered or lost."""
         self._note(outcome)
         error = error_of(outcome, ticket.seq)
         match error:
@@ -465,7 +388,7 @@ class Plan:
             case Superseded():
                 return self._on_conflict(ticket, error, progress)
             case SegmentTooLarge() if progress.begun:
-                self._numbering.settle(ticket.seq, closed=True)
+                self.numbering.settle(ticket.seq, closed=True)
                 return Advance(error=error)
         exposed = progress.exposed and not (isinstance(outcome, Lost) and not outcome.connected)
         if not _may_retry(error):
@@ -483,7 +406,7 @@ class Plan:
         stored = header_int(answer.headers, wire.SIZE)
         if (told := answer.life) is not None:
             self._life = str(told)
-        self._numbering.settle(ticket.seq, closed=True)
+        self.numbering.settle(ticket.seq, closed=True)
         repeated = progress.over and ticket.exposed and stored is not None
         if (progress.ended or repeated) and (stored is None or stored >= progress.handed):
             self._clock.published()
@@ -508,7 +431,7 @@ class Plan:
             return self._drop(ticket, error)
         if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
-        seq = self._numbering.move(ticket.seq, error.latest, begun=progress.begun)
+        seq = self.numbering.move(ticket.seq, error.latest, begun=progress.begun)
         return RetryAfter(delay_s, error=error) if seq is None else Resync(delay_s, seq, error)
 
     def _on_busy(self, ticket: Ticket, error: ChannelBusy, progress: Progress) -> RetryAfter | Stop:
@@ -524,26 +447,26 @@ class Plan:
 
     def _on_conflict(self, ticket: Ticket, error: Superseded, progress: Progress) -> Decision:
         """409: closed, or another publisher's. It may be our own doing if it, or a later one, had been begun here."""
-        ours = ticket.exposed or ticket.seq < self._numbering.newest
+        ours = ticket.exposed or ticket.seq < self.numbering.newest
         why = None if error.latest is None else self._compare(ticket, error.latest)
         if not ours or error.latest is None or why:
             return self._stop(error if not why else Superseded(seq=ticket.seq, detail=why, latest=error.latest))
-        self._numbering.settle(ticket.seq, closed=True)
+        self.numbering.settle(ticket.seq, closed=True)
         if ticket.exposed or ticket.final or not progress.held:
             return Advance(error=error)
         return self._resync(ticket, ticket.seq + 1, error, progress)
 
     def _compare(self, ticket: Ticket, head: int, *, unwritten: bool = False) -> str | None:
-        since = ticket.confirmed if ticket.life == self._numbering.life else -1
-        return self._numbering.compare(head, since, unwritten=unwritten)
+        since = ticket.confirmed if ticket.life == self.numbering.life else -1
+        return self.numbering.compare(head, since, unwritten=unwritten)
 
     def _resync(self, ticket: Ticket, to: int, error: TrickleError, progress: Progress) -> Resync | Stop:
         if (delay_s := self._clock.after_answer(error, progress.lived_s)) is None:
             return self._stop(error)
-        return Resync(delay_s, self._numbering.skip(ticket.seq, to, begun=progress.begun), error)
+        return Resync(delay_s, self.numbering.skip(ticket.seq, to, begun=progress.begun), error)
 
     def _drop(self, ticket: Ticket, error: TrickleError) -> Advance:
-        self._numbering.settle(ticket.seq, closed=False)
+        self.numbering.settle(ticket.seq, closed=False)
         return Advance(error=error, drop=True)
 
     def _note(self, outcome: Outcome) -> None:
@@ -610,20 +533,19 @@ class Numbering:
     """
 
     def __init__(self, start: int | None) -> None:
-        self.next: int | None = None
+        self.next = start
         self.newest = self.confirmed = -1
         self.life = 0
-        self._flowed = self._head = -1
+        self._flowed = -1 if start is None else start - 1
+        self._head = -1
         self._epoch: int | None = None
         self._unsettled: set[int] = set()
         self._loose: deque[int] = deque(maxlen=LOOSE)
-        if start is not None:
-            self._begin_at(start)
 
     def place(self, head: int, epoch: int | None) -> None:
         """The server was asked for the position before anything was published."""
-        self._begin_at(head)
-        self._head = head
+        self.next = self._head = head
+        self._flowed = head - 1
         self._epoch = epoch
 
     def take(self) -> int:
@@ -652,17 +574,14 @@ class Numbering:
         self.newest = max(self.newest, seq)
         self._unsettled.add(seq)
 
-    def is_last(self, seq: int) -> bool:
-        """Whether nothing was bound behind this seq, so that it can still be used for something else."""
-        return seq >= self.newest
-
     def flow(self, seq: int) -> None:
         """The first byte of it, or its end, has left for the server."""
         self._flowed = max(self._flowed, seq)
 
-    def release(self, seq: int) -> None:
-        """There is nothing to send as this seq after all."""
+    def release(self, seq: int) -> bool:
+        """There is nothing to send as this seq after all. Returns whether it can be used for another segment."""
         self._unsettled.discard(seq)
+        return seq >= self.newest
 
     def settle(self, seq: int, *, closed: bool) -> None:
         """This seq was published or lost. If ``closed``, the server said so, and its head is past it."""
@@ -756,10 +675,6 @@ class Numbering:
             seq += 1
         return seq
 
-    def _begin_at(self, seq: int) -> None:
-        self.next = seq
-        self._flowed = seq - 1
-
 
 class RetryClock:
     """Counts failures and says how long to wait after the next one, and when to give up.
@@ -773,8 +688,7 @@ class RetryClock:
 
     Args:
         rng: makes the jitter of delays.
-        backoff: delays before retries.
-        budget: how many retries there may be.
+        backoff, budget: as for :class:`~tricklecast.trickle.client.retry.Retries`.
     """
 
     def __init__(self, rng: Random, backoff: Backoff | None = None, budget: RetryBudget | None = None) -> None:

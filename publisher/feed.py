@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVarTuple, Unpack
+from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,9 +28,6 @@ MAX_IN_FLIGHT: Final = 3
 
 STEPS_AHEAD: Final = 64
 """How many steps a source may be ahead: a second of media, or 4 MiB of plain bytes."""
-
-POLL_S: Final = 0.2
-"""How soon a source that waits for room notices that it was stopped, in seconds."""
 
 JOIN_BYTES: Final = 32 * 1024
 """Chunks that wait in the queue are written as one, up to the size that servers pass on unsplit."""
@@ -46,38 +43,23 @@ bursts of several segments; receivers buffer more than this."""
 CONFIRM_S: Final = 10.0
 """How long the server may take to confirm the last segments of live media, in seconds."""
 
-Args = TypeVarTuple("Args")
-
 
 class Receiver(Protocol):
     """Where :class:`Feed` takes steps from: :class:`Steps`, or a memory object stream of anyio."""
 
     async def receive(self) -> Step:
-        """The next step.
-
-        Raises:
-            anyio.EndOfStream: there is none any more.
-            Exception: the source failed.
-        """
+        """The next step; raises ``anyio.EndOfStream`` after the last one, or why the source failed."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """What was published so far.
+    """What was published so far."""
 
-    Attributes:
-        segments: confirmed by the server.
-        bytes: written, those of the segments in flight included.
-        lost: segments that failed.
-        dropped: segments that were given up here, because the network was too slow for them.
-        seq: the newest segment; ``None`` before the first byte.
-    """
-
-    segments: int = 0
-    bytes: int = 0
-    lost: int = 0
-    dropped: int = 0
-    seq: int | None = None
+    segments: int = 0  # confirmed by the server
+    bytes: int = 0  # written, those of the segments in flight included
+    lost: int = 0  # segments that failed
+    dropped: int = 0  # segments that were given up here, because the network was too slow for them
+    seq: int | None = None  # the newest segment; None before the first byte
 
 
 # A source, in a thread.
@@ -98,15 +80,9 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
     opened = anyio.Event()
     stopped = threading.Event()
 
-    def in_loop(call: Callable[[Unpack[Args]], None], *args: *Args) -> None:
+    def in_loop(call: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the program is ending
             loop.call_soon_threadsafe(call, *args)
-
-    def has_room() -> bool:
-        while not stopped.is_set():
-            if steps.room.acquire(timeout=POLL_S):
-                return not stopped.is_set()
-        return False
 
     def work() -> None:
         failure: Exception | None = None
@@ -114,7 +90,8 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
             made = source(stopped.is_set)
             in_loop(opened.set)
             for step in made:
-                if not has_room():
+                steps.room.acquire()  # also succeeds at the end of the block
+                if stopped.is_set():
                     break
                 in_loop(steps.add, step)
         except Exception as error:
@@ -133,26 +110,17 @@ async def stepping(source: Callable[[IsStopped], Iterator[Step]]) -> AsyncIterat
 
 
 class Steps:
-    """The steps of a source, as they are received.
-
-    Attributes:
-        room: counts how many steps may be added.
-    """
+    """The steps of a source, as they are received."""
 
     def __init__(self) -> None:
-        self.room = threading.Semaphore(STEPS_AHEAD)
+        self.room = threading.Semaphore(STEPS_AHEAD)  # for steps that may be added
         self._waiting: deque[Step] = deque()
         self._over = False
         self._failure: Exception | None = None
         self._changed = anyio.Event()
 
     async def receive(self) -> Step:
-        """The next step.
-
-        Raises:
-            anyio.EndOfStream: there is none any more.
-            Exception: what the source raised after its last step.
-        """
+        """See :class:`Receiver`."""
         while not self._waiting and not self._over:
             self._changed = anyio.Event()
             await self._changed.wait()
@@ -237,7 +205,7 @@ class Feed:
         return self.totals
 
     async def _begin(self, tasks: TaskGroup) -> _Queue:
-        """Enter the next segment; it is written from the queue."""
+        """Enter the next segment."""
         with anyio.move_on_after(BURST_S if self._drops else None):
             while len(self._in_flight) >= MAX_IN_FLIGHT:
                 await self._settled.wait()
@@ -247,7 +215,6 @@ class Feed:
         return queue
 
     async def _write(self, queue: _Queue, tasks: TaskGroup) -> None:
-        """Publish one segment, from its queue."""
         segment = self._publisher.segment(wait=False)
         try:
             with queue.scope:
@@ -283,16 +250,11 @@ class Feed:
 
 
 class _Queue:
-    """The chunks of one segment on their way to its connection.
-
-    Attributes:
-        entered: set when the segment has been entered, or never will be.
-        scope: of the task that writes the segment; it is cancelled when too much waits here.
-    """
+    """The chunks of one segment on their way to its connection."""
 
     def __init__(self, drops: bool) -> None:
-        self.entered = anyio.Event()
-        self.scope = anyio.CancelScope()
+        self.entered = anyio.Event()  # set when the segment has been entered, or never will be
+        self.scope = anyio.CancelScope()  # of the task that writes the segment; cancelled when too much waits here
         self._drops = drops
         self._chunks: deque[bytes] = deque()
         self._size = 0

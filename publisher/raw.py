@@ -46,18 +46,13 @@ class Splitter(ABC):
 
 
 class BySize(Splitter):
-    """Segments of a fixed size; the last one has the rest.
-
-    Args:
-        size: bytes of a segment.
-    """
+    """Segments of ``size`` bytes; the last one has the rest."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._room = size
 
     def feed(self, data: bytes, now: float) -> Iterator[Step]:
-        """Pass bytes on as they come, and cut when a segment is full."""
         while data:
             head, data = data[: self._room], data[self._room :]
             yield Chunk(head)
@@ -68,13 +63,12 @@ class BySize(Splitter):
 
 
 class ByLine(Splitter):
-    """A segment per line, with its line end; the last line may have none."""
+    """A segment per line, with its line end, as one chunk; the last line may have none."""
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, data: bytes, now: float) -> Iterator[Step]:
-        """Pass on whole lines, each as one chunk."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             yield Chunk(self._held + line + b"\n")
@@ -92,24 +86,18 @@ class ByLine(Splitter):
 
 
 class ByTime(Splitter):
-    """Segments that last a fixed time from their first byte.
-
-    Args:
-        seconds: how long.
-    """
+    """Segments that last so many seconds from their first byte."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def feed(self, data: bytes, now: float) -> Iterator[Step]:
-        """Pass bytes on as they come."""
         yield from self.expire(now)
         if self.deadline is None:
             self.deadline = now + self._seconds
         yield Chunk(data)
 
     def expire(self, now: float) -> Iterator[Step]:
-        """Cut if the segment's time is over."""
         if self.deadline is not None and now >= self.deadline:
             self.deadline = None
             yield Cut()
@@ -193,11 +181,7 @@ def read_steps(
 ) -> Iterator[Step]:
     """Read a file, pipe or terminal to its end; blocks, but not for longer than :data:`POLL_S` once stopped.
 
-    Args:
-        descriptor: open for reading; it is left open.
-        splitter: divides what is read.
-        is_stopped: asked at least every :data:`POLL_S` seconds.
-        clock: the splitter's time, in seconds.
+    The descriptor is left open.
     """
     while not is_stopped():
         timeout_s = POLL_S if splitter.deadline is None else min(POLL_S, max(0.0, splitter.deadline - clock()))

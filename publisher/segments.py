@@ -8,10 +8,10 @@ What an answer means is decided in :mod:`tricklecast.publisher.core`; this modul
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from types import TracebackType
 from typing import Final, TypeAlias, assert_never
 
 import anyio
@@ -46,26 +46,6 @@ MAX_UNSEEN: Final = 1000
 """Failed segments that are remembered until the end, in case the program does not ask for their result."""
 
 
-class WhenFull(StrEnum):
-    """What happens when a segment is entered and as many as allowed are in flight."""
-
-    DROP = "drop"
-    """The oldest is given up: for live media, of which the newest counts."""
-
-    WAIT = "wait"
-    """It is waited for: for files, of which everything counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How requests are made; :class:`~tricklecast.publisher.client.Publisher` explains them."""
-
-    preconnect: int
-    max_in_flight: int
-    when_full: WhenFull
-    retain_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class PublisherStatistics:
     """A publisher's counters at one moment.
@@ -92,14 +72,7 @@ class PublisherStatistics:
 
 
 class Requests:
-    """Makes the four requests about one channel.
-
-    Args:
-        http: an httpx client; its transport must read while it writes.
-        url: the channel.
-        content_type: the media type of its segments.
-        takeover: publish also where another client does.
-    """
+    """Makes the four requests about one channel; :class:`~tricklecast.publisher.client.Publisher` has the arguments."""
 
     def __init__(self, http: httpx.AsyncClient, url: ChannelURL, content_type: str, *, takeover: bool) -> None:
         self._http = http
@@ -119,111 +92,179 @@ class Requests:
             headers[wire.RESET] = "1"
         if ticket.numbering:
             headers[wire.LIFE] = ticket.numbering
-        request = self._request("POST", self._url.segment(ticket.seq), headers, ticket.attempt)
-        request.stream = body
-        return await self._send(request, ticket.seq)
+        return await self._send("POST", self._url.segment(ticket.seq), headers, ticket.attempt, ticket.seq, body)
 
     async def next(self, attempt: int) -> Outcome:
         """Ask where the head is."""
-        return await self._send(self._request("GET", self._url.next(), {}, attempt))
+        return await self._send("GET", self._url.next(), {}, attempt)
 
     async def delete(self, attempt: int) -> Outcome:
         """End the channel."""
-        return await self._send(self._request("DELETE", str(self._url), self._polite, attempt))
+        return await self._send("DELETE", str(self._url), self._polite, attempt)
 
     async def give_up(self, seq: int) -> Outcome:
         """Tell the server that no more will come of a segment: what it has is a part."""
-        headers = {wire.TRUNCATED: "dropped"}
-        return await self._send(self._request("DELETE", self._url.segment(seq), headers, 1), seq)
+        return await self._send("DELETE", self._url.segment(seq), {wire.TRUNCATED: "dropped"}, seq=seq)
 
-    def _request(self, method: str, url: str, headers: dict[str, str], attempt: int) -> httpx.Request:
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        attempt: int = 1,
+        seq: int | None = None,
+        body: Sending | None = None,
+    ) -> Outcome:
         attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
-        return self._http.build_request(method, url, headers=headers | attempts)
-
-    async def _send(self, request: httpx.Request, seq: int | None = None) -> Outcome:
+        request = self._http.build_request(method, url, headers=headers | attempts)
+        if body is not None:
+            request.stream = body
         outcome = await exchange(self._http, request, seq=seq)
         return outcome if isinstance(outcome, Lost) else outcome.answer
 
 
-class Pending:
-    """One segment in flight, as its writer sees it.
+class Segment:
+    """One segment while it is being written; made by :meth:`Publisher.segment`.
 
-    Attributes:
-        upload: its request; ``None`` until there is something to be sent.
-        done: set when the segment was published or lost.
-        result: its receipt, or why there is none.
-        seen: its writer knows that, or has asked for it.
+    Leaving the block normally ends the segment and waits for its receipt, unless ``wait=False`` was asked for: then
+    only until it was handed over, and :meth:`settled` waits for the rest. Leaving the block with an exception cuts the
+    segment off, so that nobody takes the part for the whole: the server closes it as truncated.
     """
 
-    def __init__(self) -> None:
-        self.upload: Upload | None = None
-        self.done = anyio.Event()
-        self.result: Receipt | Exception | None = None
-        self.seen = False
-        self._entered_at = anyio.current_time()
+    def __init__(self, segments: Segments, *, wait: bool) -> None:
+        self._segments = segments
+        self._wait = wait
+        self._is_entered = self._left = self._writing = False
+        # What follows is for Segments, too.
+        self._entered_at = 0.0
         self._first_byte_s: float | None = None
+        self._upload: Upload | None = None  # its request, once there is something to send
+        self._done = anyio.Event()
+        self._result: Receipt | Exception | None = None
+        self._seen = False  # its writer knows the result, or has asked for it
 
     @property
-    def handed(self) -> int:
-        """Bytes that its writer has handed over."""
-        return 0 if self.upload is None else self.upload.body.handed
+    def seq(self) -> int:
+        """Its number in the channel. Before the first chunk, the one that it would get now; final once it was
+        published."""
+        self._check_entered()
+        return self._segments.coming_seq if self._upload is None else self._upload.ticket.seq
 
     @property
-    def begun_as(self) -> int | None:
-        """The seq under which some of it was handed to a connection; until then, another segment may get its number."""
-        return self.upload.ticket.seq if self.upload is not None and self.upload.touched else None
-
-    def begun(self) -> None:
-        """Its first chunk was handed to a connection."""
-        self._first_byte_s = anyio.current_time() - self._entered_at
-
-    def settle(self, result: Receipt | Exception) -> bool:
-        """The segment was published or lost; ``False`` if that was known before."""
-        if self.result is not None:
-            return False
-        if isinstance(result, Receipt):
-            answered_s = anyio.current_time() - self._entered_at
-            result = replace(result, first_byte_s=self._first_byte_s, answered_s=answered_s)
-        self.result = result
-        self.done.set()
-        return True
-
     def receipt(self) -> Receipt:
-        """What became of the segment.
+        """What became of it.
 
         Raises:
-            TrickleError: it failed, or was cut off or dropped here.
+            TrickleError: it failed (``ClosedHere``: it was cut off here; ``SegmentDropped``: too many were in flight).
             LocalProtocolError: it is not over yet.
         """
-        match self.result:
-            case None:
-                raise LocalProtocolError("the segment is not over yet")
-            case Receipt():
-                return self.result
-            case _:
-                self.seen = True
-                raise self.result
+        self._check_entered()
+        if isinstance(self._result, Receipt):
+            return self._result
+        self._check_result()
+        raise LocalProtocolError("the segment is not over yet")
+
+    async def __aenter__(self) -> Segment:
+        if self._is_entered:
+            raise LocalProtocolError("a segment is entered once")
+        await self._segments.enter(self)
+        self._is_entered, self._entered_at = True, anyio.current_time()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left = True
+        handed_over = False
+        try:
+            if error is None:
+                self._check_writer()
+                if self._result is None:
+                    body = self._segments.bind(self).body
+                    body.end()
+                    await body.flush()
+                handed_over = not self._wait
+                if self._wait:
+                    await self.settled()
+        finally:
+            if not handed_over:
+                self._segments.give_up(self, ClosedHere("the segment was cut off"))
+
+    async def write(self, chunk: bytes) -> None:
+        """Write one chunk; returns once it was handed to the connection. Readers get it as it is, in one piece.
+
+        While the connection has to be made again, it returns at once as long as the chunk can be kept.
+
+        Args:
+            chunk: the bytes. An empty one is ignored.
+
+        Raises:
+            ChannelEnded: the channel has ended.
+            ChannelNotFound: there is no such channel, and it may not be created.
+            ChannelBusy: another client publishes to the channel.
+            Superseded: the segment is closed, or another publisher has taken it over.
+            SegmentTooLarge: the server keeps only the first part of it.
+            Refused: the server said no.
+            ConnectionLost: the connection broke, and the segment could not be sent again.
+            SegmentDropped: it was given up, since too many were in flight.
+            LocalProtocolError: the segment is not open, or another task is writing it.
+        """
+        await self._write(chunk)
+
+    async def _write(self, chunk: bytes, *, last: bool = False) -> None:
+        self._check_entered()
+        if self._left:
+            raise LocalProtocolError("the segment is not open")
+        self._check_writer()
+        self._writing = True
+        try:
+            self._check_result()
+            if (data := bytes(chunk)) and not await self._segments.bind(self).body.put(data, last=last):
+                self._check_result()
+        finally:
+            self._writing = False
+
+    async def settled(self) -> Receipt:
+        """Wait until it was published or lost. A wait that is cancelled changes nothing.
+
+        Raises:
+            TrickleError: it failed, as in :meth:`write`.
+        """
+        self._check_entered()
+        self._seen = True
+        await self._done.wait()
+        return self.receipt
+
+    def _check_entered(self) -> None:
+        if not self._is_entered:
+            raise LocalProtocolError("the segment has not been entered")
+
+    def _check_result(self) -> None:
+        """Raise why the segment failed, if it did."""
+        if isinstance(self._result, Exception):
+            self._seen = True
+            raise self._result
+
+    def _check_writer(self) -> None:
+        if self._writing:
+            raise LocalProtocolError("another task is writing this segment: a segment has one writer at a time")
+
+    @property
+    def _handed(self) -> int:
+        """Bytes that were handed over."""
+        return 0 if self._upload is None else self._upload.body.handed
 
 
 class Upload:
-    """The requests for one seq, one after the other, the first of which most often begins as a preconnect.
-
-    Attributes:
-        ticket: which segment, and and which attempt.
-        body: its bytes.
-        scope: cancelling it cuts the request off.
-        segment: the segment that it carries; ``None`` while it is a preconnect.
-        touched: something of it has been handed to a connection.
-        resting: it has to be made again, and nothing of that has been handed to a connection yet.
-    """
+    """The requests for one seq, one after the other, the first of which most often begins as a preconnect."""
 
     def __init__(self, ticket: Ticket, body: Body) -> None:
         self.ticket = ticket
         self.body = body
-        self.scope = anyio.CancelScope()
-        self.segment: Pending | None = None
-        self.touched = False
-        self.resting = False
+        self.scope = anyio.CancelScope()  # cancelling it cuts the request off
+        self.segment: Segment | None = None  # None while it is a preconnect
+        self.touched = False  # something of it has been handed to a connection
+        self.resting = False  # it has to be made again, and nothing of that has been handed to a connection yet
 
 
 StartTask: TypeAlias = Callable[..., object]
@@ -236,33 +277,48 @@ class Segments:
     Args:
         plan: decides.
         requests: makes them.
-        options: how they are made.
         report: takes events.
+        drops: with ``max_in_flight`` segments, the oldest one is given up for a new one, which otherwise waits.
+        preconnect, max_in_flight, retain_bytes: as :class:`~tricklecast.publisher.client.Publisher` explains.
     """
 
-    def __init__(self, plan: Plan, requests: Requests, options: Options, report: Reporter) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        requests: Requests,
+        report: Reporter,
+        *,
+        drops: bool,
+        preconnect: int,
+        max_in_flight: int,
+        retain_bytes: int,
+    ) -> None:
         self.failure: Exception | None = None
         self._plan = plan
         self._requests = requests
-        self._options = options
+        self._drops = drops
+        self._preconnect = preconnect
+        self._max_in_flight = max_in_flight
+        self._retain_bytes = retain_bytes
         self._report = report
         self._start: StartTask | None = None
         self._accepting = True
         self._stopped = False
-        self._pending: list[Pending] = []
+        self._pending: list[Segment] = []
         self._ahead: list[Upload] = []
-        self._unseen: deque[tuple[int, Pending]] = deque(maxlen=MAX_UNSEEN)
+        self._unseen: deque[Segment] = deque(maxlen=MAX_UNSEEN)
         self._pause_until = 0.0
         self._idle_since = 0.0
         self._locating = False
         self._deleting = 0
         self._changed = anyio.Event()
-        self._counts = PublisherStatistics()
+        self._counts: Counter[str] = Counter()
+        self._last_error: Exception | None = None
 
     def statistics(self) -> PublisherStatistics:
         """What was done so far."""
-        error = self.error or self._counts.last_error
-        return replace(self._counts, in_flight=len(self._pending), last_error=error)
+        error = self.error or self._last_error
+        return PublisherStatistics(**self._counts, in_flight=len(self._pending), last_error=error)
 
     @property
     def error(self) -> Exception | None:
@@ -272,63 +328,55 @@ class Segments:
     @property
     def unseen(self) -> tuple[int, ...]:
         """The seqs of lost segments of which their writers do not know it."""
-        return tuple(seq for seq, segment in self._unseen if not segment.seen)
+        return tuple(segment.seq for segment in self._unseen if not segment._seen)
 
     # For segments.
 
-    async def enter(self) -> Pending:
-        """Begin a segment. If too many are in flight, drop the oldest or wait, as the options say."""
-        self.check_open()
-        while len(self._pending) >= self._options.max_in_flight:
-            if self._options.when_full is WhenFull.DROP:
+    async def enter(self, segment: Segment) -> None:
+        """Begin a segment. If too many are in flight, drop the oldest or wait."""
+        self._check_open()
+        while len(self._pending) >= self._max_in_flight:
+            if self._drops:
                 self._drop(self._pending[0])
             else:
                 await self._changed.wait()
-                self.check_open()
-        segment = Pending()
+                self._check_open()
         self._pending.append(segment)
-        return segment
 
-    def check_open(self) -> None:
+    def _check_open(self) -> None:
         """Raise if there must not be another segment."""
         if not self._accepting:
             raise ClosedHere("the publisher was closed")
         if self.error is not None:
             raise self.error
 
-    def seq_of(self, segment: Pending) -> int:
-        """The segment's number; before its first chunk, the one that it would get now."""
-        if segment.upload is not None:
-            return segment.upload.ticket.seq
-        seq = self._ahead[0].ticket.seq if self._ahead else self._plan.next_seq
+    @property
+    def coming_seq(self) -> int:
+        """The number that the next segment with something to send gets, as things are now."""
+        seq = self._ahead[0].ticket.seq if self._ahead else self._plan.numbering.next
         assert seq is not None, "the position was found before the first segment"
         return seq
 
-    async def write(self, segment: Pending, chunk: bytes, *, last: bool = False) -> None:
-        """Write one chunk. The first chunk takes the oldest preconnect, or opens a request."""
-        if segment.result is not None:
-            segment.receipt()  # raises what happened
-        if chunk and not await self._bind(segment).body.put(chunk, last=last):
-            segment.receipt()
+    def bind(self, segment: Segment) -> Upload:
+        """The request of a segment for which there is something to send: the oldest preconnect, or a new one."""
+        if segment._upload is None:
+            if self.error is not None:
+                segment._seen = True
+                raise self.error
+            upload = self._ahead.pop(0) if self._ahead else self._open()
+            upload.segment, segment._upload = segment, upload
+            self._plan.numbering.bind(upload.ticket.seq)
+        return segment._upload
 
-    async def end(self, segment: Pending) -> None:
-        """End a segment; returns once that was handed over."""
-        if segment.result is None:
-            body = self._bind(segment).body
-            body.end()
-            await body.flush()
-
-    def give_up(self, segment: Pending, result: TrickleError, *, tell: bool = True) -> None:
-        """End a segment in the middle.
+    def give_up(self, segment: Segment, result: TrickleError, *, tell: bool = True) -> None:
+        """End a segment in the middle, with the error that its writer gets.
 
         Args:
-            segment: one that was entered.
-            result: the error that its writer gets.
             tell: tell the server, too, so that readers do not wait for the rest.
         """
-        upload = segment.upload
-        if segment.result is None and upload is not None and not self._regain(upload):
-            self._plan.give_up(upload.ticket)
+        upload = segment._upload
+        if segment._result is None and upload is not None and not self._regain(upload):
+            self._plan.numbering.settle(upload.ticket.seq, closed=False)
             if upload.touched and tell:
                 self._tell_dropped(upload.ticket.seq)
             upload.scope.cancel()
@@ -345,9 +393,9 @@ class Segments:
 
     def open_ahead(self) -> None:
         """Open the preconnects that are missing and that the server would take now."""
-        while len(self._ahead) < self._options.preconnect and not self._stopped and self.error is None:
-            seq = self._plan.next_seq
-            if not self._accepting or self._start is None or seq is None or not self._plan.may_open(seq):
+        while len(self._ahead) < self._preconnect and not self._stopped and self.error is None:
+            seq = self._plan.numbering.next
+            if not self._accepting or self._start is None or seq is None or not self._plan.numbering.may_open(seq):
                 return
             self._ahead.append(self._open())
 
@@ -358,11 +406,12 @@ class Segments:
             if anyio.current_time() < self._idle_since + every_s:
                 continue
             self._idle_since = anyio.current_time()
-            idle = all(segment.upload is None for segment in self._pending)
+            idle = all(segment._upload is None for segment in self._pending)
             if idle and not self._plan.uncertain and self._accepting and self.error is None:
-                segment = Pending()
-                self._bind(segment).body.end()
-                await segment.done.wait()
+                segment = Segment(self, wait=True)
+                segment._entered_at = self._idle_since
+                self.bind(segment).body.end()
+                await segment._done.wait()
 
     async def finish(self, limit_s: float, *, tell: bool) -> tuple[int, ...]:
         """Take no more segments: those being written are cut off, those that were ended get ``limit_s`` seconds.
@@ -375,17 +424,17 @@ class Segments:
             The seqs of segments with bytes that the server has not confirmed.
         """
         self._accepting = False
-        before = [segment for segment in self._pending if segment.handed]
+        before = [segment for segment in self._pending if segment._handed]
         for segment in list(self._pending):
-            if segment.upload is None or not segment.upload.body.over:
+            if segment._upload is None or not segment._upload.body.over:
                 self.give_up(segment, ClosedHere("the publisher was closed"), tell=tell)
         with anyio.move_on_after(limit_s):
             while self._pending or self._deleting:
                 await self._changed.wait()
         for segment in list(self._pending):
             why = f"no answer within {limit_s:.0f} s after the publisher was closed"
-            self.give_up(segment, ConnectionLost(seq=self.seq_of(segment), detail=why), tell=False)
-        return tuple(self.seq_of(segment) for segment in before if not isinstance(segment.result, Receipt))
+            self.give_up(segment, ConnectionLost(seq=segment.seq, detail=why), tell=False)
+        return tuple(segment.seq for segment in before if not isinstance(segment._result, Receipt))
 
     def stop(self) -> None:
         """No further request is made, neither a new one nor a retry: it could bring an ended channel back to life."""
@@ -400,11 +449,12 @@ class Segments:
             while self._ahead:
                 await self._changed.wait()
 
-    def cut_ahead(self) -> None:
-        """Cut the preconnects off. Were they ended, they would become empty segments."""
-        ahead, self._ahead = self._ahead, []
-        for upload in ahead:
-            upload.scope.cancel()
+    def cut_ahead(self, spare: Upload | None = None) -> None:
+        """Cut the preconnects off, all but one. Were they ended, they would become empty segments."""
+        for upload in list(self._ahead):
+            if upload is not spare:
+                self._ahead.remove(upload)
+                upload.scope.cancel()
 
     def fail(self, error: Exception) -> None:
         """Something raised that this package does not know: nothing more can be published."""
@@ -418,28 +468,18 @@ class Segments:
 
     # Requests.
 
-    def _bind(self, segment: Pending) -> Upload:
-        """The request of a segment for which there is something to send."""
-        if segment.upload is None:
-            if self.error is not None:
-                segment.seen = True
-                raise self.error
-            upload = self._ahead.pop(0) if self._ahead else self._open()
-            upload.segment, segment.upload = segment, upload
-            self._plan.bind(upload.ticket)
-        return segment.upload
-
-    def _drop(self, segment: Pending) -> None:
+    def _drop(self, segment: Segment) -> None:
         """Give a segment up for a newer one."""
-        if segment.begun_as is not None:
-            self._plan.overrun()
-        error = SegmentDropped(segment.begun_as)
+        begun_as = segment._upload.ticket.seq if segment._upload is not None and segment._upload.touched else None
+        if begun_as is not None:
+            self._plan.uncertain = True
+        error = SegmentDropped(begun_as)
         error.__cause__ = self._plan.trouble
         self.give_up(segment, error)
 
     def _regain(self, upload: Upload) -> bool:
         """Make a preconnect again of a request to which nothing was handed over, if its number is still of use."""
-        if upload.touched or not upload.body.take_all_back() or not self._plan.release(upload.ticket):
+        if upload.touched or not upload.body.take_all_back() or not self._plan.numbering.release(upload.ticket.seq):
             return False
         upload.segment, upload.resting = None, False
         self._ahead.insert(0, upload)
@@ -447,7 +487,7 @@ class Segments:
 
     def _open(self) -> Upload:
         assert self._start is not None, "the publisher is open"
-        upload = Upload(self._plan.take(), Body(self._options.retain_bytes))
+        upload = Upload(self._plan.take(), Body(self._retain_bytes))
         self._start(self._carry, upload)
         return upload
 
@@ -496,8 +536,8 @@ class Segments:
         seq, plan = upload.ticket.seq, self._plan
         if plan.uncertain or self._stopped or self.error is not None or anyio.current_time() < self._pause_until:
             return False
-        others = (segment.upload for segment in self._pending if segment.upload is not None)
-        return plan.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
+        others = (segment._upload for segment in self._pending if segment._upload is not None)
+        return plan.numbering.may_open(seq) and not any(other.resting and other.ticket.seq < seq for other in others)
 
     async def _attempt(self, upload: Upload) -> bool:
         """Make one request; whether another one is to follow."""
@@ -527,10 +567,10 @@ class Segments:
             case Resync(delay_s, seq):
                 upload.ticket, holds = ticket.again(seq), False
                 self._report(Renumbered(ticket.seq, seq))
-                self._void_ahead(upload)
+                self.cut_ahead(upload)  # those behind it are opened again, under numbers that follow it
             case _:
                 assert_never(decision)
-        self._count(retries=1)
+        self._counts["retries"] += 1
         if decision.error is not None:
             self._report(Retrying(decision.error, delay_s, ticket.attempt, ticket.seq))
         upload.resting = True
@@ -542,7 +582,7 @@ class Segments:
         upload.touched, upload.resting = True, False
         self._plan.begin(upload.ticket)
         if upload.segment is not None:
-            upload.segment.begun()
+            upload.segment._first_byte_s = anyio.current_time() - upload.segment._entered_at
             self._report(SegmentBegun(upload.ticket.seq))
         self._notify()
         self.open_ahead()
@@ -559,38 +599,36 @@ class Segments:
             self._settle(upload.segment, result)
         self.open_ahead()
 
-    def _settle(self, segment: Pending, result: Receipt | Exception) -> None:
-        if segment.settle(result):
-            self._idle_since = anyio.current_time()
-            self._count_result(segment, segment.result or result)
+    def _settle(self, segment: Segment, result: Receipt | Exception) -> None:
+        """A segment was published or lost, unless that was known before."""
+        if segment._result is None:
+            self._idle_since = now = anyio.current_time()
+            if isinstance(result, Receipt):
+                result = replace(result, first_byte_s=segment._first_byte_s, answered_s=now - segment._entered_at)
+            segment._result = result
+            segment._done.set()
+            self._report_result(segment, result)
         if segment in self._pending:
             self._pending.remove(segment)
             self._notify()
 
-    def _count_result(self, segment: Pending, result: Receipt | Exception) -> None:
+    def _report_result(self, segment: Segment, result: Receipt | Exception) -> None:
         match result:
             case Receipt(sent=size):
-                self._count(segments=size > 0, empty=size == 0, bytes=size)
+                self._counts["segments" if size else "empty"] += 1
+                self._counts["bytes"] += size
                 return self._report(SegmentPublished(result))
             case SegmentDropped():
-                self._count(dropped=1, last_error=result)
+                self._counts["dropped"] += 1
+                self._last_error = result
             case ClosedHere():  # by its own writer
                 pass
             case Exception():
-                self._count(lost=segment.handed > 0, last_error=result)
-                if segment.handed:
-                    self._unseen.append((self.seq_of(segment), segment))
-        self._report(SegmentLost(None if segment.upload is None else segment.upload.ticket.seq, result))
-
-    def _count(self, last_error: Exception | None = None, **more: int) -> None:
-        counts = {name: getattr(self._counts, name) + number for name, number in more.items()}
-        self._counts = replace(self._counts, **counts, last_error=last_error or self._counts.last_error)
-
-    def _void_ahead(self, moved: Upload) -> None:
-        """Preconnects behind a segment that got another number are opened again, under numbers that follow it."""
-        for upload in [upload for upload in self._ahead if upload is not moved]:
-            self._ahead.remove(upload)
-            upload.scope.cancel()
+                self._last_error = result
+                if segment._handed:
+                    self._counts["lost"] += 1
+                    self._unseen.append(segment)
+        self._report(SegmentLost(None if segment._upload is None else segment._upload.ticket.seq, result))
 
     # Requests that carry no segment.
 
@@ -609,8 +647,8 @@ class Segments:
             while self._plan.uncertain and self.error is None and not self._stopped:
                 await anyio.sleep_until(self._pause_until)
                 attempt += 1
-                self._count(retries=1)
-                since, begun_at = self._plan.confirmed, anyio.current_time()
+                self._counts["retries"] += 1
+                since, begun_at = self._plan.numbering.confirmed, anyio.current_time()
                 outcome = await self._requests.next(attempt)
                 self._note(outcome)
                 decision = self._plan.on_located(outcome, since, anyio.current_time() - begun_at)

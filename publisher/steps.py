@@ -9,11 +9,7 @@ from typing import Protocol, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Bytes of the current segment; after a :class:`Cut`, of a new one.
-
-    Attributes:
-        data: at least one byte.
-    """
+    """Bytes of the current segment, at least one; after a :class:`Cut`, of a new segment."""
 
     data: bytes
 

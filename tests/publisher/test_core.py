@@ -14,8 +14,6 @@ from tricklecast.publisher.core import (
     BACKWARDS,
     BUSY_RETRIES,
     LONG_S,
-    MAX_RETRY_AFTER_S,
-    MIN_DELAY_S,
     OUTAGE_DELAY_S,
     OUTAGE_LIMIT_S,
     OUTAGE_S,
@@ -36,6 +34,7 @@ from tricklecast.publisher.core import (
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import RetryBudget
 from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.retry import MAX_RETRY_AFTER_S, MIN_DELAY_S
 from tricklecast.trickle.errors import ConnectionLost, LocalProtocolError, Refused
 
 IDLE = Progress()
@@ -68,7 +67,7 @@ def opened(plan: Plan) -> Ticket:
 def take(plan: Plan) -> Ticket:
     """A ticket for something that is sent at once."""
     ticket = opened(plan)
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     plan.begin(ticket)
     return ticket
 
@@ -86,7 +85,7 @@ def started(
 def located(plan: Plan, reply: Outcome | None = None) -> Advance | RetryAfter | Stop:
     """The answer to the question for the position; without one, what is expected."""
     assert plan.uncertain
-    return plan.on_located(reply or answer(200, Latest=plan.confirmed + 1, Epoch=1), plan.confirmed)
+    return plan.on_located(reply or answer(200, Latest=plan.numbering.confirmed + 1, Epoch=1), plan.numbering.confirmed)
 
 
 @pytest.mark.parametrize(("text", "start"), [("resume", "resume"), ("reset", "reset"), ("17", 17), (0, 0)])
@@ -117,7 +116,7 @@ def test_anything_else_is_no_start(text: str | int) -> None:
 def test_resuming_begins_at_the_head(reply: Answer, seq: int, keeps_keys: bool) -> None:
     """The head is the first seq; a channel that is not there, or no longer, begins at 0."""
     plan = Plan("resume", rng=TopRandom(), name="me")
-    assert plan.next_seq is None
+    assert plan.numbering.next is None
     assert plan.on_next(reply) == Advance()
     assert plan.keeps_keys == (keeps_keys if reply.status == 200 else None)
     assert [plan.take(), plan.take()] == [Ticket(seq, "me.1"), Ticket(seq + 1, "me.2")]
@@ -175,11 +174,11 @@ def test_what_the_server_can_take_is_opened_ahead() -> None:
     """One seq beyond the head that is known, or beyond the newest segment that has begun."""
     plan = Plan("resume", rng=TopRandom())
     plan.on_next(answer(200, Latest=4))
-    assert [plan.may_open(seq) for seq in (4, 5, 6)] == [True, True, False]
+    assert [plan.numbering.may_open(seq) for seq in (4, 5, 6)] == [True, True, False]
     ticket = take(plan)
-    assert [plan.may_open(seq) for seq in (5, 6)] == [True, False]
+    assert [plan.numbering.may_open(seq) for seq in (5, 6)] == [True, False]
     plan.on_post(ticket, answer(200, Size=10), WHOLE)
-    assert [plan.may_open(seq) for seq in (6, 7)] == [True, False]
+    assert [plan.numbering.may_open(seq) for seq in (6, 7)] == [True, False]
 
 
 @pytest.mark.parametrize("progress", [IDLE, HALF, WHOLE])
@@ -209,7 +208,7 @@ def test_a_segment_that_was_closed_before_it_began_moves_on(progress: Progress) 
     """Nothing of it was stored: it is not lost, and goes into the next one, after a wait."""
     plan, ticket = started()
     assert plan.on_post(ticket, answer(200, Size=0), progress) == Resync(0.25, ticket.seq + 1)
-    assert plan.next_seq == ticket.seq + 2
+    assert plan.numbering.next == ticket.seq + 2
 
 
 def test_a_segment_whose_answer_was_lost_is_found_stored() -> None:
@@ -258,7 +257,7 @@ def test_470_moves_segments_in_their_order() -> None:
 def test_470_to_one_that_came_too_early_is_waited_for() -> None:
     """The head is behind, since the first byte of the segment before is still on its way."""
     plan, first = started(seq=4)
-    plan.bind(first)
+    plan.numbering.bind(first.seq)
     plan.begin(first)
     ahead = plan.take()
     assert plan.on_post(ahead, answer(470, Latest=first.seq), IDLE) == RetryAfter(0.25)
@@ -268,7 +267,7 @@ def test_470_to_one_that_came_too_early_is_waited_for() -> None:
 def test_470_of_another_publishers_channel_stops(head: int) -> None:
     """A head that went back, or moved beyond what was published here, is somebody else's doing."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     verdict = plan.on_post(ticket, answer(470, Latest=head), HALF)
     assert isinstance(verdict, Stop)
     assert isinstance(verdict.error, errors.Superseded)
@@ -295,28 +294,28 @@ def test_numbers_that_were_given_up_are_leapt_over() -> None:
     """The server may never have heard of them, and would wait for them; it is told once nothing else lies between."""
     plan, ticket = started()
     others = [take(plan) for _ in range(3)]
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     assert plan.on_post(others[2], answer(470, Latest=6), HALF) == RetryAfter(0.25)
-    plan.give_up(ticket)
-    plan.give_up(others[0])
+    plan.numbering.settle(ticket.seq, closed=False)
+    plan.numbering.settle(others[0].seq, closed=False)
     assert plan.before_request(others[2].again()) == replace(others[2], attempt=2, confirmed=5)
     assert plan.before_request(others[1]) == replace(others[1], reset=True, confirmed=5)
-    plan.give_up(others[1])
+    plan.numbering.settle(others[1].seq, closed=False)
     assert plan.before_request(others[2].again()) == replace(others[2], attempt=2, reset=True, confirmed=5)
     unknown = Plan(8, rng=TopRandom())
-    unknown.give_up(take(unknown))
+    unknown.numbering.settle(take(unknown).seq, closed=False)
     assert unknown.before_request(take(unknown)) == Ticket(9, ".2")
 
 
 def test_a_refusal_may_be_overtaken_by_later_confirmations() -> None:
     """Connections differ in speed: a head that is behind by now was right when the request was answered."""
     plan, slow = started()
-    plan.bind(slow)
+    plan.numbering.bind(slow.seq)
     plan.begin(slow)
     quick = [take(plan) for _ in range(3)]
     for ticket in quick:
         assert isinstance(plan.on_post(ticket, answer(200, Size=10), WHOLE), Advance)
-    assert plan.confirmed == 9
+    assert plan.numbering.confirmed == 9
     assert plan.on_post(slow, answer(409, Latest=8), HALF) == Resync(0.25, 10)
     plan, slow = started()
     late = take(plan)
@@ -327,7 +326,7 @@ def test_a_refusal_may_be_overtaken_by_later_confirmations() -> None:
 def test_a_request_of_an_earlier_life_proves_nothing_about_this_one() -> None:
     """The server was restarted meanwhile, and its head may be anywhere below what was confirmed before."""
     plan, slow = started()
-    plan.bind(slow)
+    plan.numbering.bind(slow.seq)
     plan.begin(slow)
     plan.on_post(take(plan), lost(), IDLE)
     assert located(plan, answer(404)) == Advance()
@@ -338,7 +337,7 @@ def test_a_request_of_an_earlier_life_proves_nothing_about_this_one() -> None:
 def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: Answer) -> None:
     """They would have it twice; it is lost visibly to the others. What never left may move."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     plan.on_post(ticket, lost(), HALF)
     fresh = take(plan)
     plan.on_post(fresh, lost(connected=False), HALF)
@@ -360,7 +359,7 @@ def test_what_readers_may_have_from_a_dead_server_gets_no_other_number(reply: An
 def test_409_to_a_segment_that_was_not_begun_stops(reply: Answer) -> None:
     """Somebody else has written it, or is about to."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     verdict = plan.on_post(ticket, reply, HALF)
     assert isinstance(verdict, Stop)
     assert isinstance(verdict.error, errors.Superseded)
@@ -369,7 +368,7 @@ def test_409_to_a_segment_that_was_not_begun_stops(reply: Answer) -> None:
 def test_409_to_a_retry_loses_only_the_segment() -> None:
     """Its grace ended in between: what the server has is a part, and the next segment may get through."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     verdict = plan.on_post(ticket.again(exposed=True), answer(409, Latest=7), HALF)
     assert isinstance(verdict, Advance)
     assert isinstance(verdict.error, errors.Superseded)
@@ -379,7 +378,7 @@ def test_409_to_a_retry_loses_only_the_segment() -> None:
 def test_409_to_a_retry_in_another_publishers_channel_stops() -> None:
     """The head has gone further than this publisher."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     verdict = plan.on_post(ticket.again(exposed=True), answer(409, Latest=9), HALF)
     assert isinstance(verdict, Stop)
     assert "beyond 6" in str(verdict.error)
@@ -390,7 +389,7 @@ def test_409_to_a_retry_in_another_publishers_channel_stops() -> None:
 def test_409_to_a_segment_that_a_later_one_overtook_moves_it(held: bool) -> None:
     """It came so late that its seq was passed by; nothing of it is stored, so it gets the next one."""
     plan, first = started()
-    plan.bind(first)
+    plan.numbering.bind(first.seq)
     second = take(plan)
     verdict = plan.on_post(first, answer(409, Latest=second.seq + 1), Progress(sent=1, handed=1, held=held))
     assert verdict == Resync(0.25, second.seq + 1) if held else isinstance(verdict, Advance)
@@ -441,7 +440,7 @@ def test_what_all_are_told_at_once_is_paid_for_once() -> None:
 def test_what_was_under_way_does_not_end_the_trouble() -> None:
     """A segment that is published while the next one is put off says nothing about that."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     ahead = opened(plan)
     plan.on_post(ahead, answer(503), IDLE)
     plan.on_post(ticket, answer(200, Size=10), WHOLE)
@@ -490,7 +489,7 @@ def test_the_budget_ends_the_retries() -> None:
 def test_the_position_is_asked_for_after_a_lost_connection() -> None:
     """Before anything is sent again, by whoever: once for all that was lost at the same time."""
     plan, ticket = started()
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     ahead = plan.take()
     assert plan.on_post(ticket, lost(), HALF) == RetryAfter(0.25, exposed=True)
     assert plan.on_post(ahead, lost(connected=False), IDLE) == RetryAfter(0.25)
@@ -502,9 +501,9 @@ def test_the_position_is_asked_for_after_a_lost_connection() -> None:
 def test_the_position_is_asked_for_when_segments_come_too_fast() -> None:
     """A server that hangs is told from a slow one by a question that costs it nothing."""
     plan, ticket = started()
-    plan.bind(ticket)
-    plan.overrun()
-    plan.give_up(ticket)
+    plan.numbering.bind(ticket.seq)
+    plan.uncertain = True
+    plan.numbering.settle(ticket.seq, closed=False)
     assert located(plan, answer(200, Latest=7, Epoch=1)) == Advance()
     assert not plan.uncertain
 
@@ -550,7 +549,7 @@ def test_a_busy_server_is_asked_for_the_position_again(reply: Answer) -> None:
 def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Answer, keeps_keys: bool) -> None:
     """It has nothing, so everything that is held can be sent again, on any server."""
     plan, ticket = started(keeps_keys=keeps_keys)
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
     plan.on_post(ticket, lost(), HALF)
     assert located(plan, reply) == Advance()
     again = plan.before_request(ticket.again(exposed=True))
@@ -569,8 +568,8 @@ def test_a_server_without_the_channel_gets_the_numbers_that_come_next(reply: Ans
 def test_another_publishers_channel_is_left_alone(reply: Answer, why: str) -> None:
     """A head too far, too low, or of a later life: nothing is put between another's segments."""
     plan, ticket = started()
-    plan._numbering.compare(6, 5, 1)
-    plan.bind(ticket)
+    plan.numbering.compare(6, 5, 1)
+    plan.numbering.bind(ticket.seq)
     plan.on_post(ticket, lost(), HALF)
     verdict = located(plan, reply)
     assert isinstance(verdict, Stop)
@@ -653,7 +652,7 @@ def test_the_first_connection_is_not_waited_for() -> None:
     """Nobody at the address at the very beginning: the error comes at once, and nothing is deleted."""
     for plan in (Plan("resume", rng=TopRandom()), Plan(0, rng=TopRandom())):
         verdict: Decision
-        if plan.next_seq is None:
+        if plan.numbering.next is None:
             verdict = plan.on_next(lost(connected=False))
         else:
             verdict = plan.on_post(plan.take(), lost(connected=False), IDLE)
@@ -665,14 +664,14 @@ def test_the_first_connection_is_not_waited_for() -> None:
 def test_a_segment_given_up_leaves_its_number_behind() -> None:
     """Unless nothing of it was handed over, and nothing else has begun since."""
     plan, ticket = started()
-    plan.bind(ticket)
-    assert plan.release(ticket)
-    plan.bind(ticket)
+    plan.numbering.bind(ticket.seq)
+    assert plan.numbering.release(ticket.seq)
+    plan.numbering.bind(ticket.seq)
     later = plan.take()
-    plan.bind(later)
-    assert not plan.release(ticket)
-    plan.give_up(later)
-    assert plan.may_open(later.seq + 1)
+    plan.numbering.bind(later.seq)
+    assert not plan.numbering.release(ticket.seq)
+    plan.numbering.settle(later.seq, closed=False)
+    assert plan.numbering.may_open(later.seq + 1)
 
 
 @pytest.mark.parametrize("reply", [answer(200), answer(400, "Invalid stream"), answer(404)])
@@ -711,7 +710,7 @@ class TestNumbering:
     def test_a_server_that_lost_the_newest_segments_gets_those_that_come_next(self) -> None:
         """Its head went back, and nothing was published since its start: nobody else has done that."""
         plan, ticket = started(5)
-        plan.bind(ticket)
+        plan.numbering.bind(ticket.seq)
         plan.on_post(ticket, lost(), HALF)
         assert located(plan, answer(200, Latest=3, Epoch=1, Life="abc.1")) == Advance()
         again = plan.before_request(ticket.again(exposed=True))
@@ -721,7 +720,7 @@ class TestNumbering:
     def test_so_it_is_if_a_segment_is_the_first_to_hear_of_it(self) -> None:
         """A 470 says it as well."""
         plan, ticket = started(5)
-        plan.bind(ticket)
+        plan.numbering.bind(ticket.seq)
         verdict = plan.on_post(ticket, answer(470, Latest=3, Life="abc.1"), WAITING)
         assert isinstance(verdict, RetryAfter)
         again = plan.before_request(ticket.again())
@@ -731,7 +730,7 @@ class TestNumbering:
     def test_a_server_where_something_was_published_since_is_another_publishers(self) -> None:
         """Then its head did not go back by itself."""
         plan, ticket = started(5)
-        plan.bind(ticket)
+        plan.numbering.bind(ticket.seq)
         plan.on_post(ticket, lost(), HALF)
         assert isinstance(located(plan, answer(200, Latest=3, Epoch=1, Life="abc.1:0")), Stop)
 
@@ -898,10 +897,9 @@ def test_a_seq_that_was_closed_moves_behind_all_that_is_in_use() -> None:
 def test_a_seq_that_nothing_was_sent_as_can_be_used_again() -> None:
     """Unless something has begun behind it."""
     numbering = published(4)
-    for seq in (5, 6):
+    for _ in range(2):
         numbering.bind(numbering.take())
-        numbering.release(seq)
-    assert [numbering.is_last(seq) for seq in (5, 6)] == [False, True]
+    assert [numbering.release(seq) for seq in (5, 6)] == [False, True]
 
 
 def test_what_was_published_is_not_numbered_again() -> None:

@@ -19,7 +19,6 @@ from hypothesis.stateful import (
 from tricklecast.publisher.core import (
     FIRST_RETRIES,
     LONG_S,
-    MIN_DELAY_S,
     OUTAGE_DELAY_S,
     OUTAGE_LIMIT_S,
     OUTAGE_S,
@@ -35,6 +34,7 @@ from tricklecast.publisher.core import (
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import BUDGET_RATIO, BUDGET_RESERVE
 from tricklecast.trickle.client.answers import Answer, Lost, Outcome
+from tricklecast.trickle.client.retry import MIN_DELAY_S
 from tricklecast.trickle.errors import TrickleError
 
 MAX_IN_FLIGHT: Final = 3
@@ -98,9 +98,9 @@ class Publishing(RuleBasedStateMachine):
     def open_ahead(self) -> None:
         ahead = [request for request in self.live if not request.bound]
         while len(ahead) < self.depth and self.plan.error is None and not self.plan.uncertain:
-            seq = self.plan.next_seq
+            seq = self.plan.numbering.next
             assert seq is not None
-            if not self.plan.may_open(seq):
+            if not self.plan.numbering.may_open(seq):
                 break
             ahead.append(self._take())
 
@@ -112,7 +112,7 @@ class Publishing(RuleBasedStateMachine):
         assume(ahead or not self.plan.uncertain)
         request = min(ahead, key=lambda one: one.ticket.seq) if ahead else self._take()
         request.bound, request.handed, request.over = True, size, over
-        self.plan.bind(request.ticket)
+        self.plan.numbering.bind(request.ticket.seq)
         if request.open:
             self.plan.begin(request.ticket)
 
@@ -130,16 +130,16 @@ class Publishing(RuleBasedStateMachine):
         bound = [request for request in self.live if request.bound]
         request = bound[at % len(bound)]
         if request.open:
-            self.plan.overrun()
+            self.plan.uncertain = True
             self.lost += 1
-        self.plan.give_up(request.ticket)
+        self.plan.numbering.settle(request.ticket.seq, closed=False)
         self._finish(request)
 
     @precondition(lambda self: self.plan.uncertain and self.plan.error is None)
     @rule(outcome=garbage | losses, lived_s=lives)
     def ask_for_the_position(self, outcome: Outcome, lived_s: float) -> None:
         self.requests += 1
-        verdict = self.plan.on_located(outcome, self.plan.confirmed, lived_s)
+        verdict = self.plan.on_located(outcome, self.plan.numbering.confirmed, lived_s)
         if isinstance(verdict, RetryAfter):
             self._wait(verdict.delay_s, outcome, lived_s)
         elif isinstance(verdict, Stop):
@@ -313,7 +313,7 @@ class Publishing(RuleBasedStateMachine):
                 assert seq > self.confirmed, "seqs never go back"
                 request.ticket, request.open = request.ticket.again(seq), False
                 self.live = [other for other in self.live if other.bound or other is request]
-                assert self.plan.next_seq == seq + 1
+                assert self.plan.numbering.next == seq + 1
             case Stop():
                 self._check_stop(verdict)
                 self._finish(request)
