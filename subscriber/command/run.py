@@ -582,46 +582,7 @@ class BytesOutput(Output):
         await self._sink.__aexit__(*exc_info)
 
 
-class FolderOutput(Output):
-    """A file per segment, and an index.
-
-    Args:
-        writer: the folder.
-    """
-
-    def __init__(self, writer: FolderWriter) -> None:
-        self._writer = writer
-        self._segment: Segment | None = None
-
-    @property
-    def position(self) -> Position | None:  # type: ignore[override]
-        """Behind the newest segment in the folder."""
-        return self._writer.folder.position
-
-    async def begin(self, segment: Segment) -> None:
-        self._segment = segment
-        await self._writer.begin()
-
-    async def write(self, data: bytes) -> None:
-        await self._writer.write(data)
-
-    async def end(self) -> None:
-        """The segment gets its name, and a line in the index."""
-        assert self._segment is not None
-        self.file = (await self._writer.finish(self._segment)).file
-
-    async def ended(self, gap: int) -> None:
-        await self._writer.ended(gap)
-
-    async def __aenter__(self) -> Self:
-        await self._writer.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._writer.__aexit__(*exc_info)
-
-
-def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile:
+def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile | FolderWriter:
     """The output that the user named.
 
     A path that ends with a slash, or is a folder, gets a file per segment; one that ends like a media container, a file
@@ -639,7 +600,7 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output | Joine
     if target is None:
         return Output()
     if is_folder(target):
-        return FolderOutput(FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep))
+        return FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep)
     if target != "-" and not request.raw and is_joined(Path(target)):
         return JoinedFile(Path(target), note)
     return BytesOutput(open_sink(target), target, note)
