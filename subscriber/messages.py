@@ -17,21 +17,21 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import orjson
 
-from tricklecast.subscriber.core import AnyStart
-from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
+
+if TYPE_CHECKING:
+    from tricklecast.subscriber.client import Subscriber
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
 
 OnError: TypeAlias = Literal["raise", "skip"]
-T = TypeVar("T")
 
 
 class BadMessage(BrokenByPeer):
@@ -65,23 +65,6 @@ class Message:
     restarted: bool = False
 
 
-class Segments(Protocol):
-    """What messages are read from: a :class:`~tricklecast.subscriber.Subscriber`."""
-
-    @property
-    def position(self) -> Position | None: ...
-    @property
-    def missed_at_end(self) -> int: ...
-    def statistics(self) -> SubscriberStatistics: ...
-    async def seek(self, start: AnyStart, *, leave: bool = False) -> None: ...
-    def looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]: ...
-    async def __anext__(self) -> Segment: ...
-    async def __aenter__(self) -> object: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-
 class Messages:
     """The messages of a channel, to be iterated over like a ``Subscriber``: with or without ``async with``.
 
@@ -98,7 +81,7 @@ class Messages:
         skipped: documents, and parts of lines, that could not be used so far.
     """
 
-    def __init__(self, subscriber: Segments, *, limit: int, on_error: OnError, lines: bool = False) -> None:
+    def __init__(self, subscriber: Subscriber, *, limit: int, on_error: OnError, lines: bool = False) -> None:
         check_number("limit", limit, at_least=1, whole=True)
         self.subscriber: Final = subscriber
         self.skipped = 0

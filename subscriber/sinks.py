@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, Self, TypeVarTuple
+from typing import BinaryIO, Final, Self, TypeVarTuple
 
 import anyio
 from anyio import to_thread
@@ -38,11 +38,14 @@ class SinkClosed(TrickleError):
     """The reader of the pipe has gone: a normal end, as for every program in a pipe."""
 
 
-class Sink(Protocol):
-    """Takes bytes. An async context manager."""
+class Sink:
+    """Takes bytes. An async context manager.
 
-    written: int
-    """Bytes written so far."""
+    Attributes:
+        written: bytes written so far.
+    """
+
+    written = 0
 
     async def write(self, data: bytes) -> None:
         """Write all of it.
@@ -51,13 +54,13 @@ class Sink(Protocol):
             SinkFailed: it cannot be written.
             SinkClosed: the other end of the pipe is closed.
         """
-        ...
+        raise NotImplementedError
 
     async def flush(self) -> None:
         """Hand what is buffered to the operating system; called at the end of a segment."""
-        ...
 
-    async def __aenter__(self) -> Self: ...
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *exc_info: object) -> None: ...
 
@@ -97,7 +100,7 @@ def descriptor_sink(descriptor: int) -> Sink:
     return FileSink(descriptor)
 
 
-class FileSink:
+class FileSink(Sink):
     """Writes to a file, in a worker thread, since a disk may take its time.
 
     A path is opened, and its old content replaced, with the first byte: a channel that cannot be read destroys nothing.
@@ -110,7 +113,6 @@ class FileSink:
     """
 
     def __init__(self, target: Path | int) -> None:
-        self.written = 0
         self._target = target
         self._file: BinaryIO | None = None
         self._closed = False
@@ -120,16 +122,11 @@ class FileSink:
             check_path(target)
 
     async def write(self, data: bytes) -> None:
-        """Write all of it."""
         await self._in_thread(self._write, data)
 
     async def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
         if self._file is not None:
             await self._in_thread(self._file.flush)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._closed = True
@@ -164,7 +161,7 @@ class FileSink:
                 self._lock.release()
 
 
-class PipeSink:
+class PipeSink(Sink):
     """Writes to a pipe without a thread: a thread stuck in a full pipe could not be interrupted.
 
     A descriptor stays in blocking mode, since that mode is shared with every other program that holds the pipe. A
@@ -175,7 +172,6 @@ class PipeSink:
     """
 
     def __init__(self, target: Path | int) -> None:
-        self.written = 0
         self._target = target
         self._descriptor: int | None = None if isinstance(target, Path) else target
 
@@ -195,9 +191,6 @@ class PipeSink:
             name = self._target if isinstance(self._target, Path) else "standard output"
             raise SinkFailed(f"cannot write to {name}: {error.strerror or error}") from error
 
-    async def flush(self) -> None:
-        """Nothing is buffered."""
-
     async def _opened(self) -> int:
         while self._descriptor is None:
             assert isinstance(self._target, Path)
@@ -208,9 +201,6 @@ class PipeSink:
                     raise
                 await anyio.sleep(READER_POLL_S)
         return self._descriptor
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         if isinstance(self._target, Path) and self._descriptor is not None:

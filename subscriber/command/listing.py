@@ -48,9 +48,19 @@ async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bear
     """
     root = server_url(url)
     response = await _ask(root, ROUTE, tls, auth)
-    if response.status_code == 404 or response.status_code < 400:
-        return _checked(response, redacted(root))
-    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+    status = response.status_code
+    match status, _json(response):
+        case 200, {"channels": [*channels]} as answer if all(isinstance(channel, dict) for channel in channels):
+            return dict(answer)
+        case 200, None:
+            detail = f"{redacted(root)}{ROUTE} is not JSON"
+        case 200, _:
+            detail = f"{redacted(root)}{ROUTE} holds no list of channels"
+        case _ if status == 404 or status < 400:
+            detail = f"{redacted(root)} has no {ROUTE}"
+        case _:
+            raise _error(response)
+    raise RemoteProtocolError(status, detail=detail)
 
 
 async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> str:
@@ -61,7 +71,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         is so recent.
 
     Raises:
-        InvalidURL, ConnectionLost, Refused, RemoteProtocolError: as :func:`fetch_channels`.
+        TrickleError: as :func:`fetch_channels`.
     """
     response = await _segments(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
     match response.status_code, _json(response):
@@ -74,7 +84,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         case status, _ if status == 404 or status < 400:
             server = redacted(server_url(url))
             raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
-    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+    raise _error(response)
 
 
 async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> float | None:
@@ -112,16 +122,8 @@ async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer |
         raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
 
 
-def _checked(response: httpx.Response, server: str) -> dict[str, Any]:
-    if response.status_code != 200:
-        raise RemoteProtocolError(response.status_code, detail=f"{server} has no {ROUTE}")
-    answer = _json(response)
-    if answer is None:
-        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} is not JSON")
-    channels = answer.get("channels") if isinstance(answer, dict) else None
-    if not isinstance(channels, list) or not all(isinstance(channel, dict) for channel in channels):
-        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} holds no list of channels")
-    return dict(answer)
+def _error(response: httpx.Response) -> TrickleError:
+    return error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
 def _json(response: httpx.Response) -> Any:
