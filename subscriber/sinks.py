@@ -1,6 +1,6 @@
 """Where received bytes go: a file, a named pipe, or standard output.
 
-Bytes are written in order as they come; :attr:`Sink.written` counts them. Each write is waited for, so memory stays
+Bytes are written in order as they come; ``written`` counts them. Each write is waited for, so memory stays
 bounded, and no write blocks the event loop.
 """
 
@@ -19,7 +19,8 @@ from typing import BinaryIO, Final, Self, TypeVarTuple
 import anyio
 from anyio import to_thread
 
-from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 
 PIPE_BUF: Final = 4096
 """A pipe that poll() calls writable takes this many bytes without blocking (POSIX, Linux)."""
@@ -38,14 +39,19 @@ class SinkClosed(TrickleError):
     """The reader of the pipe has gone: a normal end, as for every program in a pipe."""
 
 
-class Sink:
-    """Takes bytes. An async context manager.
+class Output:
+    """Takes segments, one after another, and discards them; an async context manager.
 
     Attributes:
-        written: bytes written so far.
+        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
+        file: the file of the last segment; ``None`` if it has none of its own.
     """
 
-    written = 0
+    position: Position | None = None
+    file: str | None = None
+
+    async def begin(self, segment: Segment) -> None:
+        """A segment begins; one that was not ended is given up."""
 
     async def write(self, data: bytes) -> None:
         """Write all of it.
@@ -54,10 +60,12 @@ class Sink:
             SinkFailed: it cannot be written.
             SinkClosed: the other end of the pipe is closed.
         """
-        raise NotImplementedError
 
-    async def flush(self) -> None:
-        """Hand what is buffered to the operating system; called at the end of a segment."""
+    async def end(self) -> None:
+        """The segment is over: hand what is buffered to the operating system; errors as in :meth:`write`."""
+
+    async def ended(self, gap: int) -> None:
+        """The channel is over; ``gap`` segments were missed before its end."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,7 +73,7 @@ class Sink:
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
-def open_sink(target: str) -> Sink:
+def open_sink(target: str) -> FileSink | PipeSink:
     """The sink that ``target`` names.
 
     Args:
@@ -92,7 +100,7 @@ def standard_stream(name: str) -> int:
     return int(stream.fileno())
 
 
-def descriptor_sink(descriptor: int) -> Sink:
+def descriptor_sink(descriptor: int) -> FileSink | PipeSink:
     """The sink for an open file, terminal or pipe, which is left open at the end."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -100,7 +108,7 @@ def descriptor_sink(descriptor: int) -> Sink:
     return FileSink(descriptor)
 
 
-class FileSink(Sink):
+class FileSink(Output):
     """Writes to a file, in a worker thread, since a disk may take its time.
 
     A path is opened, and its old content replaced, with the first byte: a channel that cannot be read destroys nothing.
@@ -113,6 +121,7 @@ class FileSink(Sink):
     """
 
     def __init__(self, target: Path | int) -> None:
+        self.written = 0
         self._target = target
         self._file: BinaryIO | None = None
         self._closed = False
@@ -124,7 +133,7 @@ class FileSink(Sink):
     async def write(self, data: bytes) -> None:
         await self._in_thread(self._write, data)
 
-    async def flush(self) -> None:
+    async def end(self) -> None:
         if self._file is not None:
             await self._in_thread(self._file.flush)
 
@@ -161,7 +170,7 @@ class FileSink(Sink):
                 self._lock.release()
 
 
-class PipeSink(Sink):
+class PipeSink(Output):
     """Writes to a pipe without a thread: a thread stuck in a full pipe could not be interrupted.
 
     A descriptor stays in blocking mode, since that mode is shared with every other program that holds the pipe. A
@@ -172,6 +181,7 @@ class PipeSink(Sink):
     """
 
     def __init__(self, target: Path | int) -> None:
+        self.written = 0
         self._target = target
         self._descriptor: int | None = None if isinstance(target, Path) else target
 

@@ -25,7 +25,7 @@ from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import Sink, SinkClosed, descriptor_sink, open_sink
+from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.transport import TrickleTransport
@@ -216,6 +216,10 @@ class _Run:
 
     async def _take(self, segment: Segment) -> None:
         self._segment = segment
+        if self._progress.seq is None and segment.content_type == wire.MP4:
+            name = self._request.output or ""
+            if name.lower().endswith(".ts"):
+                self._notes.append(f"the channel is fragmented MP4, and so is {name}; a name like FILE.mp4 would fit")
         self._progress.begun(segment.seq, segment.lag)
         if segment.gap:
             await self._tell_gap(segment.gap, segment.seq)
@@ -363,7 +367,7 @@ class Report:
     """
 
     def __init__(
-        self, screen: Screen | None = None, sink: Sink | None = None, clock: Callable[[], float] = time.time
+        self, screen: Screen | None = None, sink: Output | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self._screen = screen or Screen()
         self._sink = sink
@@ -391,7 +395,7 @@ class Report:
             return
         head = {"v": VERSION, "event": event, "time": self._clock()}
         await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
-        await self._sink.flush()
+        await self._sink.end()
 
     def live(self, line: Callable[[int], str]) -> AbstractContextManager[None]:
         """Keep a line up to date while the block runs, for people on a terminal."""
@@ -512,76 +516,6 @@ def summary(totals: Totals) -> str:
     return f"{line}; {', '.join(filter(None, faults)) or 'no gaps'}"
 
 
-# Outputs.
-
-
-class Output:
-    """Takes segments, one after another, and discards them; an async context manager.
-
-    Attributes:
-        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
-        file: the file of the last segment; ``None`` if it has none of its own.
-    """
-
-    position: Position | None = None
-    file: str | None = None
-
-    async def begin(self, segment: Segment) -> None:
-        """A segment begins; one that was not ended is given up."""
-
-    async def write(self, data: bytes) -> None:
-        """Write a chunk of it.
-
-        Raises:
-            SinkFailed: it cannot be written.
-            SinkClosed: the reader of a pipe has gone.
-        """
-
-    async def end(self) -> None:
-        """The segment is over; errors as in :meth:`write`."""
-
-    async def ended(self, gap: int) -> None:
-        """The channel is over; ``gap`` segments were missed before its end."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None: ...
-
-
-class BytesOutput(Output):
-    """Bytes as they come, joined.
-
-    Args:
-        sink: where they go.
-        name: of the sink; a wrong ending is noted, once.
-        note: is told about it.
-    """
-
-    def __init__(self, sink: Sink, name: str, note: Callable[[str], None]) -> None:
-        self._sink = sink
-        self._name = name
-        self._note: Callable[[str], None] | None = note
-
-    async def begin(self, segment: Segment) -> None:
-        note, self._note = self._note, None
-        if note is not None and self._name.lower().endswith(".ts") and segment.content_type == wire.MP4:
-            note(f"the channel is fragmented MP4, and so is {self._name}; a name that ends with .mp4 would fit")
-
-    async def write(self, data: bytes) -> None:
-        await self._sink.write(data)
-
-    async def end(self) -> None:
-        await self._sink.flush()
-
-    async def __aenter__(self) -> Self:
-        await self._sink.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._sink.__aexit__(*exc_info)
-
-
 def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile | FolderWriter:
     """The output that the user named.
 
@@ -603,7 +537,7 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output | Joine
         return FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep)
     if target != "-" and not request.raw and is_joined(Path(target)):
         return JoinedFile(Path(target), note)
-    return BytesOutput(open_sink(target), target, note)
+    return open_sink(target)
 
 
 def is_folder(target: str) -> bool:
