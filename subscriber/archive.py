@@ -229,15 +229,12 @@ class Disk:
     """The file system. Every method blocks, and raises ``OSError`` as the system does."""
 
     def make(self, folder: Path) -> None:
-        """Make a folder, and those above it, unless it is there."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> BinaryIO:
-        """A new file, or an old one emptied, without a buffer of its own."""
         return path.open("wb", buffering=0)
 
     def extend(self, path: Path) -> BinaryIO:
-        """A file to append to, without a buffer of its own."""
         return path.open("ab", buffering=0)
 
     def write(self, file: BinaryIO, data: bytes | bytearray) -> None:
@@ -252,7 +249,6 @@ class Disk:
         os.fsync(file.fileno())
 
     def truncate(self, file: BinaryIO, size: int) -> None:
-        """Cut a file off."""
         file.truncate(size)
 
     def rename(self, path: Path, to: Path) -> None:
@@ -268,7 +264,6 @@ class Disk:
             os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, unless it is gone."""
         path.unlink(missing_ok=True)
 
     def lock(self, path: Path) -> BinaryIO:
@@ -347,11 +342,6 @@ class Folder:
         """Segments removed so far, to make room."""
         return self._contents.removed
 
-    @property
-    def under_way(self) -> bool:
-        """Whether bytes of a segment were written that is not finished."""
-        return self._part is not None
-
     def open(self) -> None:
         """Take the folder: lock it, read its index, and repair what a crash has left.
 
@@ -374,7 +364,9 @@ class Folder:
             raise
 
     def begin(self) -> None:
-        """A segment begins."""
+        """A segment begins; one that was not finished is forgotten."""
+        if self._part is not None:
+            self.discard()
         self._hash, self._size, self._began_at = hashlib.sha256(), 0, self._clock()
 
     def write(self, data: bytes | bytearray) -> None:
@@ -418,14 +410,7 @@ class Folder:
             self._disk.remove(self.path / PART)
 
     def ended(self, gap: int) -> None:
-        """The channel has ended.
-
-        Args:
-            gap: segments missed between the last one and the end.
-
-        Raises:
-            SinkFailed: it cannot be written.
-        """
+        """The channel has ended; ``gap`` segments were missed before its end. Errors as in :meth:`write`."""
         with self._repeatable():
             self._append(line("ended", at=self._clock(), gap=gap))
 
@@ -581,28 +566,18 @@ class FolderWriter:
 
     async def begin(self, segment: Segment) -> None:
         """A segment begins; one that was not ended is given up."""
-        if self._buffer or self.folder.under_way:
-            self._buffer.clear()
-            await to_thread.run_sync(self.folder.discard)
+        self._buffer.clear()
         self._segment = segment
-        self.folder.begin()
+        await to_thread.run_sync(self.folder.begin)
 
     async def write(self, data: bytes) -> None:
-        """Write a chunk of it.
-
-        Raises:
-            SinkFailed: it cannot be written: the disk is full, ...
-        """
+        """Write a chunk of it; errors as in :meth:`Folder.write`."""
         self._buffer += data
         if len(self._buffer) >= BUFFER_BYTES:
             await to_thread.run_sync(self._flush)
 
     async def end(self) -> Entry:
-        """The segment is over: it gets its name, and a line in the index.
-
-        Raises:
-            SinkFailed: it cannot be written. The index does not name it.
-        """
+        """The segment is over: it gets its name, and a line in the index; errors as in :meth:`Folder.finish`."""
         entry = await to_thread.run_sync(self._finish)
         self.file = entry.file
         return entry

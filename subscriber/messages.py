@@ -203,10 +203,7 @@ class Messages:
 class Line:
     """A line without its end, never blank; or the one document of a segment.
 
-    Attributes:
-        seq: the segment in which it ended.
-        data: its bytes.
-        doubtful: it may be the rest of a line.
+    It ended in segment ``seq``. If it is ``doubtful``, it may be the rest of a line.
     """
 
     seq: int

@@ -25,8 +25,22 @@ TIMEOUT_S: Final = 10.0
 NEWEST_S: Final = 60.0
 """How far back the newest segment is looked for, in seconds."""
 
-COLUMNS: Final = ("CHANNEL", "STATE", "NEXT", "SEGMENTS", "BYTES", "READERS", "PUBLISHER", "IN", "OUT", "TYPE")
-NUMBERS: Final = ("NEXT", "SEGMENTS", "BYTES", "READERS", "IN", "OUT")
+COLUMNS: Final = {
+    "CHANNEL": "name",
+    "STATE": "state",
+    "NEXT": "next_seq",
+    "SEGMENTS": "window.segments",
+    "BYTES": "window.bytes",
+    "READERS": "readers",
+    "PUBLISHER": "publisher.connected",
+    "IN": "bytes_in",
+    "OUT": "bytes_out",
+    "TYPE": "content_type",
+}
+"""Where the server's answer has what a column shows."""
+
+SIZES: Final = ("BYTES", "IN", "OUT")
+NUMBERS: Final = ("NEXT", "SEGMENTS", "READERS", *SIZES)
 
 
 async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> dict[str, Any]:
@@ -140,7 +154,7 @@ def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
         json.dump(answer, sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
         return
-    rows = [COLUMNS, *(_row(channel) for channel in answer["channels"])]
+    rows = [list(COLUMNS), *([_cell(channel, name) for name in COLUMNS] for channel in answer["channels"])]
     if not sys.stdout.isatty():
         lines = ["\t".join(row) for row in rows]
     elif len(rows) == 1:
@@ -157,32 +171,14 @@ def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _row(channel: dict[str, Any]) -> tuple[str, ...]:
-    """One channel; what an older or newer server does not say is shown as ``-``."""
-    window = _object(channel.get("window"))
-    publisher = _object(channel.get("publisher"))
-    return (
-        _text(channel.get("name")),
-        _text(channel.get("state")),
-        _text(channel.get("next_seq")),
-        _text(window.get("segments")),
-        _size(window.get("bytes")),
-        _text(channel.get("readers")),
-        "connected" if publisher.get("connected") else "-",
-        _size(channel.get("bytes_in")),
-        _size(channel.get("bytes_out")),
-        _text(channel.get("content_type")),
-    )
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
+def _cell(channel: dict[str, Any], name: str) -> str:
+    """What a column says about a channel; what an older or newer server does not say is shown as ``-``."""
+    value: Any = channel
+    for key in COLUMNS[name].split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    if name == "PUBLISHER":
+        return "connected" if value else "-"
+    if name in SIZES:
+        return size(value) if isinstance(value, int | float) else "-"
     text = "-" if value is None or value == "" else str(value)
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _size(value: object) -> str:
-    return size(value) if isinstance(value, int | float) else "-"

@@ -59,21 +59,12 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for.
+    """The options of ``tricklecast subscribe``, as the user gave them; times are in seconds.
 
     Attributes:
-        url: the channel.
         output: a path, ``-``, or ``None`` for no output.
-        start: where to begin, as the user wrote it.
-        since_s: begin with what was published so many seconds ago, instead of ``start``.
         for_s: seconds after which to stop; ``None``: at the channel's end.
-        wait_s: how long to wait for a channel that is not there yet, in seconds.
-        on_lag: where to go on after falling behind.
-        reconnect: whether to subscribe again after an error.
-        raw: write bytes as they come, whatever the output's name.
-        keep: how much a folder may hold.
         tls: the authorities that https servers are checked against; ``None``: the system's.
-        auth: adds an access token to requests; ``None``: there is none.
     """
 
     url: str
@@ -518,9 +509,6 @@ def summary(totals: Totals) -> str:
 
 def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile | FolderWriter:
     """The output that the user named.
-
-    A path that ends with a slash, or is a folder, gets a file per segment; one that ends like a media container, a file
-    of that kind; any other one the bytes as they come.
 
     Args:
         request: names the output.
