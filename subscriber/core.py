@@ -147,18 +147,12 @@ class Ask:
 class Advance:
     """A segment has begun: hand it to the user, and make the next GET after ``delay_s``.
 
+    The fields that :class:`~tricklecast.subscriber.Segment` has, too, mean the same there.
+
     Attributes:
         seq: the segment's seq, always concrete.
-        epoch: which life of the channel's name; ``None`` if the server does not say.
-        life: the name of its numbering; ``None`` if the server does not say.
-        gap: segments of this life that were missed immediately before this one.
-        restarted: the numbering is another one than that of the segment before.
-        content_type: the channel's media type.
-        size_at_start: bytes that the server had when it answered, ``None`` if it does not say.
-        truncated: why the segment is not whole, if the head of the answer says so.
         empty: the segment is closed and has no byte.
-        lag: newer segments that had begun when the server got the GET.
-        delay_s: how long to wait before the next GET; above 0 only after segments that broke.
+        delay_s: above 0 only after segments that broke.
     """
 
     seq: int

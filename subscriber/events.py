@@ -225,6 +225,18 @@ class SubscriberStatistics:
     last_error: TrickleError | None = None
 
 
+_COUNTED: Final[dict[type[SubscriberEvent], str]] = {
+    Gap: "gaps",
+    Restarted: "restarts",
+    Retrying: "retries",
+    SegmentBroken: "broken",
+    SegmentResumed: "resumed",
+    SegmentTruncated: "truncated",
+    SkippedAhead: "retries",
+}
+"""The counters of :class:`SubscriberStatistics` that count an event."""
+
+
 class Monitor:
     """Counts what happens to one subscriber, logs it, and tells its ``on_event``.
 
@@ -248,7 +260,15 @@ class Monitor:
         return SubscriberStatistics(**self.counts, last_error=self._last_error)
 
     def emit(self, event: SubscriberEvent) -> None:
-        """Report an event."""
+        """Count and report an event."""
+        if name := _COUNTED.get(type(event)):
+            self.counts[name] += 1
+        match event:
+            case Gap(first, last):
+                self.counts["missed"] += last - first + 1
+            case Retrying(error=error) | SkippedAhead(error=error):
+                self._last_error = error
+                self._is_connected = self._is_connected and not isinstance(error, ConnectionLost)
         # Only the first retry of a request is a warning: an outage is not reported every few seconds.
         is_first_retry = isinstance(event, Retrying) and event.attempt <= 2
         is_warning = is_first_retry or isinstance(event, Gap | SegmentTruncated | SegmentBroken)
@@ -261,27 +281,6 @@ class Monitor:
         if not self._is_connected:
             self._is_connected = True
             self.emit(Connected())
-
-    def retrying(self, error: TrickleError, delay_s: float, attempt: int) -> None:
-        """A request is made again."""
-        self.counts["retries"] += 1
-        self._last_error = error
-        if isinstance(error, ConnectionLost):
-            self._is_connected = False
-        self.emit(Retrying(error, delay_s, attempt))
-
-    def skipping(self, wanted: int | None, seq: int, error: TrickleError) -> None:
-        """Another segment than the wanted one is requested."""
-        self.counts["retries"] += 1
-        self._last_error = error
-        self.emit(SkippedAhead(wanted, seq, error))
-
-    def missed(self, first: int, count: int, reason: Literal["missing", "restarted", "ended"]) -> None:
-        """So many segments were missed, the first one of which is ``first``."""
-        if count:
-            self.counts["gaps"] += 1
-            self.counts["missed"] += count
-            self.emit(Gap(first, first + count - 1, reason))
 
     def lag(self, seq: int, lag: int) -> None:
         """A segment begins so many segments behind the newest one."""
