@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar, assert_never, get_args
 
 import anyio
@@ -217,9 +216,7 @@ class Subscriber:
         self._begin(_Use.BLOCK)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._close()
 
     def __aiter__(self) -> AsyncIterator[Segment]:

@@ -340,14 +340,12 @@ class Cursor:
             # A seq relative to the head is answered at once unless nothing was ever written: then seq 0 comes first.
             self._asked, self._takes_any = 0, True
 
-    def finished(self, *, empty: bool = False) -> None:
-        """A segment was read to its end, or its user left it.
+    def finished(self) -> None:
+        """A segment that is not empty was read to its end, or its user left it.
 
-        Args:
-            empty: the segment held nothing. That is no proof of health: a dead segment is answered in the same way.
+        An empty segment is no proof of health: a dead segment is answered in the same way.
         """
-        if not empty:
-            self._retries.succeeded()
+        self._retries.succeeded()
 
     def cut(self, now: float, rng: Random, *, floor_s: float | None = None) -> float | None:
         """A segment's body was cut, or the GET for the rest of it failed.

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import orjson
@@ -99,10 +98,8 @@ class Messages:
         await self.subscriber.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.subscriber.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.subscriber.__aexit__(*exc_info)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.subscriber.looped(self)
@@ -213,10 +210,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A document that cannot be used.
+    """A document that cannot be used, as turned out in segment ``seq``.
 
     Attributes:
-        seq: the segment in which that turned out.
         why: what is wrong with it, for people.
         torn: it is a part of a line, the other part of which was missed.
         again: reading the segment again may help.
