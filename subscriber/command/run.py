@@ -207,10 +207,10 @@ class _Run:
 
     async def _take(self, segment: Segment) -> None:
         self._segment = segment
-        if self._progress.seq is None and segment.content_type == wire.MP4:
-            name = self._request.output or ""
-            if name.lower().endswith(".ts"):
-                self._notes.append(f"the channel is fragmented MP4, and so is {name}; a name like FILE.mp4 would fit")
+        name = self._request.output or ""
+        if self._progress.seq is None and name.lower().endswith(".ts") and segment.content_type == wire.MP4:
+            fits = "a name that ends with .mp4 would fit"
+            self._notes.append(f"the channel is fragmented MP4, and so is {name}; {fits}")
         self._progress.begun(segment.seq, segment.lag)
         if segment.gap:
             await self._tell_gap(segment.gap, segment.seq)
