@@ -27,17 +27,18 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, Self
+from typing import Any, BinaryIO, Final, Self
 
 import anyio
 from anyio import to_thread
 
 from tricklecast.subscriber.client import Subscriber
 from tricklecast.subscriber.core import AnyStart
+from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.errors import InvalidInput, LocalProtocolError, Position, TrickleError
@@ -105,7 +106,7 @@ class Entry:
     numbering: str | None = None
 
     def line(self) -> bytes:
-        """The line that says so."""
+        """Its line in the index."""
         return line("segment", **asdict(self))
 
 
@@ -185,16 +186,12 @@ class Contents:
                     self.channel, self.removed = str(said["channel"]), int(said.get("removed", 0))
                 case "segment":
                     self.add(Entry(**{name: said[name] for name in Entry.__slots__ if name in said}))
-                case "removed":
-                    self._forget(said["life"], said["seq"])
+                # The oldest goes first, always; a line that was written twice names one that is gone already.
+                case "removed" if self.kept and (self.kept[0].life, self.kept[0].seq) == (said["life"], said["seq"]):
+                    self.drop_oldest()
         except (ValueError, KeyError, TypeError):
             return False
         return True
-
-    def _forget(self, life: int, seq: int) -> None:
-        # The oldest goes first, always; a line that was written twice names one that is gone already.
-        if self.kept and (self.kept[0].life, self.kept[0].seq) == (life, seq):
-            self.drop_oldest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,15 +229,12 @@ class Disk:
     """The file system. Every method blocks, and raises ``OSError`` as the system does."""
 
     def make(self, folder: Path) -> None:
-        """Make a folder, and those above it, unless it is there."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def create(self, path: Path) -> BinaryIO:
-        """A new file, or an old one emptied, without a buffer of its own."""
         return path.open("wb", buffering=0)
 
     def extend(self, path: Path) -> BinaryIO:
-        """A file to append to, without a buffer of its own."""
         return path.open("ab", buffering=0)
 
     def write(self, file: BinaryIO, data: bytes | bytearray) -> None:
@@ -255,7 +249,6 @@ class Disk:
         os.fsync(file.fileno())
 
     def truncate(self, file: BinaryIO, size: int) -> None:
-        """Cut a file off."""
         file.truncate(size)
 
     def rename(self, path: Path, to: Path) -> None:
@@ -271,7 +264,6 @@ class Disk:
             os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, unless it is gone."""
         path.unlink(missing_ok=True)
 
     def lock(self, path: Path) -> BinaryIO:
@@ -304,27 +296,6 @@ BUFFER_BYTES: Final = 256 * 1024
 
 COMPACT_LINES: Final = 1000
 """From so many lines about removed segments on, the index is written anew without them."""
-
-
-class Recorded(Protocol):
-    """What is used of a :class:`tricklecast.subscriber.Segment`."""
-
-    @property
-    def seq(self) -> int: ...
-    @property
-    def epoch(self) -> int | None: ...
-    @property
-    def life(self) -> str | None: ...
-    @property
-    def gap(self) -> int: ...
-    @property
-    def restarted(self) -> bool: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def truncated(self) -> str | None: ...
-    @property
-    def broken(self) -> Exception | None: ...
 
 
 class Folder:
@@ -371,11 +342,6 @@ class Folder:
         """Segments removed so far, to make room."""
         return self._contents.removed
 
-    @property
-    def under_way(self) -> bool:
-        """Whether bytes of a segment were written that is not finished."""
-        return self._part is not None
-
     def open(self) -> None:
         """Take the folder: lock it, read its index, and repair what a crash has left.
 
@@ -391,16 +357,16 @@ class Folder:
         except OSError as error:
             raise InvalidInput(f"cannot record into {self.path}: {error.strerror or error}") from error
         try:
-            self._read_index()
-        except OSError as error:
-            self.close()
-            raise self._failed(error) from error
+            with self._repeatable():
+                self._read_index()
         except BaseException:
             self.close()
             raise
 
     def begin(self) -> None:
-        """A segment begins."""
+        """A segment begins; one that was not finished is forgotten."""
+        if self._part is not None:
+            self.discard()
         self._hash, self._size, self._began_at = hashlib.sha256(), 0, self._clock()
 
     def write(self, data: bytes | bytearray) -> None:
@@ -409,23 +375,21 @@ class Folder:
         Raises:
             SinkFailed: it cannot be written: the disk is full, ...
         """
-        try:
+        with self._repeatable():
             if self._part is None:
                 self._part = self._disk.create(self.path / PART)
             self._disk.write(self._part, data)
-        except OSError as error:
-            raise self._failed(error) from error
         self._hash.update(data)
         self._size += len(data)
 
-    def finish(self, segment: Recorded) -> Entry:
+    def finish(self, segment: Segment) -> Entry:
         """The segment is over: name its file, and put it into the index; then make room.
 
         Raises:
             SinkFailed: it cannot be written. The index is as it was before.
         """
         entry = self._entry(segment)
-        try:
+        with self._repeatable():
             if self._part is not None and entry.file is not None:
                 self._disk.sync(self._part)
                 self._close_part()
@@ -437,8 +401,6 @@ class Folder:
             self._append(entry.line())
             self._contents.add(entry)
             self._make_room()
-        except OSError as error:
-            raise self._failed(error) from error
         return entry
 
     def discard(self) -> None:
@@ -448,18 +410,9 @@ class Folder:
             self._disk.remove(self.path / PART)
 
     def ended(self, gap: int) -> None:
-        """The channel has ended.
-
-        Args:
-            gap: segments missed between the last one and the end.
-
-        Raises:
-            SinkFailed: it cannot be written.
-        """
-        try:
+        """The channel has ended; ``gap`` segments were missed before its end. Errors as in :meth:`write`."""
+        with self._repeatable():
             self._append(line("ended", at=self._clock(), gap=gap))
-        except OSError as error:
-            raise self._failed(error) from error
 
     def close(self) -> None:
         """Give the folder back. What was under way is gone."""
@@ -469,7 +422,7 @@ class Folder:
                 file.close()
         self._index = self._lock = None
 
-    def _entry(self, segment: Recorded) -> Entry:
+    def _entry(self, segment: Segment) -> Entry:
         life = self._life(segment)
         name = f"life{life}/{segment.seq:08d}{extension(segment.content_type)}"
         return Entry(
@@ -489,7 +442,7 @@ class Folder:
             segment.life,
         )
 
-    def _life(self, segment: Recorded) -> int:
+    def _life(self, segment: Segment) -> int:
         """No file is ever replaced by one of another life, whatever numbers the server gives."""
         last = self._contents.last
         if last is None:
@@ -569,24 +522,39 @@ class Folder:
         if part is not None:
             part.close()
 
-    def _failed(self, error: OSError) -> SinkFailed:
-        failed = SinkFailed(f"cannot write to {self.path}: {error.strerror or error}")
-        failed.resume = self.position
-        return failed
+    @contextmanager
+    def _repeatable(self) -> Iterator[None]:
+        """Turn an ``OSError`` into ``SinkFailed``, which says where to go on."""
+        try:
+            yield
+        except OSError as error:
+            failed = SinkFailed(f"cannot write to {self.path}: {error.strerror or error}")
+            failed.resume = self.position
+            raise failed from error
 
 
 class FolderWriter:
     """Writes the segments of a channel into a folder, one after another; an async context manager.
 
-    A segment that is not finished when the block is left is not kept: it is read again by the next run.
+    A segment that is not ended when the block is left is not kept: it is read again by the next run.
 
     Args:
-        path, channel, keep, disk: see :class:`tricklecast.subscriber.archive.folder.Folder`.
+        path, channel, keep, disk: see :class:`Folder`.
+
+    Attributes:
+        file: the file of the last segment; ``None`` if that was empty.
     """
 
     def __init__(self, path: Path, channel: str, *, keep: Keep | None = None, disk: Disk | None = None) -> None:
         self.folder: Final = Folder(path, channel, keep=keep, disk=disk)
+        self.file: str | None = None
         self._buffer = bytearray()
+        self._segment: Segment | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """Where to go on: behind the newest segment in the folder."""
+        return self.folder.position
 
     async def __aenter__(self) -> Self:
         await to_thread.run_sync(self.folder.open)
@@ -596,40 +564,33 @@ class FolderWriter:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self._leave)
 
-    async def begin(self) -> None:
-        """A segment begins; one that was under way is given up."""
-        if self._buffer or self.folder.under_way:
-            self._buffer.clear()
-            await to_thread.run_sync(self.folder.discard)
-        self.folder.begin()
+    async def begin(self, segment: Segment) -> None:
+        """A segment begins; one that was not ended is given up."""
+        self._buffer.clear()
+        self._segment = segment
+        await to_thread.run_sync(self.folder.begin)
 
     async def write(self, data: bytes) -> None:
-        """Write a chunk of it.
-
-        Raises:
-            SinkFailed: it cannot be written: the disk is full, ...
-        """
+        """Write a chunk of it; errors as in :meth:`Folder.write`."""
         self._buffer += data
         if len(self._buffer) >= BUFFER_BYTES:
             await to_thread.run_sync(self._flush)
 
-    async def finish(self, segment: Recorded) -> Entry:
-        """The segment is over.
-
-        Raises:
-            SinkFailed: it cannot be written. The index does not name it.
-        """
-
-        def finish() -> Entry:
-            if self._buffer:
-                self._flush()
-            return self.folder.finish(segment)
-
-        return await to_thread.run_sync(finish)
+    async def end(self) -> Entry:
+        """The segment is over: it gets its name, and a line in the index; errors as in :meth:`Folder.finish`."""
+        entry = await to_thread.run_sync(self._finish)
+        self.file = entry.file
+        return entry
 
     async def ended(self, gap: int) -> None:
         """The channel has ended; ``gap`` segments were missed before its end."""
         await to_thread.run_sync(self.folder.ended, gap)
+
+    def _finish(self) -> Entry:
+        assert self._segment is not None
+        if self._buffer:
+            self._flush()
+        return self.folder.finish(self._segment)
 
     def _flush(self) -> None:
         self.folder.write(self._buffer)
@@ -705,10 +666,10 @@ async def record(
         options["on_broken"] = "skip"
         async with Subscriber(url, start=folder.position or start, **options) as subscriber:
             async for segment in subscriber:
-                await writer.begin()
+                await writer.begin(segment)
                 while data := await segment.read_some():
                     await writer.write(data)
-                entry = await writer.finish(segment)
+                entry = await writer.end()
                 if on_segment is not None:
                     on_segment(entry)
             statistics = subscriber.statistics()

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from enum import Enum
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar, assert_never, get_args
+from typing import Any, Final, Literal, Self, TypeVar, assert_never, get_args
 
 import anyio
 import httpx
@@ -20,6 +19,7 @@ from tricklecast.subscriber.core import REFRESH_S, Advance, AnyStart, Cursor, En
 from tricklecast.subscriber.events import (
     Ended,
     Failed,
+    Gap,
     Monitor,
     OnEvent,
     Restarted,
@@ -216,9 +216,7 @@ class Subscriber:
         self._begin(_Use.BLOCK)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._close()
 
     def __aiter__(self) -> AsyncIterator[Segment]:
@@ -307,7 +305,8 @@ class Subscriber:
             case End(gap):
                 first = 0 if self._position is None else self._position.seq
                 self._missed_at_end, self._ended = gap, True
-                self._monitor.missed(first, gap, "ended")
+                if gap:
+                    self._monitor.emit(Gap(first, first + gap - 1, "ended"))
                 self._monitor.emit(Ended())
                 raise StopAsyncIteration
             case Stop(error):
@@ -356,13 +355,13 @@ class Subscriber:
         counts = self._monitor.counts
         counts["segments"] += 1
         counts["empty"] += begun.empty
-        counts["restarts"] += begun.restarted
         if begun.restarted:
             self._monitor.emit(Restarted(begun.seq, begun.epoch, begun.life))
-        self._monitor.missed(begun.seq - begun.gap, begun.gap, "restarted" if begun.restarted else "missing")
+        if begun.gap:
+            reason: Literal["restarted", "missing"] = "restarted" if begun.restarted else "missing"
+            self._monitor.emit(Gap(begun.seq - begun.gap, begun.seq - 1, reason))
         self._monitor.lag(begun.seq, begun.lag)
         if begun.empty and begun.truncated is not None:
-            counts["truncated"] += 1
             self._monitor.emit(SegmentTruncated(begun.seq, begun.truncated))
 
     async def seek(self, start: AnyStart, *, leave: bool = False) -> None:

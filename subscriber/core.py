@@ -1,18 +1,7 @@
 """The subscriber's decisions: which GET to make next, and what its answer means. No sockets, clock or random source.
 
 A :class:`Cursor` stands at one seq. Its caller makes the GET that :meth:`Cursor.ask` names, reports the result
-(:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the :data:`Outcome`:
-
-===================  ====================================================================================
-Outcome              What the caller does
-===================  ====================================================================================
-:class:`Advance`     hands the segment to the user and, after ``delay_s``, makes the next GET
-:class:`Resolved`    makes the next GET at once; ``next`` turned out to be this seq
-:class:`RetryAfter`  makes the same GET again after ``delay_s``
-:class:`Resync`      makes the next GET after ``delay_s``; it is for another seq than the wanted one
-:class:`End`         ends the iteration: the channel has ended
-:class:`Stop`        raises the error
-===================  ====================================================================================
+(:meth:`~Cursor.answered`, :meth:`~Cursor.lost` or :meth:`~Cursor.refreshed`) and carries out the :data:`Outcome`.
 
 The rules (docs/reference/protocol.md, sections 4 to 6):
 
@@ -34,7 +23,6 @@ The rules (docs/reference/protocol.md, sections 4 to 6):
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -157,20 +145,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """A segment has begun.
+    """A segment has begun: hand it to the user, and make the next GET after ``delay_s``.
+
+    The fields that :class:`~tricklecast.subscriber.Segment` has, too, mean the same there.
 
     Attributes:
         seq: the segment's seq, always concrete.
-        epoch: which life of the channel's name; ``None`` if the server does not say.
-        life: the name of its numbering; ``None`` if the server does not say.
-        gap: segments of this life that were missed immediately before this one.
-        restarted: the numbering is another one than that of the segment before.
-        content_type: the channel's media type.
-        size_at_start: bytes that the server had when it answered, ``None`` if it does not say.
-        truncated: why the segment is not whole, if the head of the answer says so.
         empty: the segment is closed and has no byte.
-        lag: newer segments that had begun when the server got the GET.
-        delay_s: how long to wait before the next GET; above 0 only after segments that broke.
+        delay_s: above 0 only after segments that broke.
     """
 
     seq: int
@@ -188,7 +170,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """``next`` is this seq: request it."""
+    """``next`` is this seq: request it at once."""
 
     seq: int
     delay_s: float = 0.0
@@ -277,6 +259,8 @@ def first_of(answer: Answer) -> int:
 class Cursor:
     """A subscriber's place in a channel.
 
+    In its methods, ``now`` is seconds on a monotonic clock, and ``rng`` is where jitter comes from.
+
     Args:
         start: the first segment, as :meth:`Start.parse` reads it.
         on_lag: where to go on when a segment has left the window.
@@ -330,7 +314,6 @@ class Cursor:
 
         Args:
             start: where to.
-            rng: where jitter comes from.
             failed: the cursor had said :class:`Stop`; seeking must not become a way to retry without delays.
 
         Returns:
@@ -357,21 +340,17 @@ class Cursor:
             # A seq relative to the head is answered at once unless nothing was ever written: then seq 0 comes first.
             self._asked, self._takes_any = 0, True
 
-    def finished(self, *, empty: bool = False) -> None:
-        """A segment was read to its end, or its user left it.
+    def finished(self) -> None:
+        """A segment that is not empty was read to its end, or its user left it.
 
-        Args:
-            empty: the segment held nothing. That is no proof of health: a dead segment is answered in the same way.
+        An empty segment is no proof of health: a dead segment is answered in the same way.
         """
-        if not empty:
-            self._retries.succeeded()
+        self._retries.succeeded()
 
     def cut(self, now: float, rng: Random, *, floor_s: float | None = None) -> float | None:
         """A segment's body was cut, or the GET for the rest of it failed.
 
         Args:
-            now: seconds on a monotonic clock.
-            rng: where jitter comes from.
             floor_s: what ``Retry-After`` said, in seconds.
 
         Returns:
@@ -402,8 +381,6 @@ class Cursor:
         Args:
             error: what happened; raised at last if nothing helps. A ``RemoteProtocolError`` is raised at once: the
                 peer does not speak the protocol.
-            now: seconds on a monotonic clock.
-            rng: where jitter comes from.
             connected: there was a connection. Without one the delays stay short: no server is there to overload.
         """
         if isinstance(error, RemoteProtocolError):
@@ -413,27 +390,29 @@ class Cursor:
         return self._outlast(error, now, rng, short=not connected)
 
     def answered(self, answer: Answer, now: float, rng: Random) -> Outcome:
-        """The GET that :meth:`ask` named was answered.
-
-        Args:
-            answer: the head of the response.
-            now: seconds on a monotonic clock.
-            rng: where jitter comes from.
-        """
+        """The GET that :meth:`ask` named was answered with this head."""
         self._server_seen = True
         self._head = max(self._head, answer.natural(wire.LATEST) or 0)
         if answer.closed:
             return self._closed(answer, now, rng)
-        status = answer.status
-        if status >= wire.Status.SERVER_ERROR:
-            return self._failed(answer, now, rng)
-        if status == wire.Status.BAD_REQUEST and self._asked is None:
-            return self._without_next_route(answer, now, rng)
-        return _BY_STATUS.get(status, Cursor._refused)(self, answer, now, rng)
+        match answer.status:
+            case status if status >= wire.Status.SERVER_ERROR:
+                return self._failed(answer, now, rng)
+            case wire.Status.OK:
+                return self._begun(answer, rng)
+            case wire.Status.NOT_FOUND:
+                return self._missing(answer, now, rng)
+            case wire.Status.SEQ_MISSING:
+                return self._moved(answer, now, rng)
+            case wire.Status.TOO_MANY_REQUESTS:
+                return self._retry(answer.error(self._asked), answer.retry_after_s, rng)
+            case wire.Status.BAD_REQUEST if self._asked is None:
+                return self._without_next_route(answer, rng)
+        return Stop(answer.error(self._asked))
 
     # Answers, by status.
 
-    def _begun(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def _begun(self, answer: Answer, rng: Random) -> Outcome:
         self._outage.over()
         if self._asked is None:
             head = answer.natural(wire.LATEST)
@@ -483,9 +462,6 @@ class Cursor:
             return self._forward(asked, latest, answer, error, rng)
         return self._back(latest, earliest, answer, error, rng)
 
-    def _too_many(self, answer: Answer, now: float, rng: Random) -> Outcome:
-        return self._retry(answer.error(self._asked), answer.retry_after_s, rng)
-
     def _failed(self, answer: Answer, now: float, rng: Random) -> Outcome:
         error = answer.error(self._asked)
         if answer.retry_after_s is None:
@@ -493,10 +469,7 @@ class Cursor:
         self._outage.lost = True  # most likely it is about to be restarted
         return self._retry(error, answer.retry_after_s, rng)
 
-    def _refused(self, answer: Answer, now: float, rng: Random) -> Outcome:
-        return Stop(answer.error(self._asked))
-
-    def _without_next_route(self, answer: Answer, now: float, rng: Random) -> Outcome:
+    def _without_next_route(self, answer: Answer, rng: Random) -> Outcome:
         # Servers from before July 2026 do not know the route; there a refreshed wait may skip a segment.
         error = answer.error(self._asked)
         retry = self._retry(error, None, rng)
@@ -574,7 +547,7 @@ class Cursor:
     def _closed(self, answer: Answer, now: float, rng: Random) -> Outcome:
         latest, asked = answer.natural(wire.LATEST), self._asked
         if latest is not None and self._has_more(answer, latest):
-            return self._begun(answer, now, rng)
+            return self._begun(answer, rng)
         if (
             latest
             and asked is not None
@@ -685,11 +658,3 @@ class Cursor:
     def _go_to(self, seq: int) -> int:
         self._asked, self._attempt = seq, 1
         return seq
-
-
-_BY_STATUS: Final[dict[int, Callable[[Cursor, Answer, float, Random], Outcome]]] = {
-    wire.Status.OK: Cursor._begun,
-    wire.Status.NOT_FOUND: Cursor._missing,
-    wire.Status.SEQ_MISSING: Cursor._moved,
-    wire.Status.TOO_MANY_REQUESTS: Cursor._too_many,
-}

@@ -19,7 +19,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 
@@ -31,8 +31,6 @@ LOGGER.addHandler(logging.NullHandler())
 @dataclass(frozen=True, slots=True)
 class Connected:
     """The server has answered: for the first time, or for the first time after an outage."""
-
-    level: ClassVar[int] = logging.INFO
 
     def __str__(self) -> str:
         return "connected"
@@ -52,11 +50,6 @@ class Retrying:
     delay_s: float
     attempt: int
 
-    @property
-    def level(self) -> int:
-        """Only the first retry of a request is a warning: an outage is not reported every few seconds."""
-        return logging.WARNING if self.attempt <= 2 else logging.INFO
-
     def __str__(self) -> str:
         return f"{self.error}; attempt {self.attempt} in {self.delay_s:.2f} s"
 
@@ -74,7 +67,6 @@ class SkippedAhead:
     wanted: int | None
     seq: int
     error: TrickleError
-    level: ClassVar[int] = logging.INFO
 
     def __str__(self) -> str:
         return f"{self.error}; going on at segment {self.seq}"
@@ -93,7 +85,6 @@ class Gap:
     first: int
     last: int
     reason: Literal["missing", "restarted", "ended"]
-    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         which = f"segment {self.first}" if self.first == self.last else f"segments {self.first} to {self.last}"
@@ -104,15 +95,12 @@ class Gap:
 class Restarted:
     """The channel's numbering is another one than before: it was created again, or its server was restarted.
 
-    Attributes:
-        seq: the first segment that is read of the new numbering.
-        epoch, life: of the new numbering, as far as the server says.
+    The subscriber goes on with segment ``seq`` of that numbering; its ``epoch`` and ``life`` are what the server says.
     """
 
     seq: int
     epoch: int | None
     life: str | None
-    level: ClassVar[int] = logging.INFO
 
     def __str__(self) -> str:
         return f"the channel's numbering has changed; going on with its segment {self.seq}"
@@ -120,16 +108,13 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Lagging:
-    """The subscriber has fallen behind: a segment begins although newer ones have begun. Once per time behind.
+    """The subscriber has fallen behind: segment ``seq`` begins although ``lag`` newer ones have begun.
 
-    Attributes:
-        seq: the segment that begins.
-        lag: how many newer ones had begun.
+    Reported once, until the subscriber has caught up.
     """
 
     seq: int
     lag: int
-    level: ClassVar[int] = logging.INFO
 
     def __str__(self) -> str:
         return f"segment {self.seq} is {self.lag} behind the newest one"
@@ -137,16 +122,10 @@ class Lagging:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTruncated:
-    """A segment is not whole, and the server says why.
-
-    Attributes:
-        seq: the segment.
-        reason: the server's word for it, for example ``"publisher_lost"``.
-    """
+    """A segment is not whole; ``reason`` is the server's word for it, for example ``"publisher_lost"``."""
 
     seq: int
     reason: str
-    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return f"segment {self.seq} is truncated: {self.reason}"
@@ -154,16 +133,10 @@ class SegmentTruncated:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResumed:
-    """A segment whose connection was cut goes on where it stopped; no byte is lost.
-
-    Attributes:
-        seq: the segment.
-        bytes_read: how many bytes had been read.
-    """
+    """A segment whose connection was cut goes on behind the ``bytes_read`` bytes that were read; no byte is lost."""
 
     seq: int
     bytes_read: int
-    level: ClassVar[int] = logging.INFO
 
     def __str__(self) -> str:
         return f"segment {self.seq} goes on after {self.bytes_read} bytes"
@@ -171,18 +144,11 @@ class SegmentResumed:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBroken:
-    """A segment's connection was cut, and the rest of it could not be read.
-
-    Attributes:
-        seq: the segment.
-        bytes_read: how many bytes had been read.
-        error: what cut it.
-    """
+    """The connection of a segment was cut by ``error``, and the bytes behind the ``bytes_read`` ones cannot be had."""
 
     seq: int
     bytes_read: int
     error: TrickleError
-    level: ClassVar[int] = logging.WARNING
 
     def __str__(self) -> str:
         return f"segment {self.seq} broke after {self.bytes_read} bytes: {self.error}"
@@ -192,22 +158,15 @@ class SegmentBroken:
 class Ended:
     """The channel has ended."""
 
-    level: ClassVar[int] = logging.INFO
-
     def __str__(self) -> str:
         return "the channel has ended"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The subscription is over because of an error, which is also raised.
-
-    Attributes:
-        error: the error.
-    """
+    """The subscription is over because of an error, which is also raised."""
 
     error: Exception
-    level: ClassVar[int] = logging.INFO
 
     def __str__(self) -> str:
         return f"the subscription failed: {self.error}"
@@ -266,6 +225,18 @@ class SubscriberStatistics:
     last_error: TrickleError | None = None
 
 
+_COUNTED: Final[dict[type[SubscriberEvent], str]] = {
+    Gap: "gaps",
+    Restarted: "restarts",
+    Retrying: "retries",
+    SegmentBroken: "broken",
+    SegmentResumed: "resumed",
+    SegmentTruncated: "truncated",
+    SkippedAhead: "retries",
+}
+"""The counters of :class:`SubscriberStatistics` that count an event."""
+
+
 class Monitor:
     """Counts what happens to one subscriber, logs it, and tells its ``on_event``.
 
@@ -289,8 +260,19 @@ class Monitor:
         return SubscriberStatistics(**self.counts, last_error=self._last_error)
 
     def emit(self, event: SubscriberEvent) -> None:
-        """Report an event."""
-        LOGGER.log(event.level, "%s: %s", self._channel, event)
+        """Count and report an event."""
+        if name := _COUNTED.get(type(event)):
+            self.counts[name] += 1
+        match event:
+            case Gap(first, last):
+                self.counts["missed"] += last - first + 1
+            case Retrying(error=error) | SkippedAhead(error=error):
+                self._last_error = error
+                self._is_connected = self._is_connected and not isinstance(error, ConnectionLost)
+        # Only the first retry of a request is a warning: an outage is not reported every few seconds.
+        is_first_retry = isinstance(event, Retrying) and event.attempt <= 2
+        is_warning = is_first_retry or isinstance(event, Gap | SegmentTruncated | SegmentBroken)
+        LOGGER.log(logging.WARNING if is_warning else logging.INFO, "%s: %s", self._channel, event)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -299,27 +281,6 @@ class Monitor:
         if not self._is_connected:
             self._is_connected = True
             self.emit(Connected())
-
-    def retrying(self, error: TrickleError, delay_s: float, attempt: int) -> None:
-        """A request is made again."""
-        self.counts["retries"] += 1
-        self._last_error = error
-        if isinstance(error, ConnectionLost):
-            self._is_connected = False
-        self.emit(Retrying(error, delay_s, attempt))
-
-    def skipping(self, wanted: int | None, seq: int, error: TrickleError) -> None:
-        """Another segment than the wanted one is requested."""
-        self.counts["retries"] += 1
-        self._last_error = error
-        self.emit(SkippedAhead(wanted, seq, error))
-
-    def missed(self, first: int, count: int, reason: Literal["missing", "restarted", "ended"]) -> None:
-        """So many segments were missed, the first one of which is ``first``."""
-        if count:
-            self.counts["gaps"] += 1
-            self.counts["missed"] += count
-            self.emit(Gap(first, first + count - 1, reason))
 
     def lag(self, seq: int, lag: int) -> None:
         """A segment begins so many segments behind the newest one."""

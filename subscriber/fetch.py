@@ -31,7 +31,7 @@ from tricklecast.subscriber.core import (
     Stop,
     is_renumbered,
 )
-from tricklecast.subscriber.events import Monitor
+from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Answer, Auth, Chunks, Lost, Opened, exchange
 from tricklecast.trickle.client.tasks import BackgroundTask
@@ -172,10 +172,21 @@ class Preconnect:
                 await self.source.response.aclose()
 
 
+def _headers() -> dict[str, str]:
+    return {
+        "Accept-Encoding": "identity",
+        "User-Agent": f"tricklecast-subscriber/{__version__}",
+        # The same name over reconnects: logs can tell one client from another. It does not have 16 digits, since
+        # servers give names of 16 digits to clients without one.
+        wire.CLIENT: f"subscriber-{secrets.token_hex(6)}",
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Fetcher:
     """Makes the GETs of one subscriber.
 
-    Args:
+    Attributes:
         url: the channel.
         http: sends the requests.
         auth: authentication of each request; ``None``: that of ``http``.
@@ -183,33 +194,17 @@ class Fetcher:
         monitor: counts and reports.
         runtime: clock, delays and random numbers.
         on_resolved: called with the seq that ``next`` turned out to be.
+        headers: of each request.
     """
 
-    def __init__(
-        self,
-        url: ChannelURL,
-        http: httpx.AsyncClient,
-        auth: Auth | None,
-        cursor: Cursor,
-        monitor: Monitor,
-        runtime: Runtime,
-        on_resolved: Callable[[int], None],
-    ) -> None:
-        self._url = url
-        self._http = http
-        self._auth = auth
-        self._place = f"{wire.redacted(url.root)}: "
-        self._cursor = cursor
-        self._monitor = monitor
-        self._runtime = runtime
-        self._on_resolved = on_resolved
-        self._headers = {
-            "Accept-Encoding": "identity",
-            "User-Agent": f"tricklecast-subscriber/{__version__}",
-            # The same name over reconnects: logs can tell one client from another. It does not have 16 digits, since
-            # servers give names of 16 digits to clients without one.
-            wire.CLIENT: f"subscriber-{secrets.token_hex(6)}",
-        }
+    url: ChannelURL
+    http: httpx.AsyncClient
+    auth: Auth | None
+    cursor: Cursor
+    monitor: Monitor
+    runtime: Runtime
+    on_resolved: Callable[[int], None]
+    headers: dict[str, str] = field(default_factory=_headers)
 
     def preconnect(self, delay_s: float) -> Preconnect:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
@@ -217,30 +212,31 @@ class Fetcher:
 
     async def _get(self, ask: Ask, wait_s: float) -> Opened | Lost | None:
         """Make one GET; ``None`` if its head did not come within ``wait_s`` seconds."""
-        url = self._url.next() if ask.seq is None else self._url.segment(ask.seq)
-        headers = self._headers | {wire.ATTEMPT: str(ask.attempt)}
+        url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
+        headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
         # No timeout for reading: waiting is the normal state, and ``wait_s`` bounds it.
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        request = self._http.build_request("GET", url, headers=headers, timeout=timeout)
-        self._monitor.counts["requests"] += 1
+        request = self.http.build_request("GET", url, headers=headers, timeout=timeout)
+        self.monitor.counts["requests"] += 1
+        place = f"{wire.redacted(self.url.root)}: "
         found: Opened | Lost | None = None
         with anyio.move_on_after(wait_s):
             found = await exchange(
-                self._http, request, seq=ask.seq, place=self._place, auth=self._auth, stays_open=_has_body(ask)
+                self.http, request, seq=ask.seq, place=place, auth=self.auth, stays_open=_has_body(ask)
             )
         return found
 
     async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
         while delay_s is not None:
             if delay_s > 0:
-                await self._runtime.sleep(delay_s)
+                await self.runtime.sleep(delay_s)
             delay_s = await self._try(pending)
 
     async def _try(self, pending: Preconnect) -> float | None:
         """Make one GET. After how many seconds to make another one; ``None`` if the result is there."""
-        requested_at = self._runtime.now()
-        ask = self._cursor.ask()
-        found = await self._get(ask, self._cursor.refresh_after(self._runtime.rng))
+        requested_at = self.runtime.now()
+        ask = self.cursor.ask()
+        found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
         response = found.response if isinstance(found, Opened) else None
         outcome: Outcome | None = None
         try:
@@ -248,7 +244,7 @@ class Fetcher:
             outcome = None if pending.abandoned else self._decide(ask, found)
             if isinstance(outcome, Advance):
                 assert response is not None
-                pending.settle(outcome, Source(response, Chunks(response), requested_at, self._runtime.now()))
+                pending.settle(outcome, Source(response, Chunks(response), requested_at, self.runtime.now()))
                 return None
         finally:
             if response is not None and pending.source is None:
@@ -263,23 +259,23 @@ class Fetcher:
 
     def _decide(self, ask: Ask, found: Opened | Lost | None) -> Outcome | None:
         """What the cursor says about a GET, reported; ``None`` to make the same GET at once."""
-        now, rng = self._runtime.now(), self._runtime.rng
+        now, rng = self.runtime.now(), self.runtime.rng
         if found is None:
-            self._monitor.counts["refreshes"] += 1
-            self._cursor.refreshed()
+            self.monitor.counts["refreshes"] += 1
+            self.cursor.refreshed()
             return None
         if isinstance(found, Lost):
-            outcome = self._cursor.lost(found.error, now, rng, connected=found.connected)
+            outcome = self.cursor.lost(found.error, now, rng, connected=found.connected)
         else:
-            self._monitor.answered()
-            outcome = self._cursor.answered(found.answer, now, rng)
+            self.monitor.answered()
+            outcome = self.cursor.answered(found.answer, now, rng)
         match outcome:
             case RetryAfter(delay_s, error):
-                self._monitor.retrying(error, delay_s, self._cursor.ask().attempt)
+                self.monitor.emit(Retrying(error, delay_s, self.cursor.ask().attempt))
             case Resync(seq, _, error):
-                self._monitor.skipping(ask.seq, seq, error)
+                self.monitor.emit(SkippedAhead(ask.seq, seq, error))
             case Resolved(seq):
-                self._on_resolved(seq)
+                self.on_resolved(seq)
         return outcome
 
     async def rest(
@@ -302,15 +298,15 @@ class Fetcher:
         floor_s: float | None = None
         while True:
             if no_fault:
-                self._monitor.counts["refreshes"] += 1
+                self.monitor.counts["refreshes"] += 1
             else:
-                delay_s = self._cursor.cut(self._runtime.now(), self._runtime.rng, floor_s=floor_s)
+                delay_s = self.cursor.cut(self.runtime.now(), self.runtime.rng, floor_s=floor_s)
                 if delay_s is None:
                     return error
-                self._monitor.retrying(cause, delay_s, attempt + 1)
-                await self._runtime.sleep(delay_s)
+                self.monitor.emit(Retrying(cause, delay_s, attempt + 1))
+                await self.runtime.sleep(delay_s)
             attempt += 1
-            requested_at = self._runtime.now()
+            requested_at = self.runtime.now()
             found = await self._get(Ask(begun.seq, attempt), ANSWER_S)
             floor_s = None
             match found:
@@ -321,7 +317,7 @@ class Fetcher:
                 case Opened(answer, response) if is_same(answer, begun, received.size):
                     source = await self._skip(begun, received, response, requested_at, attempt)
                     if isinstance(source, Source):
-                        self._cursor.resumed()
+                        self.cursor.resumed()
                         return source
                     if source is None:
                         return error
@@ -343,7 +339,7 @@ class Fetcher:
         """Drop what the user has; ``None`` if the segment does not begin with it."""
         source: Source | ConnectionLost | None = None
         chunks, again, chunk = Chunks(response), Received(), b""
-        answered_at = self._runtime.now()
+        answered_at = self.runtime.now()
         try:
             while again.size < received.size:
                 with anyio.fail_after(ANSWER_S):

@@ -16,22 +16,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import orjson
 
-from tricklecast.subscriber.core import AnyStart
-from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.segment import Segment
 from tricklecast.trickle.client.arguments import check_number
 from tricklecast.trickle.errors import BrokenByPeer, ClosedHere, ConnectionLost, Position, SegmentTooLarge
+
+if TYPE_CHECKING:
+    from tricklecast.subscriber.client import Subscriber
 
 MESSAGE_LIMIT: Final = 1024 * 1024
 """Longest document by default, in bytes: far more than a control message has, and little enough to be held."""
 
 OnError: TypeAlias = Literal["raise", "skip"]
-T = TypeVar("T")
 
 
 class BadMessage(BrokenByPeer):
@@ -65,23 +64,6 @@ class Message:
     restarted: bool = False
 
 
-class Segments(Protocol):
-    """What messages are read from: a :class:`~tricklecast.subscriber.Subscriber`."""
-
-    @property
-    def position(self) -> Position | None: ...
-    @property
-    def missed_at_end(self) -> int: ...
-    def statistics(self) -> SubscriberStatistics: ...
-    async def seek(self, start: AnyStart, *, leave: bool = False) -> None: ...
-    def looped(self, items: AsyncIterator[T]) -> AsyncIterator[T]: ...
-    async def __anext__(self) -> Segment: ...
-    async def __aenter__(self) -> object: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
-
-
 class Messages:
     """The messages of a channel, to be iterated over like a ``Subscriber``: with or without ``async with``.
 
@@ -98,7 +80,7 @@ class Messages:
         skipped: documents, and parts of lines, that could not be used so far.
     """
 
-    def __init__(self, subscriber: Segments, *, limit: int, on_error: OnError, lines: bool = False) -> None:
+    def __init__(self, subscriber: Subscriber, *, limit: int, on_error: OnError, lines: bool = False) -> None:
         check_number("limit", limit, at_least=1, whole=True)
         self.subscriber: Final = subscriber
         self.skipped = 0
@@ -116,10 +98,8 @@ class Messages:
         await self.subscriber.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.subscriber.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.subscriber.__aexit__(*exc_info)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.subscriber.looped(self)
@@ -220,10 +200,7 @@ class Messages:
 class Line:
     """A line without its end, never blank; or the one document of a segment.
 
-    Attributes:
-        seq: the segment in which it ended.
-        data: its bytes.
-        doubtful: it may be the rest of a line.
+    It ended in segment ``seq``. If it is ``doubtful``, it may be the rest of a line.
     """
 
     seq: int
@@ -233,10 +210,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A document that cannot be used.
+    """A document that cannot be used, as turned out in segment ``seq``.
 
     Attributes:
-        seq: the segment in which that turned out.
         why: what is wrong with it, for people.
         torn: it is a part of a line, the other part of which was missed.
         again: reading the segment again may help.

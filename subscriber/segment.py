@@ -261,7 +261,6 @@ class Segment:
             await self._end(Reading.BROKEN)
             return b""
         if not self._no_fault:
-            self._monitor.counts["resumed"] += 1
             self._monitor.emit(SegmentResumed(self.seq, self._received.size))
         self._source, self._cut, self._no_fault, self._resumed_at = rest, None, False, self._received.size
         self.truncated = self.truncated or rest.response.headers.get(wire.TRUNCATED)
@@ -284,10 +283,8 @@ class Segment:
         self.truncated = self.truncated or trailers.get(wire.TRUNCATED)
         try:
             if self.truncated is not None:
-                self._monitor.counts["truncated"] += 1
                 self._monitor.emit(SegmentTruncated(self.seq, self.truncated))
             if self.broken is not None:
-                self._monitor.counts["broken"] += 1
                 self._monitor.emit(SegmentBroken(self.seq, self._received.size, self.broken))
             self._on_end(self)
         finally:

@@ -1,6 +1,6 @@
 """Where received bytes go: a file, a named pipe, or standard output.
 
-Bytes are written in order as they come; :attr:`Sink.written` counts them. Each write is waited for, so memory stays
+Bytes are written in order as they come; ``written`` counts them. Each write is waited for, so memory stays
 bounded, and no write blocks the event loop.
 """
 
@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, Self, TypeVarTuple
+from typing import BinaryIO, Final, Self, TypeVarTuple
 
 import anyio
 from anyio import to_thread
 
-from tricklecast.trickle.errors import InvalidInput, TrickleError
+from tricklecast.subscriber.segment import Segment
+from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 
 PIPE_BUF: Final = 4096
 """A pipe that poll() calls writable takes this many bytes without blocking (POSIX, Linux)."""
@@ -38,11 +39,19 @@ class SinkClosed(TrickleError):
     """The reader of the pipe has gone: a normal end, as for every program in a pipe."""
 
 
-class Sink(Protocol):
-    """Takes bytes. An async context manager."""
+class Output:
+    """Takes segments, one after another, and discards them; an async context manager.
 
-    written: int
-    """Bytes written so far."""
+    Attributes:
+        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
+        file: the file of the last segment; ``None`` if it has none of its own.
+    """
+
+    position: Position | None = None
+    file: str | None = None
+
+    async def begin(self, segment: Segment) -> None:
+        """A segment begins; one that was not ended is given up."""
 
     async def write(self, data: bytes) -> None:
         """Write all of it.
@@ -51,18 +60,20 @@ class Sink(Protocol):
             SinkFailed: it cannot be written.
             SinkClosed: the other end of the pipe is closed.
         """
-        ...
 
-    async def flush(self) -> None:
-        """Hand what is buffered to the operating system; called at the end of a segment."""
-        ...
+    async def end(self) -> None:
+        """The segment is over: hand what is buffered to the operating system; errors as in :meth:`write`."""
 
-    async def __aenter__(self) -> Self: ...
+    async def ended(self, gap: int) -> None:
+        """The channel is over; ``gap`` segments were missed before its end."""
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def __aexit__(self, *exc_info: object) -> None: ...
 
 
-def open_sink(target: str) -> Sink:
+def open_sink(target: str) -> FileSink | PipeSink:
     """The sink that ``target`` names.
 
     Args:
@@ -89,7 +100,7 @@ def standard_stream(name: str) -> int:
     return int(stream.fileno())
 
 
-def descriptor_sink(descriptor: int) -> Sink:
+def descriptor_sink(descriptor: int) -> FileSink | PipeSink:
     """The sink for an open file, terminal or pipe, which is left open at the end."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
@@ -97,7 +108,7 @@ def descriptor_sink(descriptor: int) -> Sink:
     return FileSink(descriptor)
 
 
-class FileSink:
+class FileSink(Output):
     """Writes to a file, in a worker thread, since a disk may take its time.
 
     A path is opened, and its old content replaced, with the first byte: a channel that cannot be read destroys nothing.
@@ -120,16 +131,11 @@ class FileSink:
             check_path(target)
 
     async def write(self, data: bytes) -> None:
-        """Write all of it."""
         await self._in_thread(self._write, data)
 
-    async def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
+    async def end(self) -> None:
         if self._file is not None:
             await self._in_thread(self._file.flush)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._closed = True
@@ -164,7 +170,7 @@ class FileSink:
                 self._lock.release()
 
 
-class PipeSink:
+class PipeSink(Output):
     """Writes to a pipe without a thread: a thread stuck in a full pipe could not be interrupted.
 
     A descriptor stays in blocking mode, since that mode is shared with every other program that holds the pipe. A
@@ -195,9 +201,6 @@ class PipeSink:
             name = self._target if isinstance(self._target, Path) else "standard output"
             raise SinkFailed(f"cannot write to {name}: {error.strerror or error}") from error
 
-    async def flush(self) -> None:
-        """Nothing is buffered."""
-
     async def _opened(self) -> int:
         while self._descriptor is None:
             assert isinstance(self._target, Path)
@@ -208,9 +211,6 @@ class PipeSink:
                     raise
                 await anyio.sleep(READER_POLL_S)
         return self._descriptor
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         if isinstance(self._target, Path) and self._descriptor is not None:

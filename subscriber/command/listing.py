@@ -25,8 +25,22 @@ TIMEOUT_S: Final = 10.0
 NEWEST_S: Final = 60.0
 """How far back the newest segment is looked for, in seconds."""
 
-COLUMNS: Final = ("CHANNEL", "STATE", "NEXT", "SEGMENTS", "BYTES", "READERS", "PUBLISHER", "IN", "OUT", "TYPE")
-NUMBERS: Final = ("NEXT", "SEGMENTS", "BYTES", "READERS", "IN", "OUT")
+COLUMNS: Final = {
+    "CHANNEL": "name",
+    "STATE": "state",
+    "NEXT": "next_seq",
+    "SEGMENTS": "window.segments",
+    "BYTES": "window.bytes",
+    "READERS": "readers",
+    "PUBLISHER": "publisher.connected",
+    "IN": "bytes_in",
+    "OUT": "bytes_out",
+    "TYPE": "content_type",
+}
+"""Where the server's answer has what a column shows."""
+
+SIZES: Final = ("BYTES", "IN", "OUT")
+NUMBERS: Final = ("NEXT", "SEGMENTS", "READERS", *SIZES)
 
 
 async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> dict[str, Any]:
@@ -48,9 +62,19 @@ async def fetch_channels(url: str, tls: ssl.SSLContext | None = None, auth: Bear
     """
     root = server_url(url)
     response = await _ask(root, ROUTE, tls, auth)
-    if response.status_code == 404 or response.status_code < 400:
-        return _checked(response, redacted(root))
-    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+    status = response.status_code
+    match status, _json(response):
+        case 200, {"channels": [*channels]} as answer if all(isinstance(channel, dict) for channel in channels):
+            return dict(answer)
+        case 200, None:
+            detail = f"{redacted(root)}{ROUTE} is not JSON"
+        case 200, _:
+            detail = f"{redacted(root)}{ROUTE} holds no list of channels"
+        case _ if status == 404 or status < 400:
+            detail = f"{redacted(root)} has no {ROUTE}"
+        case _:
+            raise _error(response)
+    raise RemoteProtocolError(status, detail=detail)
 
 
 async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> str:
@@ -61,7 +85,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         is so recent.
 
     Raises:
-        InvalidURL, ConnectionLost, Refused, RemoteProtocolError: as :func:`fetch_channels`.
+        TrickleError: as :func:`fetch_channels`.
     """
     response = await _segments(url, f"since={ago_s * 1000:.0f}ms&limit=1", tls, auth)
     match response.status_code, _json(response):
@@ -74,7 +98,7 @@ async def start_since(url: str, ago_s: float, tls: ssl.SSLContext | None = None,
         case status, _ if status == 404 or status < 400:
             server = redacted(server_url(url))
             raise RemoteProtocolError(status, detail=f"{server} does not tell when segments were published")
-    raise error_for(response.status_code, response.headers, detail=first_line(response.content))
+    raise _error(response)
 
 
 async def newest_began(url: str, tls: ssl.SSLContext | None = None, auth: Bearer | None = None) -> float | None:
@@ -112,16 +136,8 @@ async def _ask(root: str, route: str, tls: ssl.SSLContext | None, auth: Bearer |
         raise ConnectionLost(detail=f"{shown}: {error or type(error).__name__}") from error
 
 
-def _checked(response: httpx.Response, server: str) -> dict[str, Any]:
-    if response.status_code != 200:
-        raise RemoteProtocolError(response.status_code, detail=f"{server} has no {ROUTE}")
-    answer = _json(response)
-    if answer is None:
-        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} is not JSON")
-    channels = answer.get("channels") if isinstance(answer, dict) else None
-    if not isinstance(channels, list) or not all(isinstance(channel, dict) for channel in channels):
-        raise RemoteProtocolError(response.status_code, detail=f"{server}{ROUTE} holds no list of channels")
-    return dict(answer)
+def _error(response: httpx.Response) -> TrickleError:
+    return error_for(response.status_code, response.headers, detail=first_line(response.content))
 
 
 def _json(response: httpx.Response) -> Any:
@@ -138,7 +154,7 @@ def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
         json.dump(answer, sys.stdout, indent=2, ensure_ascii=False)
         sys.stdout.write("\n")
         return
-    rows = [COLUMNS, *(_row(channel) for channel in answer["channels"])]
+    rows = [list(COLUMNS), *([_cell(channel, name) for name in COLUMNS] for channel in answer["channels"])]
     if not sys.stdout.isatty():
         lines = ["\t".join(row) for row in rows]
     elif len(rows) == 1:
@@ -155,32 +171,14 @@ def print_channels(answer: dict[str, Any], *, as_json: bool = False) -> None:
     sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
-def _row(channel: dict[str, Any]) -> tuple[str, ...]:
-    """One channel; what an older or newer server does not say is shown as ``-``."""
-    window = _object(channel.get("window"))
-    publisher = _object(channel.get("publisher"))
-    return (
-        _text(channel.get("name")),
-        _text(channel.get("state")),
-        _text(channel.get("next_seq")),
-        _text(window.get("segments")),
-        _size(window.get("bytes")),
-        _text(channel.get("readers")),
-        "connected" if publisher.get("connected") else "-",
-        _size(channel.get("bytes_in")),
-        _size(channel.get("bytes_out")),
-        _text(channel.get("content_type")),
-    )
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
+def _cell(channel: dict[str, Any], name: str) -> str:
+    """What a column says about a channel; what an older or newer server does not say is shown as ``-``."""
+    value: Any = channel
+    for key in COLUMNS[name].split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    if name == "PUBLISHER":
+        return "connected" if value else "-"
+    if name in SIZES:
+        return size(value) if isinstance(value, int | float) else "-"
     text = "-" if value is None or value == "" else str(value)
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _size(value: object) -> str:
-    return size(value) if isinstance(value, int | float) else "-"

@@ -25,7 +25,7 @@ from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import Retrying, SkippedAhead, SubscriberEvent, SubscriberStatistics
 from tricklecast.subscriber.media.joiner import JoinedFile, is_joined
 from tricklecast.subscriber.segment import Segment
-from tricklecast.subscriber.sinks import Sink, SinkClosed, descriptor_sink, open_sink
+from tricklecast.subscriber.sinks import Output, SinkClosed, descriptor_sink, open_sink
 from tricklecast.trickle import errors, wire
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.client.transport import TrickleTransport
@@ -59,21 +59,12 @@ class FailOn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asked for.
+    """The options of ``tricklecast subscribe``, as the user gave them; times are in seconds.
 
     Attributes:
-        url: the channel.
         output: a path, ``-``, or ``None`` for no output.
-        start: where to begin, as the user wrote it.
-        since_s: begin with what was published so many seconds ago, instead of ``start``.
         for_s: seconds after which to stop; ``None``: at the channel's end.
-        wait_s: how long to wait for a channel that is not there yet, in seconds.
-        on_lag: where to go on after falling behind.
-        reconnect: whether to subscribe again after an error.
-        raw: write bytes as they come, whatever the output's name.
-        keep: how much a folder may hold.
         tls: the authorities that https servers are checked against; ``None``: the system's.
-        auth: adds an access token to requests; ``None``: there is none.
     """
 
     url: str
@@ -216,6 +207,10 @@ class _Run:
 
     async def _take(self, segment: Segment) -> None:
         self._segment = segment
+        name = self._request.output or ""
+        if self._progress.seq is None and name.lower().endswith(".ts") and segment.content_type == wire.MP4:
+            fits = "a name that ends with .mp4 would fit"
+            self._notes.append(f"the channel is fragmented MP4, and so is {name}; {fits}")
         self._progress.begun(segment.seq, segment.lag)
         if segment.gap:
             await self._tell_gap(segment.gap, segment.seq)
@@ -363,7 +358,7 @@ class Report:
     """
 
     def __init__(
-        self, screen: Screen | None = None, sink: Sink | None = None, clock: Callable[[], float] = time.time
+        self, screen: Screen | None = None, sink: Output | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self._screen = screen or Screen()
         self._sink = sink
@@ -391,7 +386,7 @@ class Report:
             return
         head = {"v": VERSION, "event": event, "time": self._clock()}
         await self._sink.write(json.dumps(_rounded(head | fields), ensure_ascii=False).encode() + b"\n")
-        await self._sink.flush()
+        await self._sink.end()
 
     def live(self, line: Callable[[int], str]) -> AbstractContextManager[None]:
         """Keep a line up to date while the block runs, for people on a terminal."""
@@ -512,120 +507,8 @@ def summary(totals: Totals) -> str:
     return f"{line}; {', '.join(filter(None, faults)) or 'no gaps'}"
 
 
-# Outputs.
-
-
-class Output:
-    """Takes segments, one after another, and discards them; an async context manager.
-
-    Attributes:
-        position: where the run goes on, whatever the user says; ``None``: nowhere in particular.
-        file: the file of the last segment; ``None`` if it has none of its own.
-    """
-
-    position: Position | None = None
-    file: str | None = None
-
-    async def begin(self, segment: Segment) -> None:
-        """A segment begins; one that was not ended is given up."""
-
-    async def write(self, data: bytes) -> None:
-        """Write a chunk of it.
-
-        Raises:
-            SinkFailed: it cannot be written.
-            SinkClosed: the reader of a pipe has gone.
-        """
-
-    async def end(self) -> None:
-        """The segment is over; errors as in :meth:`write`."""
-
-    async def ended(self, gap: int) -> None:
-        """The channel is over; ``gap`` segments were missed before its end."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None: ...
-
-
-class BytesOutput(Output):
-    """Bytes as they come, joined.
-
-    Args:
-        sink: where they go.
-        name: of the sink; a wrong ending is noted, once.
-        note: is told about it.
-    """
-
-    def __init__(self, sink: Sink, name: str, note: Callable[[str], None]) -> None:
-        self._sink = sink
-        self._name = name
-        self._note: Callable[[str], None] | None = note
-
-    async def begin(self, segment: Segment) -> None:
-        note, self._note = self._note, None
-        if note is not None and self._name.lower().endswith(".ts") and segment.content_type == wire.MP4:
-            note(f"the channel is fragmented MP4, and so is {self._name}; a name that ends with .mp4 would fit")
-
-    async def write(self, data: bytes) -> None:
-        await self._sink.write(data)
-
-    async def end(self) -> None:
-        await self._sink.flush()
-
-    async def __aenter__(self) -> Self:
-        await self._sink.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._sink.__aexit__(*exc_info)
-
-
-class FolderOutput(Output):
-    """A file per segment, and an index.
-
-    Args:
-        writer: the folder.
-    """
-
-    def __init__(self, writer: FolderWriter) -> None:
-        self._writer = writer
-        self._segment: Segment | None = None
-
-    @property
-    def position(self) -> Position | None:  # type: ignore[override]
-        """Behind the newest segment in the folder."""
-        return self._writer.folder.position
-
-    async def begin(self, segment: Segment) -> None:
-        self._segment = segment
-        await self._writer.begin()
-
-    async def write(self, data: bytes) -> None:
-        await self._writer.write(data)
-
-    async def end(self) -> None:
-        """The segment gets its name, and a line in the index."""
-        assert self._segment is not None
-        self.file = (await self._writer.finish(self._segment)).file
-
-    async def ended(self, gap: int) -> None:
-        await self._writer.ended(gap)
-
-    async def __aenter__(self) -> Self:
-        await self._writer.__aenter__()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._writer.__aexit__(*exc_info)
-
-
-def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile:
+def open_output(request: Request, note: Callable[[str], None]) -> Output | JoinedFile | FolderWriter:
     """The output that the user named.
-
-    A path that ends with a slash, or is a folder, gets a file per segment; one that ends like a media container, a file
-    of that kind; any other one the bytes as they come.
 
     Args:
         request: names the output.
@@ -639,10 +522,10 @@ def open_output(request: Request, note: Callable[[str], None]) -> Output | Joine
     if target is None:
         return Output()
     if is_folder(target):
-        return FolderOutput(FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep))
+        return FolderWriter(Path(target), ChannelURL.parse(request.url).channel, keep=request.keep)
     if target != "-" and not request.raw and is_joined(Path(target)):
         return JoinedFile(Path(target), note)
-    return BytesOutput(open_sink(target), target, note)
+    return open_sink(target)
 
 
 def is_folder(target: str) -> bool:

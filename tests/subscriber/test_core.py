@@ -79,7 +79,8 @@ class Driver:
     def read(self, seq: int, **headers: object) -> Advance:
         outcome = self.answer(200, seq=seq, **headers)
         assert isinstance(outcome, Advance)
-        self.cursor.finished(empty=outcome.empty)
+        if not outcome.empty:
+            self.cursor.finished()
         return outcome
 
 

@@ -221,7 +221,8 @@ class Run:
             self.over = self.failed = self.cursor.broken(lost) is not None
         else:
             self.whole += not segment.empty
-            self.cursor.finished(empty=segment.empty)
+            if not segment.empty:
+                self.cursor.finished()
 
 
 def _is_outage(event: Reply | str) -> bool:

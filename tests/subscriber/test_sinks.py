@@ -75,9 +75,9 @@ class TestFiles:
 
         async def main() -> None:
             async with FileSink(path) as sink:
-                await sink.flush()
+                await sink.end()
                 await sink.write(b"segment")
-                await sink.flush()
+                await sink.end()
                 assert await anyio.Path(path).read_bytes() == b"segment"
 
         run(main)
@@ -115,7 +115,7 @@ class TestFiles:
             sink = FileSink(Path("/dev/full"))
             await sink.write(b"x")
             with pytest.raises(SinkFailed, match="No space left"):
-                await sink.flush()
+                await sink.end()
             with pytest.raises(SinkFailed, match="cannot write to /dev/full after 1 bytes: No space left"):
                 await sink.__aexit__()
 
@@ -164,7 +164,7 @@ class TestPipes:
             async with anyio.create_task_group() as group, PipeSink(pipe[1]) as sink:
                 group.start_soon(read)
                 await sink.write(data)
-                await sink.flush()
+                await sink.end()
                 assert sink.written == len(data)
             return bytes(got)
 

@@ -25,7 +25,7 @@ from tricklecast.subscriber.core import OnLag
 from tricklecast.subscriber.events import SubscriberStatistics
 from tricklecast.subscriber.fetch import Unanswered
 from tricklecast.subscriber.media.joiner import NothingToWrite
-from tricklecast.subscriber.sinks import SinkClosed
+from tricklecast.subscriber.sinks import Output, SinkClosed
 from tricklecast.trickle import errors
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput, Refused, SegmentMissing, TrickleError
 from tricklecast.trickle.terminal import Screen
@@ -347,19 +347,9 @@ class TestFolders:
 def test_a_reader_who_leaves_the_pipe_is_a_normal_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """``tricklecast subscribe URL | head`` ends without an error, and so does ``--json | head``."""
 
-    class Gone:
-        written = 0
-
-        async def __aenter__(self) -> Gone:
-            return self
-
-        async def __aexit__(self, *exc_info: object) -> None:
-            await anyio.lowlevel.checkpoint()
-
+    class Gone(Output):
         async def write(self, data: bytes) -> None:
             raise SinkClosed("gone")
-
-        async def flush(self) -> None: ...
 
     monkeypatch.setattr("tricklecast.subscriber.command.run.open_sink", lambda _: Gone())
     events = heard(faulty, "-", start="0")
