@@ -249,7 +249,7 @@ class FrameReader:
                 raise
             self._counts["unreadable"] += 1
         if segment.truncated is not None or segment.broken is not None:
-            self._decoding.lost()
+            self._decoding.lost(missed=int(segment.truncated == "skipped"))
 
     async def _put(self, frame: Frame) -> None:
         while len(self._ready) >= FRAMES_AHEAD and not self._over:
@@ -324,8 +324,9 @@ class _Decoding:
         self._seq = self._gap = 0
         self._restarted = False
 
-    def lost(self) -> None:
-        """Something is missing here: decoders begin anew."""
+    def lost(self, missed: int = 0) -> None:
+        """Something is missing here, perhaps whole segments: decoders begin anew."""
+        self._gap += missed
         if self._decoders:
             self._counts["resets"] += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
