@@ -8,6 +8,7 @@ the connection waits, and the subscriber goes on at the live edge when its segme
 
 from __future__ import annotations
 
+import io
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 FRAMES_AHEAD: Final = 4
 """So many decoded frames wait for the program."""
 
-HEAD_BYTES: Final = 16 * 1024
-"""The producer's time stands in the first bytes of a segment."""
+HEAD_BYTES: Final = 256 * 1024
+"""So many first bytes of a segment are kept: they hold the producer's time, and the parameters of sound."""
 
 # Packets come as they are, without waiting for the next one. Each PES packet of live encoders is one frame.
 _OPTIONS: Final = {
@@ -386,9 +387,9 @@ class _Decoding:
             if packet.stream is lead and not is_anchored and packet.pts is not None:
                 is_anchored, captured_us = True, read_temi(reader.head) or read_prft(reader.head)
                 self._anchor = None if captured_us is None else (packet.pts * packet.time_base, captured_us)
-            yield from self._packet(packet, packet.stream)
+            yield from self._packet(packet, packet.stream, reader)
 
-    def _packet(self, packet: Packet[Stream], stream: Stream) -> Iterator[Frame]:
+    def _packet(self, packet: Packet[Stream], stream: Stream, reader: _ChunkReader) -> Iterator[Frame]:
         kind, context = stream.type, stream.codec_context
         # In MPEG-TS, parameters come within the stream, and decoders expect them to change there.
         is_in_band = stream.container.format.name == "mpegts"
@@ -398,7 +399,7 @@ class _Decoding:
                 yield from self._decoded(kind, self._decoders[kind], None)
             self._set_up[kind] = set_up
             if kind in self._passes:
-                self._templates[kind] = _template(stream)
+                self._templates[kind] = _template(stream, reader.head if is_in_band else b"")
             else:
                 self._decoders[kind] = _decoder(stream)
         if kind in self._passes:
@@ -456,8 +457,17 @@ def _decoder(stream: Stream) -> CodecContext:
     return decoder
 
 
-def _template(stream: Stream) -> Stream:
-    """A copy of a stream that outlives its container."""
+def _template(stream: Stream, head: bytes) -> Stream:
+    """A copy of a stream that outlives its container.
+
+    Args:
+        stream: an audio stream.
+        head: of a segment in MPEG-TS, whose sound is probed: only its packets hold its parameters.
+    """
     import av
 
-    return av.open(os.devnull, "w", format="null").add_stream_from_template(stream, opaque=True)
+    sink = av.open(os.devnull, "w", format="null")
+    if not head:
+        return sink.add_stream_from_template(stream, opaque=True)
+    with av.open(io.BytesIO(head), "r", format="mpegts") as probed:
+        return sink.add_stream_from_template(probed.streams.audio[0], opaque=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import anyio.lowlevel
@@ -23,7 +25,7 @@ from tricklecast.publisher.media.publisher import MediaPublisher
 from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut
-from tricklecast.subscriber.media.frames import FRAMES_AHEAD, Frame, frames
+from tricklecast.subscriber.media.frames import FRAMES_AHEAD, Frame, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 from tricklecast.trickle.media.containers import PACKET_BYTES
@@ -121,20 +123,34 @@ async def test_frames_carry_the_producers_time_and_arrays(url: str, tmp_path: Pa
     assert [frame.seq for frame in found if frame.kind == "video"].count(1) == 25
 
 
-async def test_a_gap_is_visible_and_decoders_begin_anew(url: str, tmp_path: Path) -> None:
+async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
     """The first frame behind it says how many segments are missing; no frame is broken."""
+
+    class Whole:
+        def __init__(self, data: bytes) -> None:
+            self.head, self._data = data, io.BytesIO(data)
+
+        def fill(self, size: int) -> bytes:
+            return self.head[:size]
+
+        def prepend(self, data: bytes) -> None:
+            self._data = io.BytesIO(data + self.head)
+
+        def read(self, size: int) -> bytes:
+            return self._data.read(size)
+
+    counts = dict.fromkeys(("frames", "segments", "resets", "damaged", "unreadable"), 0)
+    decoding = _Decoding({"video"}, set(), None, counts)
+    found: list[Frame] = []
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
-    async with Publisher(url, start=0) as publisher:
-        await publisher.publish(segments[0])
-        await publisher.detach()
-    async with Publisher(url, start=3) as publisher:
-        await publisher.publish(segments[2])
-    with anyio.fail_after(LIMIT_S):
-        async with frames(url, start="earliest") as reader:
-            found = [frame async for frame in reader]
+    for seq, gap, restarted in ((0, 0, False), (3, 2, False), (0, 0, True)):
+        segment = SimpleNamespace(seq=seq, gap=gap, restarted=restarted)
+        found += decoding.frames(cast(Any, segment), cast(Any, Whole(segments[min(seq, 2)])))
+    found += decoding.flush()
+    assert len(found) == 75
     assert [(frame.seq, frame.gap) for frame in found if frame.gap] == [(3, 2)]
-    assert [frame.seq for frame in found].count(3) == 25
-    assert reader.statistics().resets == 1
+    assert [frame.restarted for frame in found].count(True) == 1
+    assert (counts["resets"], counts["damaged"]) == (2, 0)
 
 
 async def test_a_truncated_segment_gives_the_frames_that_came(url: str, tmp_path: Path) -> None:
@@ -198,8 +214,6 @@ async def test_only_a_few_frames_wait(url: str, tmp_path: Path) -> None:
             for _ in range(100):
                 await anyio.lowlevel.checkpoint()
             assert len(reader._ready) == FRAMES_AHEAD
-        async for _ in frames(url, start="earliest"):
-            break
 
 
 async def test_errors_of_the_subscription_are_raised(server: RunningServer) -> None:
