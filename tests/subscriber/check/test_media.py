@@ -21,7 +21,6 @@ from tests.trickle.media.test_containers import TABLES, packet
 from tricklecast.subscriber.check import media as media_module
 from tricklecast.subscriber.check.media import (
     ENCRYPTED,
-    MAX_SAMPLES,
     MAX_STEPS,
     NEEDS_PYAV,
     NO_INIT,
@@ -33,6 +32,7 @@ from tricklecast.subscriber.check.media import (
 from tricklecast.subscriber.check.rules import Level
 from tricklecast.trickle.media import clock
 from tricklecast.trickle.media.containers import PACKET_BYTES, Container, box, boxes, full_box
+from tricklecast.trickle.media.demux import MAX_SAMPLES
 
 BEGAN_MS = 1_700_000_100_800
 """A little before the first segment of ``seen_of`` arrives."""
