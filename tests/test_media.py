@@ -28,7 +28,7 @@ TICK = Fraction(1, 25)
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """A real server; each test uses channels of its own."""
-    with serve() as running:
+    with serve("--channel-drain-s", "300") as running:  # ended channels can be read for long
         yield running
 
 

@@ -38,7 +38,7 @@ LIMIT_S = 30
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
     """A real server; each test uses a channel of its own."""
-    with serve() as running:
+    with serve("--channel-drain-s", "300") as running:  # ended channels can be read for long
         yield running
 
 
