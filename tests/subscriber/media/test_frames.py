@@ -149,7 +149,7 @@ async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
     assert len(found) == 75
     assert [(frame.seq, frame.gap) for frame in found if frame.gap] == [(3, 2)]
     assert [frame.restarted for frame in found].count(True) == 1
-    assert (decoding.counts.resets, counts["damaged"]) == (2, 0)
+    assert (decoding.counts.resets, decoding.counts.damaged) == (2, 0)
 
 
 async def test_a_truncated_segment_gives_the_frames_that_came(url: str, tmp_path: Path) -> None:
