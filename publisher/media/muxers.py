@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count, pairwise
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tricklecast.publisher.media.timeline import CLOCK_HZ, ticks
 from tricklecast.trickle import wire
@@ -50,62 +50,6 @@ class Times:
     pts: int
     dts: int
     captured_us: int | None = None
-
-
-class Muxer(Protocol):
-    """Writes segments of one set of streams, one after the other."""
-
-    def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
-        """Take a packet; the first one begins a segment.
-
-        Args:
-            track: the number of its stream.
-            packet: it is changed.
-            times: of the packet.
-
-        Returns:
-            The bytes that can be sent now.
-
-        Raises:
-            OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
-        """
-
-    def end(self) -> bytes:
-        """End the segment.
-
-        Returns:
-            The rest of it.
-        """
-
-
-class Container(Protocol):
-    """A container format, over all segments of a publication.
-
-    Attributes:
-        name: as people call it.
-        content_type: media type of its segments.
-        carried: codecs that it can carry, by the names that libavcodec gives them.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def carried(self) -> frozenset[str]: ...
-
-    def muxer(self, streams: Streams, lead: int) -> Muxer:
-        """Write segments of these streams from now on; counters go on from the muxer before.
-
-        Args:
-            streams: of one source; the container carries all of them.
-            lead: the number of the stream at whose packets segments begin.
-        """
-
-
-def container_of(name: ContainerName) -> Container:
-    """A new container."""
-    return MpegTs() if name == "mpegts" else FragmentedMp4()
 
 
 class Sink:
@@ -180,7 +124,13 @@ _PCR_BYTES: Final = 6
 
 
 class MpegTs:
-    """MPEG-TS over all segments: continuity counters and the version of the tables go on from muxer to muxer."""
+    """MPEG-TS over all segments: continuity counters and the version of the tables go on from muxer to muxer.
+
+    Attributes:
+        name: as people call it.
+        content_type: media type of its segments.
+        carried: codecs that it can carry, by the names that libavcodec gives them.
+    """
 
     name = "MPEG-TS"
     content_type = wire.MPEG_TS
@@ -191,7 +141,12 @@ class MpegTs:
         self._version = -1
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
-        """As :meth:`Container.muxer`."""
+        """Write segments of these streams from now on; counters go on from the muxer before.
+
+        Args:
+            streams: of one source; the container carries all of them.
+            lead: the number of the stream at whose packets segments begin.
+        """
         self._version = (self._version + 1) % 32
         return _TsMuxer(streams, lead, self._counters, self._version)
 
@@ -219,6 +174,19 @@ class _TsMuxer:
         self._time: bytes | None = None
 
     def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
+        """Take a packet, which is changed; the first one begins a segment.
+
+        Args:
+            track: the number of its stream.
+            packet: each stream's come in decoding order.
+            times: of the packet.
+
+        Returns:
+            The bytes that can be sent now.
+
+        Raises:
+            OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
+        """
         if not self._writers:
             self._writers = {
                 number: _TsWriter({number: stream}, self._pids, self._options)
@@ -237,6 +205,7 @@ class _TsMuxer:
         return self._edited(track, data)
 
     def end(self) -> bytes:
+        """End the segment; returns the rest of it."""
         # A writer keeps sound of less than 170 bytes until there is more of it: the segment's last comes now.
         data = b"".join(self._edited(track, writer.close()) for track, writer in self._writers.items())
         self._writers = {}
@@ -352,7 +321,10 @@ _NOT_SYNC: Final = 0x01010000
 
 
 class FragmentedMp4:
-    """Fragmented MP4 over all segments, each with its own init segment; fragments are counted from muxer to muxer."""
+    """Fragmented MP4 over all segments, each with its own init segment; fragments are counted from muxer to muxer.
+
+    Its attributes are those of :class:`MpegTs`, and its muxers have the same methods.
+    """
 
     name = "MP4"
     content_type = wire.MP4
@@ -362,7 +334,7 @@ class FragmentedMp4:
         self._numbers = count(1)
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
-        """As :meth:`Container.muxer`."""
+        """As :meth:`MpegTs.muxer`."""
         return _Mp4Muxer(streams, lead, self._numbers)
 
 
@@ -562,3 +534,12 @@ def length_prefixed(stream: bytes) -> bytes:
             parts += [len(unit).to_bytes(4), unit]
         start = end
     return b"".join(parts)
+
+
+Container: TypeAlias = MpegTs | FragmentedMp4
+Muxer: TypeAlias = _TsMuxer | _Mp4Muxer
+
+
+def container_of(name: ContainerName) -> Container:
+    """A new container."""
+    return MpegTs() if name == "mpegts" else FragmentedMp4()

@@ -21,7 +21,7 @@ import anyio
 from anyio import to_thread
 
 from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.feed import Feed
+from tricklecast.publisher.feed import Feed, Totals
 from tricklecast.publisher.media.encode import (
     AudioCodec,
     AudioEncoder,
@@ -183,15 +183,15 @@ class MediaPublisher:
 
     def statistics(self) -> MediaStatistics:
         """The counters at this moment."""
-        totals = None if self._feed is None else self._feed.totals
+        totals = Totals() if self._feed is None else self._feed.totals
         return MediaStatistics(
             frames=self._taken,
             frames_dropped=self._dropped,
-            segments=0 if totals is None else totals.segments,
-            segments_dropped=0 if totals is None else totals.dropped,
-            segments_lost=0 if totals is None else totals.lost,
-            bytes=0 if totals is None else totals.bytes,
-            seq=None if totals is None else totals.seq,
+            segments=totals.segments,
+            segments_dropped=totals.dropped,
+            segments_lost=totals.lost,
+            bytes=totals.bytes,
+            seq=totals.seq,
         )
 
     async def __aenter__(self) -> Self:
