@@ -12,6 +12,7 @@ import io
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
@@ -181,11 +182,7 @@ class FrameReader:
                 await self._task.stop()
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
-        if self._task is not None:
-            while (frame := await self.next()) is not None:
-                yield frame
-            return
-        async with self:
+        async with self if self._task is None else nullcontext():
             while (frame := await self.next()) is not None:
                 yield frame
 
