@@ -139,7 +139,7 @@ def test_an_archive_of_which_nothing_can_be_read(tmp_path: Path) -> None:
         (("LOG", "--set", "gap_s=none"), 2, "gap_s is a number"),
         (("LOG", "--set", "fast_hits=2.5"), 2, "a whole number"),
         (("LOG", "--set", "share=2"), 2, "up to 1"),
-        (("LOG", "--since", "soon"), 2, "no time"),
+        (("LOG", "--since", "soon"), 2, "not a time"),
         (("LOG", "--since", "2025-10-10", "--until", "2025-10-09"), 2, "not before"),
         (("LOG", "--conf", "ui=false"), 2, "spark.KEY=VALUE"),
         (("LOG", "--engine", "embedded", "--master", "local[1]"), 2, "--master is for Spark"),
