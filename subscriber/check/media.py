@@ -458,7 +458,7 @@ def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int
             streams = {stream.index: stream for stream in list(source.streams)[:MAX_TRACKS]}
             for stream in streams.values():
                 found[stream.id] = _track(stream, WRAP if container is Container.MPEGTS else None)
-            if decode and source.streams.video:
+            if decode and source.streams.video and source.streams.video[0].codec_context is not None:
                 first = _FirstPicture(source.streams.video[0])
             for packet in demuxed(source, list(streams.values())):
                 if packet.size:

@@ -374,7 +374,8 @@ class _Decoding:
 
         streams = {}
         for stream in container.streams:
-            if stream.type in self._kinds and stream.type not in streams:
+            is_known = stream.codec_context is not None
+            if is_known and stream.type in self._kinds and stream.type not in streams:
                 streams[stream.type] = stream
         lead = streams.get("video", streams.get("audio"))
         is_anchored = False

@@ -414,6 +414,12 @@ def test_damaged_media_is_taken(good: list[bytes], pieces: list[bytes], places: 
     judged(received([bytes(data) for data in segments], decode=True))
 
 
+def test_a_picture_of_an_unknown_codec_is_not_decoded(pieces: list[bytes]) -> None:
+    """The track is there, and nothing is known of it."""
+    (media,) = read([pieces[0].replace(b"avc1", b"none")], decode=True)
+    assert (media.picture, media.tracks[0].codec) == (None, "unknown")
+
+
 def test_an_ordinary_mp4_file_is_not_read(clip: Path, pieces: list[bytes]) -> None:
     """Nobody can decode it while it is being written; nor is a compressed index unfolded."""
     compressed = box(b"ftyp", b"iso5") + box(b"moov", box(b"cmov", bytes(100))) + pieces[0]

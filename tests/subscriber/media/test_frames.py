@@ -201,6 +201,13 @@ async def test_mp4_that_announces_too_many_samples_is_left_out(url: str, tmp_pat
     assert reader.statistics().unreadable == 1
 
 
+async def test_a_stream_of_an_unknown_codec_is_left_out(url: str, tmp_path: Path) -> None:
+    """The other one is decoded."""
+    (segment, *_) = segments_of(make_clip(tmp_path / "clip.mp4"), "fmp4")
+    await publish(url, [segment.replace(b"avc1", b"none")])
+    assert {frame.kind for frame in await read(url, audio=True)} == {"audio"}
+
+
 async def test_a_cancelled_wait_loses_no_frame(url: str, tmp_path: Path) -> None:
     """The next call goes on."""
     await publish(url, segments_of(make_clip(tmp_path / "clip.mp4", audio=None)))
