@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from tricklecast.trickle.media.clock import PACKET_BYTES, read_clock, read_temi
+from tricklecast.trickle.media.clock import read_clock, read_temi
+from tricklecast.trickle.media.containers import PACKET_BYTES
 
 RATE: Final = 25
 """Pictures per second, the test source's default."""

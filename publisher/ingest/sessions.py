@@ -424,12 +424,7 @@ class _Demuxed:
 
     def packets(self) -> Iterator[tuple[int, Packet[Stream]]]:
         """The packets of all streams, with the numbers of their streams."""
-        while True:
-            try:
-                yield from self._container.packets()
-                return
-            except IndexError:  # PyAV does not know streams that begin later; it goes on behind such a packet
-                continue
+        return self._container.packets()
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes of the file, as soon as there are any; none at the end."""

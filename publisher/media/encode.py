@@ -197,7 +197,7 @@ class Encoder(ABC):
         self._captured.append((time, captured_us))
 
     def restart(self) -> Iterator[Packet[Stream]]:
-        """Hand out the frames that are held back, and begin anew: the next frame may have any time."""
+        """Hand out the frames that are held back, and begin anew, with a keyframe: the next frame may have any time."""
         from av import CodecContext
 
         yield from self._packets(self._context.encode(None))
@@ -252,7 +252,6 @@ class VideoEncoder(Encoder):
         super().__init__(VIDEO_ENCODER, shape.rate, what)
 
     def restart(self) -> Iterator[Packet[Stream]]:
-        """As :meth:`Encoder.restart`; the next frame is a keyframe."""
         yield from super().restart()
         self._last = self._next_keyframe = None
 
@@ -339,7 +338,6 @@ class AudioEncoder(Encoder):
         super().__init__(AUDIO_ENCODERS[encoding.audio_codec], self._rate, what)
 
     def restart(self) -> Iterator[Packet[Stream]]:
-        """As :meth:`Encoder.restart`."""
         yield from self._drain()
         yield from super().restart()
 
@@ -397,6 +395,22 @@ class AudioEncoder(Encoder):
         context.sample_rate, context.time_base = self._rate, Fraction(1, self._rate)
         context.bit_rate = self._coding.audio_bitrate
         context.flags |= Flags.global_header
+
+
+def encoder_for(
+    media: Any, encoding: Encoding, rate: Fraction | None = None, aspect: Fraction | None = None
+) -> Encoder:
+    """An encoder for such frames.
+
+    Args:
+        media: a frame, or a decoder that knows what it will decode.
+        encoding: how.
+        rate: pictures per second, if that is known.
+        aspect: a pixel's width divided by its height, likewise.
+    """
+    if hasattr(media, "sample_rate"):
+        return AudioEncoder(media.sample_rate, "mono" if media.layout.nb_channels == 1 else "stereo", encoding)
+    return VideoEncoder(VideoShape.of(media, rate, aspect), encoding)
 
 
 class Transcoder:
@@ -488,33 +502,26 @@ class Transcoder:
     def _add(self, track: int, stream: Stream) -> None:
         from av.stream import Disposition
 
-        encoder: Encoder | None = None
-        if stream.codec_context is not None and not stream.disposition & Disposition.attached_pic:
-            has_video = any(other.stream.type == "video" for other in self._encoders.values())
-            if stream.type == "video" and not has_video:
-                encoder = self._video(cast("VideoStream", stream))
+        is_encoded = False
+        context: Any = stream.codec_context
+        if context is not None and not stream.disposition & Disposition.attached_pic:
+            # A stream whose shape is not known has not been seen or heard.
+            if stream.type == "video":
+                has_video = any(other.stream.type == "video" for other in self._encoders.values())
+                is_encoded = bool(context.width and context.height and context.pix_fmt) and not has_video
             elif stream.type == "audio":
-                encoder = self._audio(cast("AudioStream", stream))
-        if encoder is None:
+                is_encoded = bool(context.sample_rate and context.channels)
+        if not is_encoded:
             self._warn(f"left out: stream {track} ({stream.type})")
             return
+        rate, aspect = None, None
+        if stream.type == "video":
+            video = cast("VideoStream", stream)
+            rate, aspect = video.guessed_rate or video.average_rate, video.sample_aspect_ratio
+        self._encoders[track] = encoder = encoder_for(context, self._encoding, rate, aspect)
         if language := stream.metadata.get("language"):
             encoder.stream.metadata["language"] = language
-        self._encoders[track] = encoder
         self._decoders[track] = decoder_of(cast("VideoStream | AudioStream", stream))
-
-    def _video(self, stream: VideoStream) -> Encoder | None:
-        context = stream.codec_context
-        if not (context.width and context.height and context.pix_fmt):
-            return None  # nothing of it has been seen
-        rate = stream.guessed_rate or stream.average_rate
-        return VideoEncoder(VideoShape.of(context, rate, stream.sample_aspect_ratio), self._encoding)
-
-    def _audio(self, stream: AudioStream) -> Encoder | None:
-        context = stream.codec_context
-        if not (context.sample_rate and context.channels):
-            return None  # nothing of it has been heard
-        return AudioEncoder(context.sample_rate, "mono" if context.channels == 1 else "stereo", self._encoding)
 
 
 def decoder_of(stream: VideoStream | AudioStream) -> CodecContext:

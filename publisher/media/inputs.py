@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tricklecast.publisher.raw import StoppableReader, standard_input
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.media.demux import demuxed
 from tricklecast.trickle.wire import redacted
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class ContainerSource:
     def packets(self) -> Packets:
         """The packets, in the container's order; those of a bare stream get times by its frame rate."""
         next_dts = 0
-        for packet in self._container.demux():
+        for packet in demuxed(self._container, list(self._container.streams)):
             if not packet.size:  # at the end, it asks decoders for what they hold back
                 continue
             if self._has_no_times and packet.dts is None:

@@ -12,10 +12,11 @@ Numbers of sections refer to ISO/IEC 13818-1 (MPEG-TS) and ISO/IEC 14496-12 (MP4
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from itertools import count, pairwise
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from tricklecast.publisher.media.timeline import CLOCK_HZ, ticks
 from tricklecast.trickle import wire
@@ -49,62 +50,6 @@ class Times:
     pts: int
     dts: int
     captured_us: int | None = None
-
-
-class Muxer(Protocol):
-    """Writes segments of one set of streams, one after the other."""
-
-    def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
-        """Take a packet; the first one begins a segment.
-
-        Args:
-            track: the number of its stream.
-            packet: it is changed.
-            times: of the packet.
-
-        Returns:
-            The bytes that can be sent now.
-
-        Raises:
-            OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
-        """
-
-    def end(self) -> bytes:
-        """End the segment.
-
-        Returns:
-            The rest of it.
-        """
-
-
-class Container(Protocol):
-    """A container format, over all segments of a publication.
-
-    Attributes:
-        name: as people call it.
-        content_type: media type of its segments.
-        carried: codecs that it can carry, by the names that libavcodec gives them.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def content_type(self) -> str: ...
-    @property
-    def carried(self) -> frozenset[str]: ...
-
-    def muxer(self, streams: Streams, lead: int) -> Muxer:
-        """Write segments of these streams from now on; counters go on from the muxer before.
-
-        Args:
-            streams: of one source; the container carries all of them.
-            lead: the number of the stream at whose packets segments begin.
-        """
-
-
-def container_of(name: ContainerName) -> Container:
-    """A new container."""
-    return MpegTs() if name == "mpegts" else FragmentedMp4()
 
 
 class Sink:
@@ -179,7 +124,13 @@ _PCR_BYTES: Final = 6
 
 
 class MpegTs:
-    """MPEG-TS over all segments: continuity counters and the version of the tables go on from muxer to muxer."""
+    """MPEG-TS over all segments: continuity counters and the version of the tables go on from muxer to muxer.
+
+    Attributes:
+        name: as people call it.
+        content_type: media type of its segments.
+        carried: codecs that it can carry, by the names that libavcodec gives them.
+    """
 
     name = "MPEG-TS"
     content_type = wire.MPEG_TS
@@ -190,7 +141,12 @@ class MpegTs:
         self._version = -1
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
-        """As :meth:`Container.muxer`."""
+        """Write segments of these streams from now on; counters go on from the muxer before.
+
+        Args:
+            streams: of one source; the container carries all of them.
+            lead: the number of the stream at whose packets segments begin.
+        """
         self._version = (self._version + 1) % 32
         return _TsMuxer(streams, lead, self._counters, self._version)
 
@@ -218,6 +174,19 @@ class _TsMuxer:
         self._time: bytes | None = None
 
     def add(self, track: int, packet: Packet[Stream], times: Times) -> bytes:
+        """Take a packet, which is changed; the first one begins a segment.
+
+        Args:
+            track: the number of its stream.
+            packet: each stream's come in decoding order.
+            times: of the packet.
+
+        Returns:
+            The bytes that can be sent now.
+
+        Raises:
+            OSError: the packet does not fit (PyAV's ``FFmpegError``, too).
+        """
         if not self._writers:
             self._writers = {
                 number: _TsWriter({number: stream}, self._pids, self._options)
@@ -236,6 +205,7 @@ class _TsMuxer:
         return self._edited(track, data)
 
     def end(self) -> bytes:
+        """End the segment; returns the rest of it."""
         # A writer keeps sound of less than 170 bytes until there is more of it: the segment's last comes now.
         data = b"".join(self._edited(track, writer.close()) for track, writer in self._writers.items())
         self._writers = {}
@@ -351,29 +321,28 @@ _NOT_SYNC: Final = 0x01010000
 
 
 class FragmentedMp4:
-    """Fragmented MP4 over all segments, each with its own init segment; fragments are counted from muxer to muxer."""
+    """Fragmented MP4 over all segments, each with its own init segment; fragments are counted from muxer to muxer.
+
+    Its attributes are those of :class:`MpegTs`, and its muxers have the same methods.
+    """
 
     name = "MP4"
     content_type = wire.MP4
     carried = MP4_CODECS
 
     def __init__(self) -> None:
-        self._number = 0
+        self._numbers = count(1)
 
     def muxer(self, streams: Streams, lead: int) -> Muxer:
-        """As :meth:`Container.muxer`."""
-        return _Mp4Muxer(streams, lead, self._next_number)
-
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number
+        """As :meth:`MpegTs.muxer`."""
+        return _Mp4Muxer(streams, lead, self._numbers)
 
 
 class _Mp4Muxer:
-    def __init__(self, streams: Streams, lead: int, next_number: Callable[[], int]) -> None:
+    def __init__(self, streams: Streams, lead: int, numbers: Iterator[int]) -> None:
         self._tracks = {track: _Track(stream) for track, stream in streams.items()}
         self._lead = self._tracks[lead]
-        self._next_number = next_number
+        self._numbers = numbers
         self._init = b""
         self._init_of: list[bytes | None] = []
         self._is_open = False
@@ -411,7 +380,7 @@ class _Mp4Muxer:
             parts.append(prft_box(self._lead.number, self._time.captured_us, shown))
             self._time = None
         self._is_open = True
-        return b"".join([*parts, fragment(self._next_number(), runs)])
+        return b"".join([*parts, fragment(next(self._numbers), runs)])
 
     def _init_segment(self) -> bytes:
         """The init segment; made anew when the description of a track has changed."""
@@ -443,17 +412,6 @@ def _init_segment(tracks: list[_Track]) -> bytes:
     for track, header in zip(tracks, containers.tracks(init), strict=True):
         track.number, track.scale = header.number, header.timescale
     return init
-
-
-@dataclass(slots=True)
-class _Held:
-    """A packet that waits to be sent; its times are in 90 kHz ticks."""
-
-    data: bytes
-    pts: int
-    dts: int
-    duration: int
-    is_keyframe: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +449,8 @@ class _Track:
         self._codec = codec_name(stream)
         self._is_annex_b = self._codec in _ANNEX_B and not self.extradata.startswith(b"\1")
         self._filter = _filter(stream, _ANNEX_B[self._codec] if self._is_annex_b else _MP4_FILTERS.get(self._codec))
-        self._held: list[_Held] = []
+        self._held: list[tuple[bytes, Times, bool]] = []
+        self._duration = 0
         self._last_duration = 1
 
     @property
@@ -502,33 +461,32 @@ class _Track:
         return bool(self.extradata) or self._codec not in _NEED_EXTRADATA
 
     def add(self, packet: Packet[Stream], times: Times) -> None:
-        duration = ticks(packet.duration or 0, packet.time_base)
+        self._duration = ticks(packet.duration or 0, packet.time_base)
         for part in [packet] if self._filter is None else self._filter.filter(packet):
             if part.has_sidedata("new_extradata"):
                 self.extradata = bytes(part.get_sidedata("new_extradata"))
             data = length_prefixed(bytes(part)) if self._is_annex_b else bytes(part)
             if self.first is None and self._codec in _NEED_PACKET:
                 self.first = data
-            self._held.append(_Held(data, times.pts, times.dts, duration, part.is_keyframe))
+            self._held.append((data, times, part.is_keyframe))
 
     def take(self) -> tuple[int, list[Sample]] | None:
         """The waiting packets, as samples; nothing, if there is none or the init segment does not name the track."""
         held, self._held = self._held, []
         if not self.number or not held:
             return None
-        last = held[-1]
-        if last.duration <= 0:
-            last.duration = last.dts - held[-2].dts if len(held) > 1 else self._last_duration
-        self._last_duration = last.duration
-        ends = [*(following.dts for following in held[1:]), last.dts + last.duration]
-        return self.number, [self._sample(packet, end) for packet, end in zip(held, ends, strict=True)]
+        starts = [times.dts for _, times, _ in held]
+        if self._duration <= 0:
+            self._duration = starts[-1] - starts[-2] if len(starts) > 1 else self._last_duration
+        self._last_duration = self._duration
+        places = [self.scaled(dts) for dts in (*starts, starts[-1] + self._duration)]
+        return self.number, [
+            Sample(data, begin, self.scaled(times.pts) - begin, end - begin, is_keyframe)
+            for (data, times, is_keyframe), (begin, end) in zip(held, pairwise(places), strict=True)
+        ]
 
     def scaled(self, time: int) -> int:
         return (time * self.scale + CLOCK_HZ // 2) // CLOCK_HZ
-
-    def _sample(self, packet: _Held, end: int) -> Sample:
-        dts = self.scaled(packet.dts)
-        return Sample(packet.data, dts, self.scaled(packet.pts) - dts, self.scaled(end) - dts, packet.is_keyframe)
 
 
 def fragment(number: int, runs: Sequence[tuple[int, Sequence[Sample]]]) -> bytes:
@@ -576,3 +534,12 @@ def length_prefixed(stream: bytes) -> bytes:
             parts += [len(unit).to_bytes(4), unit]
         start = end
     return b"".join(parts)
+
+
+Container: TypeAlias = MpegTs | FragmentedMp4
+Muxer: TypeAlias = _TsMuxer | _Mp4Muxer
+
+
+def container_of(name: ContainerName) -> Container:
+    """A new container."""
+    return MpegTs() if name == "mpegts" else FragmentedMp4()

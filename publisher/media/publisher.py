@@ -21,15 +21,8 @@ import anyio
 from anyio import to_thread
 
 from tricklecast.publisher.client import Publisher
-from tricklecast.publisher.feed import Feed
-from tricklecast.publisher.media.encode import (
-    AudioCodec,
-    AudioEncoder,
-    Encoder,
-    Encoding,
-    VideoEncoder,
-    VideoShape,
-)
+from tricklecast.publisher.feed import Feed, Totals
+from tricklecast.publisher.media.encode import AudioCodec, Encoder, Encoding, encoder_for
 from tricklecast.publisher.media.inputs import NEEDS_PYAV
 from tricklecast.publisher.media.muxers import ContainerName, codec_name
 from tricklecast.publisher.media.segmenter import Segmenter
@@ -183,15 +176,15 @@ class MediaPublisher:
 
     def statistics(self) -> MediaStatistics:
         """The counters at this moment."""
-        totals = None if self._feed is None else self._feed.totals
+        totals = Totals() if self._feed is None else self._feed.totals
         return MediaStatistics(
             frames=self._taken,
             frames_dropped=self._dropped,
-            segments=0 if totals is None else totals.segments,
-            segments_dropped=0 if totals is None else totals.dropped,
-            segments_lost=0 if totals is None else totals.lost,
-            bytes=0 if totals is None else totals.bytes,
-            seq=None if totals is None else totals.seq,
+            segments=totals.segments,
+            segments_dropped=totals.dropped,
+            segments_lost=totals.lost,
+            bytes=totals.bytes,
+            seq=totals.seq,
         )
 
     async def __aenter__(self) -> Self:
@@ -400,12 +393,7 @@ class _Pipeline:
             data.pts, data.time_base = item.pts, item.time_base
         encoder = self._encoders.get(item.kind)
         if encoder is None:
-            if item.kind == "video":
-                encoder = VideoEncoder(VideoShape.of(data, self._rate, None), self._encoding)
-            else:
-                layout = "mono" if data.layout.nb_channels == 1 else "stereo"
-                encoder = AudioEncoder(data.sample_rate, layout, self._encoding)
-            self._encoders[item.kind] = encoder
+            encoder = self._encoders[item.kind] = encoder_for(data, self._encoding, self._rate)
         self._take(item.kind, encoder.stream)
         return list(encoder.encode(data, item.captured_us))
 

@@ -31,9 +31,6 @@ RECONNECT_FOR_S: Final = 60.0
 LIVED_S: Final = 5.0
 """A source that lasted less has not come back: it must not be opened again and again without a limit."""
 
-POLL_S: Final = 0.1
-"""A wait notices within so many seconds that it was stopped."""
-
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
 
@@ -202,7 +199,7 @@ class _Reader:
         while True:
             self._failures += 1
             self._report.source(f"reconnecting, attempt {self._failures}")
-            if not self._sleep(_BACKOFF.delay(self._failures, self._rng)):
+            if not Pace(1.0, self._is_stopped).wait(_BACKOFF.delay(self._failures, self._rng)):
                 return None
             try:
                 opened = self._open(within_s=max(1.0, deadline - time.monotonic()))
@@ -212,16 +209,6 @@ class _Reader:
             else:
                 self._report.say(f"{self._input.name} is back after {time.monotonic() - lost_at:.1f} s")
                 return opened
-
-    def _sleep(self, seconds: float) -> bool:
-        """Sleep; returns ``False`` if it was stopped."""
-        until = time.monotonic() + seconds
-        while not self._is_stopped():
-            left = until - time.monotonic()
-            if left <= 0:
-                return True
-            time.sleep(min(left, POLL_S))
-        return False
 
 
 class Remuxer:

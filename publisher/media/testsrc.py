@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from tricklecast.publisher.media.encode import AUDIO_ENCODERS, AudioEncoder, Encoder, Encoding, VideoEncoder, VideoShape
 from tricklecast.publisher.media.timeline import Clock, Pace
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from av.filter import Graph
     from av.stream import Stream
     from av.video.frame import VideoFrame
+
+N = TypeVar("N", int, float, Fraction)
 
 NAME: Final = "testsrc"
 AUDIO_RATE: Final = 48_000
@@ -240,18 +242,11 @@ def _parse_rate(text: str) -> Fraction:
         rate = _NTSC.get(text) or Fraction(text).limit_denominator(1001)
     except ZeroDivisionError:
         rate = Fraction(0)
-    if not 1 <= rate <= 240:
-        raise InvalidInput("it must lie between 1 and 240 frames per second")
-    return rate
+    return _checked(rate, 1, 240, " frames per second")
 
 
 def _parse_speed(text: str) -> float | None:
-    if text == "max":
-        return None
-    speed = float(text)
-    if not 0.01 <= speed <= 1000:
-        raise InvalidInput("it must lie between 0.01 and 1000, or be max")
-    return speed
+    return None if text == "max" else _checked(float(text), 0.01, 1000, ", or be max")
 
 
 def _parse_audio(text: str) -> str | None:
@@ -261,10 +256,13 @@ def _parse_audio(text: str) -> str | None:
 
 
 def _parse_tone(text: str) -> int:
-    tone = int(text)
-    if not 20 <= tone <= 20_000:
-        raise InvalidInput("it must lie between 20 and 20000 Hz")
-    return tone
+    return _checked(int(text), 20, 20_000, " Hz")
+
+
+def _checked(value: N, least: float, most: float, unit: str) -> N:
+    if not least <= value <= most:
+        raise InvalidInput(f"it must lie between {least} and {most}{unit}")
+    return value
 
 
 _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {

@@ -227,19 +227,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's :class:`Clock`."""
 
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
 
-    def unix_us(self) -> int:
-        """Microseconds since 1970-01-01 UTC."""
+    @staticmethod
+    def unix_us() -> int:
         return time.time_ns() // 1000
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
 
 
 class Pace:

@@ -40,6 +40,7 @@ from tricklecast.trickle.media.containers import (
     tracks,
     ts_packets,
 )
+from tricklecast.trickle.media.demux import FORMATS, MAX_SAMPLES, demuxed
 
 if TYPE_CHECKING:
     from av import Packet
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """How much of a segment is kept and looked into: the server's own limit for a segment."""
-
-MAX_SAMPLES: Final = 1 << 20
-"""Most samples of an MP4 segment: five hours of sound."""
 
 MAX_TRACKS: Final = 64
 """How many tracks of a segment are looked at."""
@@ -71,7 +69,6 @@ ENCRYPTED: Final = "encrypted"
 NO_INIT: Final = "there was no init segment"
 NEEDS_PYAV: Final = 'needs PyAV: pip install "tricklecast[media]"'
 
-_FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 _OPTIONS: Final = {
     "probesize": str(MAX_BYTES),  # look for streams in all that is there ...
     "analyzeduration": "0",  # ... but for no longer than it takes to know the codecs
@@ -293,7 +290,7 @@ class SegmentBytes:
             self._kept += chunk[: MAX_BYTES - len(self._kept)]
         if self._container is None and self.size >= SNIFF_BYTES:
             self._container = sniff(self._kept)
-            if self._container not in _FORMATS:
+            if self._container not in FORMATS:
                 self._kept = bytearray()
 
     def take(self) -> tuple[Container, bytes]:
@@ -342,7 +339,7 @@ class MediaReader:
             whole: it was not cut short; otherwise it may end anywhere, and no picture is decoded.
             decode: decode the first picture.
         """
-        if container not in _FORMATS:
+        if container not in FORMATS:
             return Media(container)
         is_part = len(data) >= MAX_BYTES
         whole = whole and not is_part
@@ -457,13 +454,13 @@ def _demux(data: bytes, container: Container, *, decode: bool) -> tuple[dict[int
     first: _FirstPicture | None = None
     error = "no tracks"
     try:
-        with av.open(io.BytesIO(data), "r", _FORMATS[container], options=_OPTIONS) as source:
+        with av.open(io.BytesIO(data), "r", FORMATS[container], options=_OPTIONS) as source:
             streams = {stream.index: stream for stream in list(source.streams)[:MAX_TRACKS]}
             for stream in streams.values():
                 found[stream.id] = _track(stream, WRAP if container is Container.MPEGTS else None)
-            if decode and source.streams.video:
+            if decode and source.streams.video and source.streams.video[0].codec_context is not None:
                 first = _FirstPicture(source.streams.video[0])
-            for packet in source.demux(list(streams.values())):
+            for packet in demuxed(source, list(streams.values())):
                 if packet.size:
                     _add(found[packet.stream.id], packet)
                 if first is not None and packet.stream is first.stream:

@@ -12,7 +12,8 @@ import io
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
@@ -26,6 +27,7 @@ from tricklecast.trickle.client.tasks import BackgroundTask
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
 from tricklecast.trickle.media.containers import PACKET_BYTES, SNIFF_BYTES, Container, sniff
+from tricklecast.trickle.media.demux import FORMATS, Refused, SampleGuard, demuxed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +49,6 @@ _OPTIONS: Final = {
 }
 # libavformat finds out the length of packets by 2 kB of them, which a small first picture does not have.
 _NULL_PACKETS: Final = (b"\x47\x1f\xff\x10" + bytes(PACKET_BYTES - 4)) * 16
-_FORMATS: Final = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ class Frame:
         return self.data.time_base
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FrameStatistics:
     """Counters of a :class:`FrameReader`.
 
@@ -130,7 +131,15 @@ def frames(
     Raises:
         InvalidInput: an argument is wrong, or PyAV is not installed.
     """
-    return FrameReader(url, video=video, audio=audio, format=format, start=start, **subscriber)
+    try:
+        import av  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput('decoding media needs PyAV: pip install "tricklecast[media]"') from error
+    kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
+    if not kinds:
+        raise InvalidInput("frames() needs video, audio or both")
+    decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
+    return FrameReader(Subscriber(url, start=start, **subscriber), decoding)
 
 
 class FrameReader:
@@ -140,38 +149,20 @@ class FrameReader:
     block ends. A cancelled wait loses no frame.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        video: bool,
-        audio: bool | Literal["packets"],
-        format: str | None,
-        start: Any,
-        **subscriber: Any,
-    ) -> None:
-        try:
-            import av  # noqa: F401
-        except ImportError as error:
-            raise InvalidInput('decoding media needs PyAV: pip install "tricklecast[media]"') from error
-        self._subscriber = Subscriber(url, start=start, **subscriber)
-        self._kinds = {kind for kind, wanted in (("video", video), ("audio", audio)) if wanted}
-        if not self._kinds:
-            raise InvalidInput("frames() needs video, audio or both")
-        self._passes = {"audio"} if audio == "packets" else set[str]()
-        self._format = format
+    def __init__(self, subscriber: Subscriber, decoding: _Decoding) -> None:
+        self._subscriber = subscriber
+        self._decoding = decoding
+        self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
         self._changed = anyio.Event()
         self._task: BackgroundTask | None = None
         self._over = False
         self._error: Exception | None = None
         self._reading: _ChunkReader | None = None
-        self._counts = dict.fromkeys(FrameStatistics.__slots__, 0)
-        self._decoding = _Decoding(self._kinds, self._passes, format, self._counts)
 
     def statistics(self) -> FrameStatistics:
         """The counters at this moment."""
-        return FrameStatistics(**self._counts)
+        return replace(self._counts)
 
     async def __aenter__(self) -> Self:
         self._task = BackgroundTask(self._run)
@@ -191,11 +182,7 @@ class FrameReader:
                 await self._task.stop()
 
     async def __aiter__(self) -> AsyncIterator[Frame]:
-        if self._task is not None:
-            while (frame := await self.next()) is not None:
-                yield frame
-            return
-        async with self:
+        async with self if self._task is None else nullcontext():
             while (frame := await self.next()) is not None:
                 yield frame
 
@@ -234,7 +221,7 @@ class FrameReader:
             self._notify()
 
     async def _read(self, segment: Segment) -> None:
-        self._counts["segments"] += 1
+        self._counts.segments += 1
         reader = self._reading = _ChunkReader(segment)
 
         def decode() -> None:
@@ -246,9 +233,9 @@ class FrameReader:
         try:
             await to_thread.run_sync(decode)
         except NotMedia:
-            if self._counts["segments"] == self._counts["unreadable"] + 1:
+            if self._counts.segments == self._counts.unreadable + 1:
                 raise
-            self._counts["unreadable"] += 1
+            self._counts.unreadable += 1
         if segment.truncated is not None or segment.broken is not None:
             self._decoding.lost(missed=int(segment.truncated == "skipped"))
 
@@ -268,6 +255,7 @@ class _ChunkReader:
         self._is_stopped = False
         self._scope: anyio.CancelScope | None = None
         self._segment = segment
+        self._guard: SampleGuard | None = None
         self._rest = b""
 
     def fill(self, size: int) -> bytes:
@@ -279,6 +267,11 @@ class _ChunkReader:
     def prepend(self, data: bytes) -> None:
         """Put bytes in front."""
         self._rest = data + self._rest
+
+    def guard(self) -> None:
+        """The segment is MP4: libavformat gets only what it can read without harm."""
+        self._guard = SampleGuard()
+        self._rest = self._guarded(self._rest)
 
     def read(self, size: int) -> bytes:
         """At most ``size`` bytes; none at the end."""
@@ -305,17 +298,24 @@ class _ChunkReader:
             self.failure, data = error, b""
         if len(self.head) < HEAD_BYTES:
             self.head += data
-        return data
+        return self._guarded(data) or (self._receive() if data else b"")
+
+    def _guarded(self, data: bytes) -> bytes:
+        try:
+            return data if self._guard is None else self._guard.feed(data)
+        except Refused as error:
+            self.failure = NotMedia(f"segment {self._segment.seq} cannot be read: {error}")
+            return b""
 
 
 class _Decoding:
     """Decodes segment after segment; blocks."""
 
-    def __init__(self, kinds: set[str], passes: set[str], format: str | None, counts: dict[str, int]) -> None:
+    def __init__(self, kinds: set[str], passes: set[str], format: str | None) -> None:
         self._kinds = kinds
         self._passes = passes
         self._format = format
-        self._counts = counts
+        self.counts = FrameStatistics()
         self._decoders: dict[str, CodecContext] = {}
         self._templates: dict[str, Stream] = {}
         self._set_up: dict[str, tuple[object, ...]] = {}
@@ -329,7 +329,7 @@ class _Decoding:
         """Something is missing here, perhaps whole segments: decoders begin anew."""
         self._gap += missed
         if self._decoders:
-            self._counts["resets"] += 1
+            self.counts.resets += 1
         self._decoders, self._set_up, self._ends, self._anchor = {}, {}, {}, None
 
     def flush(self) -> Iterator[Frame]:
@@ -353,14 +353,18 @@ class _Decoding:
         if not head:
             return
         kind = sniff(head)
-        if kind not in _FORMATS:
+        if kind not in FORMATS:
             raise NotMedia(f"segment {segment.seq} is neither MPEG-TS nor MP4")
         if kind is Container.MPEGTS:
             reader.prepend(_NULL_PACKETS)
+        else:
+            reader.guard()
         try:
             # libavformat asks for types only; the reader is all that it needs of a file.
-            container = av.open(cast(Any, reader), "r", format=_FORMATS[kind], options=_options(kind, head))
+            container = av.open(cast(Any, reader), "r", format=FORMATS[kind], options=_options(kind, head))
         except (av.error.FFmpegError, ValueError) as error:
+            if reader.failure is not None:
+                return  # the caller raises that
             raise NotMedia(f"segment {segment.seq} cannot be read: {error}") from error
         with container:
             yield from self._demuxed(container, reader)
@@ -370,11 +374,12 @@ class _Decoding:
 
         streams = {}
         for stream in container.streams:
-            if stream.type in self._kinds and stream.type not in streams:
+            is_known = stream.codec_context is not None
+            if is_known and stream.type in self._kinds and stream.type not in streams:
                 streams[stream.type] = stream
         lead = streams.get("video", streams.get("audio"))
         is_anchored = False
-        packets = container.demux(list(streams.values()))
+        packets = demuxed(container, list(streams.values()))
         while True:
             try:
                 packet = next(packets, None)
@@ -417,7 +422,7 @@ class _Decoding:
         try:
             decoded: list[Any] = cast(Any, decoder).decode(packet)
         except FFmpegError:
-            self._counts["damaged"] += 1
+            self.counts.damaged += 1
             return
         for frame in decoded:
             frame.time_base = frame.time_base or self._bases[kind]  # frames that were held back have none
@@ -427,7 +432,7 @@ class _Decoding:
                 frame.pts = round(self._ends[kind] / frame.time_base)
             begin = frame.pts * frame.time_base
             self._ends[kind] = begin + (Fraction(frame.samples, frame.sample_rate) if kind == "audio" else 0)
-            self._counts["frames"] += 1
+            self.counts.frames += 1
             yield self._made(kind, frame, begin)
 
     def _made(self, kind: str, data: Any, begin: Fraction) -> Frame:

@@ -1,20 +1,21 @@
 """Segments of media joined into one file that players can seek in, without re-encoding.
 
-Every segment is opened by itself (:class:`Reader`), so that a bad one harms no other; :class:`Timeline` moves its times
-behind those before; :class:`File` is readable at any moment, and an ordinary, seekable file when it is closed in order.
+Every segment is opened by itself, so that a bad one harms no other; :class:`Timeline` moves its times behind those
+before; :class:`File` is readable at any moment, and an ordinary, seekable file when it is closed in order.
 All this blocks and runs in a worker thread; :class:`JoinedFile` is its asynchronous side.
 """
 
 from __future__ import annotations
 
 import io
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, Final, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Self, TypeAlias, cast
 
 import anyio
 from anyio import to_thread
@@ -23,6 +24,7 @@ from tricklecast.subscriber.segment import Segment
 from tricklecast.subscriber.sinks import SinkFailed, check_path
 from tricklecast.trickle.errors import InvalidInput, Position, TrickleError
 from tricklecast.trickle.media.containers import SNIFF_BYTES, Container, init_segment, sniff
+from tricklecast.trickle.media.demux import FORMATS, SampleGuard, demuxed
 
 if TYPE_CHECKING:
     from av import Packet
@@ -126,30 +128,34 @@ class Timeline:
 
 _KINDS: Final = ("video", "audio", "subtitle")
 
-Slot: TypeAlias = tuple[str, int]
-"""Which stream this is, from segment to segment: its kind, and its number among those of that kind."""
+Slot: TypeAlias = int
+"""Which stream this is, from segment to segment: see :func:`_slot`."""
+
+_OTHER_FORMATS: Final = "mpegts,matroska,flv,ogg,aac,mp3,ac3,eac3,flac,wav,h264,hevc,mpeg,mpegvideo,ivf,nut,avi"
+"""What else may be read if libavformat recognises it. Playlists are not among it, since they open other files, nor is
+MP4, which is recognised here."""
 
 
 class NotMedia(TrickleError):
     """A segment's bytes are no media that can be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Track:
+class Track(NamedTuple):
     """A stream of a segment.
 
     Attributes:
-        slot: which one it is. stream: a template for a muxer. codec: the codec's name.
+        stream: a template for a muxer; it must not be used after its container was closed.
+        codec: the codec's name.
         shape: what a decoder has to be set up for; a stream whose shape changes cannot go on in the same file.
             ``None``: the segment does not say, as it holds too little of that stream.
-        in_band: the decoder's parameters come within the stream.
     """
 
-    slot: Slot
     stream: Stream
     codec: str
     shape: tuple[object, ...] | None
-    in_band: bool
+
+
+_Packets: TypeAlias = "list[tuple[Packet[Stream], Times]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,154 +163,87 @@ class Part:
     """A segment, read.
 
     Attributes:
-        container: whose streams these are; they must not be used after it was closed.
-        tracks: its streams. packets: of these, in the order of their decoding times, with those times.
-        wraps: times have 33 bits.
+        container: whose streams these are.
+        tracks: its streams.
+        packets: of these, in the order of their decoding times, with those times.
+        follows: nothing was missed before it.
     """
 
     container: InputContainer
     tracks: dict[Slot, Track]
-    packets: list[tuple[Slot, Packet[Stream], Times]]
-    wraps: bool
+    packets: _Packets
+    follows: bool
 
 
-class Reader:
-    """Reads segments: MPEG-TS, MP4, and whatever else PyAV recognises by its first bytes.
-
-    Fragmented MP4 whose later segments come without an init segment is read with the last one that was seen.
-    """
-
-    def __init__(self) -> None:
-        self._init = b""
-
-    def read(self, data: BinaryIO, *, whole: bool) -> Part:
-        """Take a segment apart. Close its container when its packets are dealt with.
-
-        Args:
-            data: its bytes, from the beginning.
-            whole: it was not cut short; otherwise the last packet of each stream may be a part, and is left out.
-
-        Raises:
-            NotMedia: it cannot be read.
-        """
-        import av
-
-        data.seek(0)
-        # Probing would need more of the first bytes than a short segment has.
-        format_ = {Container.MPEGTS: "mpegts", Container.FMP4: "mp4"}.get(sniff(data.read(SNIFF_BYTES)))
-        data.seek(0)
-        if format_ == "mp4":
-            data = self._with_init(data)
-        try:
-            with ExitStack() as opened:
-                container = opened.enter_context(av.open(data, mode="r", format=format_))
-                part = _part(container, whole=whole)
-                opened.pop_all()
-                return part
-        except (av.error.FFmpegError, OSError, ValueError) as error:
-            raise NotMedia(str(getattr(error, "strerror", None) or error)) from error
-
-    def _with_init(self, data: BinaryIO) -> BinaryIO:
-        content = data.read()
-        data.seek(0)
-        if init := init_segment(content):
-            self._init = init
-            return data
-        return io.BytesIO(self._init + content) if self._init else data
+def _slot(kind: str, number: int) -> Slot:
+    """The number of a stream that is the ``number``-th of its kind; the lowest are those of videos."""
+    return _KINDS.index(kind) << 16 | number
 
 
-def _part(container: InputContainer, *, whole: bool) -> Part:
-    wraps = container.format.name == "mpegts"
-    tracks = {track.slot: track for track in _tracks(container)}
-    slots = {track.stream.index: track.slot for track in tracks.values()}
-    packets: list[tuple[Slot, Packet[Stream], Times]] = []
-    last: dict[int, int] = {}
-    for packet in _packets(container):
-        index = packet.stream_index
-        if index in slots:
-            times = _times(packet, _rank(slots[index]), last.get(index))
-            last[index] = times.dts
-            packets.append((slots[index], packet, times))
-    if not whole:
-        packets = _without_last(packets)
-    return Part(container, tracks, sorted(packets, key=lambda packet: packet[2].dts), wraps)
+def _kind(slot: Slot) -> str:
+    return _KINDS[slot >> 16]
 
 
-def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
-    """All packets with something in them; the end of the bytes may come as an error if the segment was cut."""
+def _is_mpegts(stream: Stream) -> bool:
+    """Whether the decoder's parameters come within the stream, and times have 33 bits."""
+    return stream.container.format.name == "mpegts"
+
+
+def _tracks(container: InputContainer) -> dict[Slot, Track]:
+    tracks: dict[Slot, Track] = {}
+    numbers: Counter[str] = Counter()
+    for stream in container.streams:
+        context = stream.codec_context
+        if context is not None and stream.type in _KINDS:
+            tracks[_slot(stream.type, numbers[stream.type])] = Track(
+                stream, str(context.codec.canonical_name), _shape(stream, context)
+            )
+            numbers[stream.type] += 1
+    return tracks
+
+
+def _shape(stream: Stream, context: Any) -> tuple[object, ...] | None:
+    """The decoder's set-up. Parameters that come within the stream may change there, as decoders expect it."""
+    size = (1, 1)
+    if stream.type == "video":
+        size = (context.width, context.height)
+    elif stream.type == "audio":
+        size = (context.sample_rate, context.channels)
+    return (*size, None if _is_mpegts(stream) else bytes(context.extradata or b"")) if all(size) else None
+
+
+def _packets(container: InputContainer, tracks: Mapping[Slot, Track], *, whole: bool) -> _Packets:
     from av.error import FFmpegError
 
-    try:
-        for packet in container.demux():
+    slots = {track.stream.index: slot for slot, track in tracks.items()}
+    packets: _Packets = []
+    last: dict[Slot, int] = {}
+    with suppress(FFmpegError):  # the end of the bytes may come as an error if the segment was cut
+        for packet in demuxed(container, [track.stream for track in tracks.values()]) if tracks else ():
             if packet.size and not packet.is_corrupt:
-                yield packet
-    except FFmpegError:
-        return
+                slot = slots[packet.stream_index]
+                times = _times(packet, slot, last.get(slot))
+                last[slot] = times.dts
+                packets.append((packet, times))
+    if not whole:
+        lasts = {times.stream: number for number, (_, times) in enumerate(packets)}
+        packets = [packets[number] for number in range(len(packets)) if number not in lasts.values()]
+    return sorted(packets, key=lambda packet: packet[1].dts)
 
 
-def _tracks(container: InputContainer) -> Iterator[Track]:
-    numbers = dict.fromkeys(_KINDS, 0)
-    for stream in container.streams:
-        context = getattr(stream, "codec_context", None)
-        if context is None or stream.type not in _KINDS:
-            continue
-        slot = (stream.type, numbers[stream.type])
-        numbers[stream.type] += 1
-        in_band = container.format.name == "mpegts"
-        yield Track(slot, stream, str(context.codec.canonical_name), _shape(stream, context, in_band=in_band), in_band)
-
-
-def _shape(stream: Stream, context: object, *, in_band: bool) -> tuple[object, ...] | None:
-    """The decoder's set-up. Parameters that come within the stream may change there, as decoders expect it."""
-    if stream.type == "video":
-        size = (getattr(context, "width", 0), getattr(context, "height", 0))
-    elif stream.type == "audio":
-        size = (getattr(context, "sample_rate", 0), getattr(context, "channels", 0))
-    else:
-        size = (1, 1)
-    extradata = None if in_band else bytes(getattr(context, "extradata", None) or b"")
-    return (*size, extradata) if all(size) else None
-
-
-def _rank(slot: Slot) -> int:
-    """A number for a stream that is the same in every segment; the lowest are those of videos."""
-    return _KINDS.index(slot[0]) << 16 | slot[1]
-
-
-def _times(packet: Packet[Stream], rank: int, last: int | None) -> Times:
+def _times(packet: Packet[Stream], slot: Slot, last: int | None) -> Times:
     base = packet.time_base or Fraction(1, CLOCK_HZ)
-    guess = 0 if last is None else last + MIN_STEP
     dts = packet.pts if packet.dts is None else packet.dts
-    ticks = guess if dts is None else _ticks(dts, base)
-    pts = ticks if packet.pts is None else _ticks(packet.pts, base)
-    return Times(rank, ticks, pts, _ticks(packet.duration or 0, base))
+    decoded = (0 if last is None else last + MIN_STEP) if dts is None else _ticks(dts, base)
+    shown = decoded if packet.pts is None else _ticks(packet.pts, base)
+    return Times(slot, decoded, shown, _ticks(packet.duration or 0, base))
 
 
 def _ticks(time: int, base: Fraction) -> int:
     return time * CLOCK_HZ * base.numerator // base.denominator
 
 
-def _without_last(packets: list[tuple[Slot, Packet[Stream], Times]]) -> list[tuple[Slot, Packet[Stream], Times]]:
-    lasts = {slot: number for number, (slot, _, _) in enumerate(packets)}
-    return [packet for number, packet in enumerate(packets) if lasts[packet[0]] != number]
-
-
 # The file.
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A kind of file.
-
-    Attributes:
-        muxer: libavformat's name for it. kinds: the streams that it is for.
-        options: of the muxer.
-    """
-
-    muxer: str
-    kinds: tuple[str, ...]
-    options: Mapping[str, str]
-
 
 _COMMON: Final = {
     "flush_packets": "1",  # what is muxed is in the file
@@ -333,15 +272,17 @@ _MATROSKA: Final = {**_COMMON, "cluster_time_limit": "1000"}
 _FILTERS: Final = {"aac": "aac_adtstoasc"}
 """What makes of packets that carry their own parameters the kind that these files hold. Muxers know the others."""
 
-FORMATS: Final[Mapping[str, Format]] = {
-    ".mp4": Format("mp4", ("video", "audio", "subtitle"), _MP4),
-    ".m4v": Format("mp4", ("video", "audio", "subtitle"), _MP4),
-    ".m4a": Format("mp4", ("audio",), _MP4),
-    ".mov": Format("mov", ("video", "audio", "subtitle"), _MP4),
-    ".mkv": Format("matroska", ("video", "audio", "subtitle"), _MATROSKA),
-    ".mka": Format("matroska", ("audio",), _MATROSKA),
+MUXERS: Final[Mapping[str, str]] = {
+    ".mp4": "mp4",
+    ".m4v": "mp4",
+    ".m4a": "mp4",
+    ".mov": "mov",
+    ".mkv": "matroska",
+    ".mka": "matroska",
 }
-"""By the ending of the file's name."""
+"""libavformat's names of the kinds of files, by the ending of the file's name."""
+
+_SOUND_ONLY: Final = (".m4a", ".mka")
 
 
 class File:
@@ -349,7 +290,6 @@ class File:
 
     Args:
         path: it is replaced.
-        format_: what kind it is to be.
         tracks: its streams; those that it cannot hold are left out.
 
     Raises:
@@ -357,54 +297,60 @@ class File:
         OSError: it cannot be written.
     """
 
-    def __init__(self, path: Path, format_: Format, tracks: Mapping[Slot, Track]) -> None:
+    def __init__(self, path: Path, tracks: Mapping[Slot, Track]) -> None:
         import av
         from av.bitstream import BitStreamFilterContext
 
         self.path: Final = path
-        self.tracks: dict[Slot, Track] = {}
         self.left_out: dict[Slot, str] = {}
+        self._tracks = dict(tracks)
         self._streams: dict[Slot, Stream] = {}
         self._filters: dict[Slot, BitStreamFilterContext] = {}
         self._written = False
-        carried = _carried(format_, tracks)
-        if not carried:
-            codecs = ", ".join(track.codec for track in tracks.values())
-            raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
-        options = dict(format_.options)
-        if "movflags" in options and av.library_versions["libavformat"] >= _HYBRID_SINCE:
+        muxer = MUXERS[path.suffix.lower()]
+        options = dict(_MATROSKA if muxer == "matroska" else _MP4)
+        if muxer != "matroska" and av.library_versions["libavformat"] >= _HYBRID_SINCE:
             options["movflags"] = _HYBRID
-        self._muxer: OutputContainer = av.open(str(path), mode="w", format=format_.muxer, container_options=options)
+        # The file itself is made with the first packet.
+        self._muxer: OutputContainer = av.open(str(path), mode="w", format=muxer, container_options=options)
         for slot, track in tracks.items():
-            if slot in carried:
-                self.tracks[slot] = track
-                self._streams[slot] = _like(self._muxer, track.stream)
-                if track.in_band and (name := _FILTERS.get(track.codec)):
-                    self._filters[slot] = BitStreamFilterContext(name, track.stream)
-            else:
+            # A muxer knows codecs by their decoders' names, too, where these differ.
+            names = (track.codec, track.stream.codec_context.name)
+            is_wanted = _kind(slot) == "audio" or path.suffix.lower() not in _SOUND_ONLY
+            if not is_wanted or self._muxer.supported_codecs.isdisjoint(names):
                 self.left_out[slot] = track.codec
+                continue
+            self._streams[slot] = copy = self._muxer.add_stream_from_template(track.stream)
+            if language := track.stream.metadata.get("language"):
+                copy.metadata["language"] = language
+            if track.codec in _FILTERS and _is_mpegts(track.stream):
+                self._filters[slot] = BitStreamFilterContext(_FILTERS[track.codec], track.stream)
+        if not self._streams:
+            codecs = ", ".join(self.left_out.values())
+            raise NothingToWrite(f"a {path.suffix} file holds none of this channel's streams: {codecs or 'none'}")
 
     def fits(self, slot: Slot, track: Track) -> bool:
         """Whether a later segment's stream can go on in this file."""
         if slot in self.left_out:
             return True
-        mine = self.tracks.get(slot)
+        mine = self._tracks.get(slot)
         if mine is None:
             return track.shape is None
         return mine.codec == track.codec and track.shape in (None, mine.shape)
 
-    def write(self, slot: Slot, packet: Packet[Stream], times: Times) -> None:
-        """Add a packet; one of a stream that was left out is passed over.
+    def holds(self, slot: Slot) -> bool:
+        """Whether it has such a stream."""
+        return slot in self._streams
+
+    def write(self, packet: Packet[Stream], times: Times) -> None:
+        """Add a packet of a stream that it holds.
 
         Raises:
             OSError: the disk is full, ... (PyAV's ``FFmpegError`` included).
         """
-        stream = self._streams.get(slot)
-        if stream is None:
-            return
-        bitstream = self._filters.get(slot)
+        bitstream = self._filters.get(times.stream)
         for filtered in [packet] if bitstream is None else bitstream.filter(packet):
-            filtered.stream = stream
+            filtered.stream = self._streams[times.stream]
             filtered.time_base = Fraction(1, CLOCK_HZ)
             filtered.pts, filtered.dts, filtered.duration = times.pts, times.dts, times.duration
             self._muxer.mux_one(filtered)
@@ -429,26 +375,6 @@ class NothingToWrite(TrickleError):
     """A file of that kind can hold none of the streams."""
 
 
-def _carried(format_: Format, tracks: Mapping[Slot, Track]) -> set[Slot]:
-    import av
-
-    # A muxer knows its codecs before anything is written; by their decoders' names, too, where these differ.
-    with av.open(io.BytesIO(), mode="w", format=format_.muxer) as muxer:
-        codecs = muxer.supported_codecs
-    return {
-        slot
-        for slot, track in tracks.items()
-        if slot[0] in format_.kinds and not codecs.isdisjoint((track.codec, track.stream.codec_context.name))
-    }
-
-
-def _like(muxer: OutputContainer, stream: Stream) -> Stream:
-    copy = muxer.add_stream_from_template(stream)
-    if language := stream.metadata.get("language"):
-        copy.metadata["language"] = language
-    return copy
-
-
 # Joining.
 
 WAIT_SEGMENTS: Final = 3
@@ -457,30 +383,28 @@ its parameters (a sound that has not begun) is waited for so long, and then left
 
 _RAW: Final = " (--raw, or another ending, takes any bytes)"
 
-_Packets: TypeAlias = "list[tuple[Slot, Packet[Stream], Times]]"
-
 
 class Joiner:
-    """Joins segments of media.
+    """Joins segments of media: MPEG-TS, MP4, and what else PyAV recognises.
 
-    Pictures that refer to others which were lost are left out, so that nothing in the file is broken; what was lost
-    stays open on the time line for up to half a minute.
+    Fragmented MP4 whose later segments come without an init segment is read with the last one that was seen. Pictures
+    that refer to others which were lost are left out, so that nothing in the file is broken; what was lost stays open
+    on the time line for up to half a minute.
 
     Args:
-        path: the file; its ending says what kind it is to be (:data:`FORMATS`). Where the
-            media changes, the next file gets a number: ``out-2.mp4``.
+        path: the file; its ending says what kind it is to be (:data:`MUXERS`). Where the media changes, the next file
+            gets a number: ``out-2.mp4``.
         say: is told, for people, what does not get into the file.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._path = path
-        self._format = FORMATS[path.suffix.lower()]
         self._say = say
-        self._reader = Reader()
+        self._init = b""
         self._timeline = Timeline()
-        self._gate = _Gate()
+        self._decodable: set[Slot] = set()
         self._file: File | None = None
-        self._waiting: list[tuple[Part, bool]] = []
+        self._waiting: deque[Part] = deque()
         self._whole_before = False
         self._unreadable: NotMedia | None = None
         self.files: list[Path] = []
@@ -489,22 +413,22 @@ class Joiner:
         """Add a segment.
 
         Args:
-            data: its bytes. name: what to call it.
-            whole: it was not cut short.
+            data: its bytes.
+            name: what to call it.
+            whole: it was not cut short; otherwise the last packet of each stream may be a part, and is left out.
             follows: it is the one after the last that was added: nothing was missed in between.
 
         Raises:
             SinkFailed: the file cannot be written.
             NotMedia: none of the first segments can be read, or has a stream that the file can hold.
         """
-        follows = follows and self._whole_before
         try:
-            part = self._reader.read(data, whole=whole)
+            part = self._read(data, whole=whole, follows=follows and self._whole_before)
         except NotMedia as error:
             self._unusable(error, name)
             return
         self._whole_before = whole
-        self._waiting.append((part, follows))
+        self._waiting.append(part)
         try:
             self._write_waiting()
         except OSError as error:
@@ -529,13 +453,36 @@ class Joiner:
 
     def _drop(self) -> None:
         """Free everything, after a failure, too."""
-        for part, _ in self._waiting:
-            part.container.close()
-        self._waiting.clear()
+        while self._waiting:
+            self._waiting.popleft().container.close()
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
                 file.close()
+
+    def _read(self, data: BinaryIO, *, whole: bool, follows: bool) -> Part:
+        import av
+
+        data.seek(0)
+        kind = sniff(data.read(SNIFF_BYTES))
+        data.seek(0)
+        # Probing would need more of the first bytes than a short segment has.
+        options = {} if kind in FORMATS else {"format_whitelist": _OTHER_FORMATS}
+        try:
+            if kind is Container.FMP4:
+                content = SampleGuard().feed(data.read())
+                init = init_segment(content)
+                self._init = init or self._init
+                data = io.BytesIO(content if init else self._init + content)
+            container = av.open(data, mode="r", format=FORMATS.get(kind), options=options)
+            with ExitStack() as opened:
+                opened.enter_context(container)
+                tracks = _tracks(container)
+                part = Part(container, tracks, _packets(container, tracks, whole=whole), follows)
+                opened.pop_all()
+                return part
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            raise NotMedia(str(getattr(error, "strerror", None) or error)) from error
 
     def _unusable(self, error: NotMedia, name: str) -> None:
         self._whole_before = False
@@ -552,46 +499,63 @@ class Joiner:
     def _write_waiting(self, *, last: bool = False) -> None:
         """Write what is there, as soon as it is known what the file has to hold."""
         while self._waiting:
-            part, follows = self._waiting[0]
-            if self._file is not None and not _fits(self._file, part):
+            part = self._waiting[0]
+            used = {times.stream for _, times in part.packets}
+            if self._file is not None and not all(self._file.fits(slot, part.tracks[slot]) for slot in used):
                 self._end()
                 self._say(f"the media changes: it goes on in {self._next_path()}")
             if self._file is None:
                 self._open(last=last)
             if self._file is None:
                 return
-            self._waiting.pop(0)
+            self._waiting.popleft()
             with closing(part.container):
-                self._write(self._file, part, follows=follows)
+                self._write(self._file, part)
 
-    def _write(self, file: File, part: Part, *, follows: bool) -> None:
-        if not follows:
-            self._gate.close()
-        packets = [packet for packet in self._gate.passed(part.packets) if packet[0] in file.tracks]
+    def _write(self, file: File, part: Part) -> None:
+        if not part.follows:
+            self._decodable.clear()
+        packets = [packet for packet in self._passed(part.packets) if file.holds(packet[1].stream)]
         if packets:
-            placed = self._timeline.place([times for _, _, times in packets], wraps=part.wraps)
-            for (slot, packet, _), times in zip(packets, placed, strict=True):
-                file.write(slot, packet, times)
+            wraps = part.container.format.name == "mpegts"
+            placed = self._timeline.place([times for _, times in packets], wraps=wraps)
+            for (packet, _), times in zip(packets, placed, strict=True):
+                file.write(packet, times)
+
+    def _passed(self, packets: _Packets) -> Iterator[tuple[Packet[Stream], Times]]:
+        """The packets that can be decoded: after a loss, those of each video from its next keyframe on."""
+        since: dict[Slot, int] = {}
+        for packet, times in packets:
+            slot = times.stream
+            if _kind(slot) == "video":
+                if slot not in self._decodable:
+                    if not packet.is_keyframe:
+                        continue
+                    self._decodable.add(slot)
+                    since[slot] = times.pts
+                # A picture that comes after a keyframe and is shown before it refers to what came before, too.
+                if times.pts < since.get(slot, times.pts):
+                    continue
+            yield packet, times
 
     def _open(self, *, last: bool) -> None:
         tracks: dict[Slot, Track] = {}
-        for part, _ in self._waiting:
+        for part in self._waiting:
             for slot, track in part.tracks.items():
-                known = tracks.get(slot)
-                if known is None or known.shape is None:
+                if slot not in tracks or tracks[slot].shape is None:
                     tracks[slot] = track
         complete = {slot: track for slot, track in tracks.items() if track.shape is not None}
         if len(complete) < max(1, len(tracks)) and len(self._waiting) < WAIT_SEGMENTS and not last:
             return
         try:
-            self._file = File(self._next_path(), self._format, complete)
+            self._file = File(self._next_path(), complete)
         except NothingToWrite as error:
             raise NotMedia(str(error)) from None
         self.files.append(self._file.path)
         for slot in tracks.keys() - complete.keys():
-            self._say(f"left out: a stream ({slot[0]}) that has not begun")
-        for (kind, _), codec in self._file.left_out.items():
-            self._say(f"left out: a stream ({kind}, {codec}) that a {self._path.suffix} file does not hold")
+            self._say(f"left out: a stream ({_kind(slot)}) that has not begun")
+        for slot, codec in self._file.left_out.items():
+            self._say(f"left out: a stream ({_kind(slot)}, {codec}) that a {self._path.suffix} file does not hold")
 
     def _next_path(self) -> Path:
         number = len(self.files) + 1
@@ -600,7 +564,7 @@ class Joiner:
     def _end(self) -> None:
         file, self._file = self._file, None
         self._timeline = Timeline()
-        self._gate.close()
+        self._decodable.clear()
         if file is not None and not file.close():
             self.files.remove(file.path)
 
@@ -611,38 +575,7 @@ class Joiner:
 
 def is_joined(path: Path) -> bool:
     """Whether a file of that name is put together by a :class:`Joiner`."""
-    return path.suffix.lower() in FORMATS
-
-
-def _fits(file: File, part: Part) -> bool:
-    used = {slot for slot, _, _ in part.packets}
-    return all(file.fits(slot, part.tracks[slot]) for slot in used)
-
-
-class _Gate:
-    """Lets pass what can be decoded: after a loss, each video from its next keyframe on."""
-
-    def __init__(self) -> None:
-        self._open: set[Slot] = set()
-
-    def close(self) -> None:
-        """Something was lost."""
-        self._open.clear()
-
-    def passed(self, packets: _Packets) -> Iterator[tuple[Slot, Packet[Stream], Times]]:
-        """Those of a segment's packets that pass."""
-        since: dict[Slot, int] = {}
-        for slot, packet, times in packets:
-            if slot[0] == "video":
-                if slot not in self._open:
-                    if not packet.is_keyframe:
-                        continue
-                    self._open.add(slot)
-                    since[slot] = times.pts
-                # A picture that comes after a keyframe and is shown before it refers to what came before, too.
-                if times.pts < since.get(slot, times.pts):
-                    continue
-            yield slot, packet, times
+    return path.suffix.lower() in MUXERS
 
 
 # The asynchronous side.

@@ -22,13 +22,13 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
+
+from tricklecast.trickle.media.containers import NULL_PID, PACKET_BYTES, SYNC, Buffer, boxes, full_box, ts_packets
 
 # Times in the container.
 
-Buffer = bytes | bytearray | memoryview
-
-PACKET_BYTES: Final = 188
 MAX_PACKETS: Final = 64
 """The number of packets that are searched. Publishers put the time right behind the program tables."""
 
@@ -40,10 +40,6 @@ CAPTURED: Final = 24
 
 _NTP_EPOCH_S: Final = 2_208_988_800
 """From 1900-01-01, where NTP begins to count, to 1970-01-01 (RFC 5905, figure 4)."""
-
-_SYNC: Final = 0x47
-_MAX_PID: Final = 0x1FFE
-"""0x1FFF are null packets."""
 
 _ADAPTATION: Final = 0x20
 """In a packet's fourth byte: there is an adaptation field."""
@@ -65,10 +61,8 @@ _HAS_NTP: Final = 0x20
 _TIMESTAMP_BYTES: Final = (0, 8, 12)
 """A media time of 32 or 64 bits with its time scale, by the descriptor's ``has_timestamp``."""
 
-_PRFT: Final = struct.Struct(">I4sIIQQ")
 
-
-def temi_packet(pid: int, unix_us: int, *, timeline_id: int = 0) -> bytes:
+def temi_packet(pid: int, unix_us: int) -> bytes:
     """A transport packet that gives the time of the next frame on its PID.
 
     A packet without payload repeats the continuity counter of the packet before it on its PID. Here the counter is 0:
@@ -77,19 +71,18 @@ def temi_packet(pid: int, unix_us: int, *, timeline_id: int = 0) -> bytes:
     Args:
         pid: PID of the stream that the time belongs to.
         unix_us: microseconds since 1970-01-01 UTC.
-        timeline_id: tells several time lines on one PID apart.
 
     Raises:
         ValueError: a stream cannot have that PID.
     """
-    if not 0 <= pid <= _MAX_PID:
+    if not 0 <= pid < NULL_PID:
         raise ValueError(f"not the PID of a stream: {pid}")
-    # Has an NTP time and nothing else; not paused, no discontinuity; reserved bits are ones.
-    timeline = struct.pack(">BBBQ", _HAS_NTP, 0x7F, timeline_id, _ntp(unix_us))
+    # Has an NTP time and nothing else; not paused, no discontinuity; reserved bits are ones; it is time line 0.
+    timeline = struct.pack(">BBBQ", _HAS_NTP, 0x7F, 0, _ntp(unix_us))
     descriptor = bytes([_TIMELINE_TAG, len(timeline)]) + timeline
     extension = bytes([1 + len(descriptor), _RESERVED]) + descriptor
     field = (bytes([_EXTENSION]) + extension).ljust(PACKET_BYTES - 5, b"\xff")
-    return bytes([_SYNC, pid >> 8, pid & 0xFF, _ADAPTATION, len(field)]) + field
+    return bytes([SYNC, pid >> 8, pid & 0xFF, _ADAPTATION, len(field)]) + field
 
 
 def read_temi(segment: Buffer) -> int | None:
@@ -101,28 +94,24 @@ def read_temi(segment: Buffer) -> int | None:
     Returns:
         Microseconds since 1970-01-01 UTC; ``None`` if the segment holds no time.
     """
-    view = memoryview(segment)[: MAX_PACKETS * PACKET_BYTES]
-    for start in range(0, len(view) - PACKET_BYTES + 1, PACKET_BYTES):
-        packet = view[start : start + PACKET_BYTES]
-        if packet[0] != _SYNC:
+    for number, packet in enumerate(ts_packets(bytes(segment[: MAX_PACKETS * PACKET_BYTES]))):
+        if packet.start != number * PACKET_BYTES:
             break
-        if packet[3] & _ADAPTATION:
-            for tag, descriptor in _descriptors(packet[5 : 5 + packet[4]]):
-                if tag == _TIMELINE_TAG and (unix_us := _timeline_time(descriptor)) is not None:
-                    return unix_us
+        for tag, descriptor in _descriptors(packet.adaptation):
+            if tag == _TIMELINE_TAG and (unix_us := _timeline_time(descriptor)) is not None:
+                return unix_us
     return None
 
 
-def prft_box(track_id: int, unix_us: int, media_time: int, *, meaning: int = CAPTURED) -> bytes:
+def prft_box(track_id: int, unix_us: int, media_time: int) -> bytes:
     """A box that gives the time of a frame in the ``moof`` that follows it.
 
     Args:
         track_id: the track that the frame belongs to.
         unix_us: microseconds since 1970-01-01 UTC.
         media_time: the frame's presentation time, in the track's time scale.
-        meaning: the event that the time belongs to, as the standard numbers it in the box's flags.
     """
-    return _PRFT.pack(_PRFT.size, b"prft", 1 << 24 | meaning, track_id, _ntp(unix_us), media_time)
+    return full_box(b"prft", 1, CAPTURED, struct.pack(">IQQ", track_id, _ntp(unix_us), media_time))
 
 
 def read_prft(segment: Buffer) -> int | None:
@@ -134,11 +123,11 @@ def read_prft(segment: Buffer) -> int | None:
     Returns:
         Microseconds since 1970-01-01 UTC; ``None`` if the segment holds no time.
     """
-    for kind, body in _boxes(memoryview(segment)):
-        if kind == b"moof":
+    for item in islice(boxes(segment), MAX_BOXES):
+        if item.kind == b"moof":
             break
-        if kind == b"prft" and len(body) >= 20:  # version 0 ends with a media time of 32 bits
-            return _unix_us(int.from_bytes(body[8:16]))
+        if item.kind == b"prft" and len(item.body) >= 20:  # version 0 ends with a media time of 32 bits
+            return _unix_us(int.from_bytes(item.body[8:16]))
     return None
 
 
@@ -157,7 +146,7 @@ def _unix_us(ntp: int) -> int:
     return (seconds - _NTP_EPOCH_S) * 1_000_000 + (fraction * 1_000_000 + (1 << 31) >> 32)
 
 
-def _descriptors(field: memoryview) -> Iterator[tuple[int, memoryview]]:
+def _descriptors(field: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the whole descriptors of an adaptation field."""
     if not field or not field[0] & _EXTENSION:
         return
@@ -174,7 +163,7 @@ def _descriptors(field: memoryview) -> Iterator[tuple[int, memoryview]]:
         at += 2 + size
 
 
-def _timeline_time(descriptor: memoryview) -> int | None:
+def _timeline_time(descriptor: bytes) -> int | None:
     """The NTP time of a TEMI timeline descriptor."""
     if len(descriptor) < 3 or not descriptor[0] & _HAS_NTP:
         return None
@@ -182,20 +171,6 @@ def _timeline_time(descriptor: memoryview) -> int | None:
     at = 3 + (_TIMESTAMP_BYTES[kind] if kind < len(_TIMESTAMP_BYTES) else len(descriptor))
     ntp = descriptor[at : at + 8]
     return _unix_us(int.from_bytes(ntp)) if len(ntp) == 8 else None
-
-
-def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Yield the boxes at the top level, up to the first that is cut off or has an impossible size."""
-    at = 0
-    for _ in range(MAX_BOXES):
-        header = 8
-        size = int.from_bytes(data[at : at + 4])
-        if size == 1:  # the size follows, in 64 bits
-            header, size = 16, int.from_bytes(data[at + 8 : at + 16])
-        if size < header or at + header > len(data):
-            break
-        yield bytes(data[at + 4 : at + 8]), data[at + header : at + size]
-        at += size
 
 
 # The clock in the picture.

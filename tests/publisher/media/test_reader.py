@@ -25,7 +25,7 @@ from tricklecast.publisher.media.muxers import ContainerName
 from tricklecast.publisher.media.reader import MediaOptions, read_media
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.media.clock import PACKET_BYTES
+from tricklecast.trickle.media.containers import PACKET_BYTES
 
 FRAMES = 3 * FRAME_RATE
 LIMIT_S = 30

@@ -19,8 +19,8 @@ from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.media.timeline import Pace
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
-from tricklecast.trickle.media.clock import PACKET_BYTES, read_prft, read_temi
-from tricklecast.trickle.media.containers import boxes
+from tricklecast.trickle.media.clock import read_prft, read_temi
+from tricklecast.trickle.media.containers import PACKET_BYTES, boxes
 
 BOTH = pytest.mark.parametrize("kind", ["mpegts", "fmp4"])
 FORMATS: dict[ContainerName, str] = {"mpegts": "mpegts", "fmp4": "mp4"}

@@ -21,7 +21,6 @@ from tests.trickle.media.test_containers import TABLES, packet
 from tricklecast.subscriber.check import media as media_module
 from tricklecast.subscriber.check.media import (
     ENCRYPTED,
-    MAX_SAMPLES,
     MAX_STEPS,
     NEEDS_PYAV,
     NO_INIT,
@@ -33,6 +32,7 @@ from tricklecast.subscriber.check.media import (
 from tricklecast.subscriber.check.rules import Level
 from tricklecast.trickle.media import clock
 from tricklecast.trickle.media.containers import PACKET_BYTES, Container, box, boxes, full_box
+from tricklecast.trickle.media.demux import MAX_SAMPLES
 
 BEGAN_MS = 1_700_000_100_800
 """A little before the first segment of ``seen_of`` arrives."""
@@ -412,6 +412,12 @@ def test_damaged_media_is_taken(good: list[bytes], pieces: list[bytes], places: 
         data = segments[number % len(segments)]
         data[place // 8 % len(data)] ^= 1 << place % 8
     judged(received([bytes(data) for data in segments], decode=True))
+
+
+def test_a_picture_of_an_unknown_codec_is_not_decoded(pieces: list[bytes]) -> None:
+    """The track is there, and nothing is known of it."""
+    (media,) = read([pieces[0].replace(b"avc1", b"none")], decode=True)
+    assert (media.picture, media.tracks[0].codec) == (None, "unknown")
 
 
 def test_an_ordinary_mp4_file_is_not_read(clip: Path, pieces: list[bytes]) -> None:

@@ -139,8 +139,7 @@ async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
         def read(self, size: int) -> bytes:
             return self._data.read(size)
 
-    counts = dict.fromkeys(("frames", "segments", "resets", "damaged", "unreadable"), 0)
-    decoding = _Decoding({"video"}, set(), None, counts)
+    decoding = _Decoding({"video"}, set(), None)
     found: list[Frame] = []
     segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None))
     for seq, gap, restarted in ((0, 0, False), (3, 2, False), (0, 0, True)):
@@ -150,7 +149,7 @@ async def test_a_gap_is_visible_and_decoders_begin_anew(tmp_path: Path) -> None:
     assert len(found) == 75
     assert [(frame.seq, frame.gap) for frame in found if frame.gap] == [(3, 2)]
     assert [frame.restarted for frame in found].count(True) == 1
-    assert (counts["resets"], counts["damaged"]) == (2, 0)
+    assert (decoding.counts.resets, decoding.counts.damaged) == (2, 0)
 
 
 async def test_a_truncated_segment_gives_the_frames_that_came(url: str, tmp_path: Path) -> None:
@@ -187,6 +186,26 @@ async def test_a_segment_that_is_no_media_is_left_out(url: str, tmp_path: Path) 
     await publish(f"{url}-text", [b"no media" * 100])
     with pytest.raises(NotMedia, match="segment 0 is neither MPEG-TS nor MP4"):
         await read(f"{url}-text")
+
+
+async def test_mp4_that_announces_too_many_samples_is_left_out(url: str, tmp_path: Path) -> None:
+    """A decoder would allocate gigabytes for them; it is counted."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4", audio=None), "fmp4")
+    at = segments[1].index(b"trun") + 8
+    segments[1] = segments[1][:at] + (1 << 27).to_bytes(4) + segments[1][at + 4 :]
+    await publish(url, segments)
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest") as reader:
+            found = [frame async for frame in reader]
+    assert {frame.seq for frame in found} == {0, 2}
+    assert reader.statistics().unreadable == 1
+
+
+async def test_a_stream_of_an_unknown_codec_is_left_out(url: str, tmp_path: Path) -> None:
+    """The other one is decoded."""
+    (segment, *_) = segments_of(make_clip(tmp_path / "clip.mp4"), "fmp4")
+    await publish(url, [segment.replace(b"avc1", b"none")])
+    assert {frame.kind for frame in await read(url, audio=True)} == {"audio"}
 
 
 async def test_a_cancelled_wait_loses_no_frame(url: str, tmp_path: Path) -> None:

@@ -236,6 +236,24 @@ class TestNoMedia:
         with pytest.raises(NotMedia, match=r"a \.m4a file holds none of this channel's streams: h264"):
             join(tmp_path / "out.m4a", cut(clip))
 
+    @pytest.mark.parametrize(
+        "data", [b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nclip.ts\n", b"ffconcat version 1.0\n"]
+    )
+    def test_playlists_are_not_followed(self, tmp_path: Path, data: bytes) -> None:
+        """They come from anybody, and would open other files."""
+        with pytest.raises(NotMedia, match="segment 0 is no media"):
+            join(tmp_path / "out.mp4", [data])
+
+    def test_mp4_with_an_index_is_not_read(self, tmp_path: Path, clip: Path) -> None:
+        """The index of an ordinary file may announce any number of samples; of fragments, these are counted."""
+        with pytest.raises(NotMedia, match="an ordinary MP4 file"):
+            join(tmp_path / "out.mp4", [clip.read_bytes()])
+        said, segments = Said(), cut(clip, "mp4")
+        at = segments[1].index(b"trun") + 8
+        bomb = segments[1][:at] + (1 << 27).to_bytes(4) + segments[1][at + 4 :]
+        join(tmp_path / "out.mp4", [segments[0], bomb], said=said)
+        assert said == ["segment 1 is left out: more than 1048576 samples"]
+
     def test_nothing_at_all_makes_no_file(self, tmp_path: Path) -> None:
         """A channel that ends before it has begun."""
         assert join(tmp_path / "out.mp4", []).files == []

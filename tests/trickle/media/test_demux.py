@@ -1,0 +1,103 @@
+"""Around the demuxer: streams that begin later, and MP4 that announces too many samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tricklecast.trickle.media import demux
+from tricklecast.trickle.media.containers import box, full_box
+from tricklecast.trickle.media.demux import MAX_SAMPLES, Refused, SampleGuard, demuxed
+
+
+class LateStream:
+    """A container that meets a new stream behind its second packet, as PyAV does."""
+
+    def __init__(self) -> None:
+        self.packets = iter([1, 2, None, 3])
+
+    def demux(self, streams: Sequence[object], /) -> Iterator[int]:
+        """Raise where it meets the stream."""
+        assert list(streams) == ["video"]
+        for packet in self.packets:
+            if packet is None:
+                raise IndexError("list index out of range")
+            yield packet
+
+
+def test_a_stream_that_begins_later_stops_no_other() -> None:
+    """Its packets are left out."""
+    assert list(demuxed(LateStream(), ["video"])) == [1, 2, 3]
+
+
+def moof(samples: int) -> bytes:
+    """A fragment header that announces so many samples."""
+    return box(b"moof", box(b"traf", full_box(b"trun", 0, 0, samples.to_bytes(4))))
+
+
+SEGMENT = box(b"ftyp", b"isom") + box(b"moov", bytes(50)) + (moof(3) + box(b"mdat", b"media" * 9)) * 2
+
+
+@given(st.lists(st.integers(0, len(SEGMENT))))
+def test_a_segment_passes_whole(cuts: list[int]) -> None:
+    """However it is divided."""
+    guard, places = SampleGuard(), [0, *sorted(cuts), len(SEGMENT)]
+    parts = [guard.feed(SEGMENT[begin:end]) for begin, end in pairwise(places)]
+    assert b"".join(parts) == SEGMENT
+
+
+def test_media_passes_as_it_comes() -> None:
+    """A box of it may be without a size, or have one of 64 bits; other boxes pass when they are whole."""
+    for head in (b"\0\0\0\x64mdat", b"\0\0\0\0mdat", b"\0\0\0\1mdat" + (100).to_bytes(8)):
+        guard = SampleGuard()
+        assert guard.feed(moof(1)[:-1]) == b""
+        assert guard.feed(moof(1)[-1:] + head + b"a") == moof(1) + head + b"a"
+        assert guard.feed(b"trun" * 5) == b"trun" * 5
+    assert SampleGuard().feed(b"\0\0\0\1mdat\0\0") == b""
+
+
+@pytest.mark.parametrize("end", [b"\0\0\0\7free", b"\0\0\0\0free", b"\0\0\0\1free" + bytes(8), b"\0\0\0\7mdat"])
+def test_what_is_no_box_ends_the_segment(end: bytes) -> None:
+    """A demuxer would stop there, too."""
+    guard = SampleGuard()
+    assert guard.feed(SEGMENT + end + SEGMENT) == SEGMENT
+    assert guard.feed(SEGMENT) == b""
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_any_bytes_pass_in_order_or_are_refused(parts: list[bytes]) -> None:
+    """Nothing is made up."""
+    guard, passed = SampleGuard(), b""
+    for part in parts:
+        passed += guard.feed(part)
+    assert b"".join(parts).startswith(passed)
+
+
+def test_too_many_samples_are_refused() -> None:
+    """In one fragment, or in all of a segment."""
+    with pytest.raises(Refused, match="more than 1048576 samples"):
+        SampleGuard().feed(moof(MAX_SAMPLES + 1))
+    guard = SampleGuard()
+    assert guard.feed(moof(MAX_SAMPLES)) == moof(MAX_SAMPLES)
+    with pytest.raises(Refused, match="samples"):
+        guard.feed(moof(1))
+
+
+def test_an_ordinary_file_is_refused() -> None:
+    """Its index may announce any number, and nobody can decode it while it comes."""
+    table = full_box(b"stsz", 0, 0, (1).to_bytes(4), (5).to_bytes(4))
+    with pytest.raises(Refused, match="ordinary MP4 file"):
+        SampleGuard().feed(box(b"moov", table))
+
+
+def test_little_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A box that is longer than any sensible one is refused when the limit is reached."""
+    monkeypatch.setattr(demux, "MAX_BOX", 1 << 20)
+    guard = SampleGuard()
+    assert guard.feed(b"\x7f\0\0\0moof" + bytes((1 << 20) - 8)) == b""
+    with pytest.raises(Refused, match="a box of more than 1 MiB"):
+        guard.feed(b"\0")
