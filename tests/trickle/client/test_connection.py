@@ -17,7 +17,8 @@ import pytest
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
 from tests.support.certificates import make_certificate
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.connection import MAX_CHUNK, MAX_EVENTS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.connection import MAX_CHUNKS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.decoder import MAX_CHUNK
 from tricklecast.trickle.client.sockets import connect_tcp
 from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
 
@@ -164,7 +165,7 @@ class TestJoined:
                 whole = b"".join(got)
                 assert whole == b"x" * tiny + b"y" * 4096 * large + b"z" * (3 * MAX_CHUNK)
                 assert max(map(len, got)) <= 5 * MAX_CHUNK
-                assert max(part.count(b"x") for part in got) <= MAX_EVENTS
+                assert max(part.count(b"x") for part in got) <= MAX_CHUNKS
 
         run(main)
 
@@ -195,7 +196,7 @@ class TestJoined:
                         size += len(part)
                     tasks.cancel_scope.cancel()
                 assert size == count
-                assert turns > count / MAX_EVENTS / 2
+                assert turns > count / MAX_CHUNKS / 2
 
         run(main)
 
