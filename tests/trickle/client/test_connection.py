@@ -106,6 +106,19 @@ class TestBodies:
 
         run(main)
 
+    def test_an_error_s_body_may_end_with_the_connection(self) -> None:
+        """As HTTP/1.0 has it. Only a segment has to say where it ends."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(b"HTTP/1.0 404 Not Found\r\n\r\ngone")
+            exchange.writer.close()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                assert (await http.get("/")).content == b"gone"
+
+        run(main)
+
     def test_interim_answers_are_passed_over(self) -> None:
         """100 and 103 are not the answer."""
 
