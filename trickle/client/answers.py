@@ -173,7 +173,8 @@ async def exchange(
     answer = Answer.read(response.status_code, response.headers)
     if stays_open(answer):
         return Opened(answer, response)
-    return Opened(replace(answer, detail=first_line(await _beginning(response))), response)
+    body = await _beginning(response, is_empty=answer.empty)
+    return Opened(replace(answer, detail=first_line(body)) if body else answer, response)
 
 
 class Chunks:
@@ -217,10 +218,12 @@ def first_line(body: bytes) -> str:
     return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
 
 
-async def _beginning(response: httpx.Response) -> bytes:
+async def _beginning(response: httpx.Response, *, is_empty: bool) -> bytes:
     """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
     body = b""
     try:
+        if is_empty and "body" in response.extensions:  # this package's transport knows that without reading
+            return body
         chunks = Chunks(response)
         with anyio.move_on_after(DETAIL_S):
             while len(body) <= DETAIL_BYTES and (chunk := await chunks.receive()):
