@@ -36,7 +36,7 @@ from tricklecast.trickle import __version__, wire
 from tricklecast.trickle.client.answers import Auth, Outcome
 from tricklecast.trickle.client.arguments import channel_url, check_header_value, check_headers, check_number
 from tricklecast.trickle.client.tasks import BackgroundTask
-from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
@@ -173,7 +173,7 @@ class Publisher:
         self.url = channel_url(url)
         self._plan = Plan(parse_start(start), rng=rng or Random(), name=uuid4().hex)
         self._idle_rotation_s = idle_rotation_s
-        self._http = httpx.AsyncClient(
+        self._http = TrickleClient(
             transport=transport or TrickleTransport(verify),
             headers={
                 "User-Agent": USER_AGENT,

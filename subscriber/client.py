@@ -31,7 +31,7 @@ from tricklecast.subscriber.messages import MESSAGE_LIMIT, Messages, OnError
 from tricklecast.subscriber.segment import OnBroken, Segment
 from tricklecast.trickle.client.answers import Auth
 from tricklecast.trickle.client.arguments import channel_url, check_headers, check_number
-from tricklecast.trickle.client.transport import TrickleTransport
+from tricklecast.trickle.client.transport import TrickleClient, TrickleTransport
 from tricklecast.trickle.errors import (
     BrokenByPeer,
     ClosedHere,
@@ -245,7 +245,7 @@ class Subscriber:
         if self._use is not _Use.NEW:
             raise LocalProtocolError("a Subscriber is used once: make another one to begin again")
         self._use = use
-        http = self._shared_client or httpx.AsyncClient(transport=self._transport or TrickleTransport())
+        http = self._shared_client or TrickleClient(transport=self._transport or TrickleTransport())
         self._client = http
         self._fetcher = Fetcher(self.url, http, self._auth, self._cursor, self._monitor, self._runtime, self._resolved)
 

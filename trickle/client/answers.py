@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import anyio
@@ -40,7 +40,10 @@ _INTEGERS: Final = (
     *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
 )
 _TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
-_INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+_KNOWN: Final = {name.lower(): (name, re.compile(r"-?[0-9]{1,15}", re.ASCII)) for name in _INTEGERS} | {
+    name.lower(): (name, re.compile(".*", re.DOTALL)) for name in _TEXTS
+}
+"""The protocol's headers under their names in lower case, with what their values may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,17 @@ class Answer:
 
         Args:
             status: the HTTP status.
-            headers: all headers; a mapping that finds names in any case, as httpx's does.
+            headers: all headers, with names in any case.
             body: the beginning of an error's body.
         """
-        integers = {name: value for name in _INTEGERS if _INTEGER.fullmatch(value := headers.get(name, "").strip())}
-        texts = {name: value for name in _TEXTS if (value := headers.get(name, "").strip())}
-        empty = headers.get("Content-Length", "").strip() == "0"
-        return cls(status, integers | texts, headers.get("Content-Type", ""), empty, first_line(body))
+        # A dict is looked up faster than httpx's headers, of which each look-up compares all names.
+        given = {name.lower(): value for name, value in headers.items()}
+        known = {}
+        for lower, (name, pattern) in _KNOWN.items():
+            if (value := given.get(lower, "").strip()) and pattern.fullmatch(value):
+                known[name] = value
+        empty = given.get("content-length", "").strip() == "0"
+        return cls(status, known, given.get("content-type", ""), empty, first_line(body))
 
     def natural(self, name: str) -> int | None:
         """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
@@ -166,7 +173,8 @@ async def exchange(
     answer = Answer.read(response.status_code, response.headers)
     if stays_open(answer):
         return Opened(answer, response)
-    return Opened(Answer.read(response.status_code, response.headers, await _beginning(response)), response)
+    body = await _beginning(response, is_empty=answer.empty)
+    return Opened(replace(answer, detail=first_line(body)) if body else answer, response)
 
 
 class Chunks:
@@ -210,10 +218,12 @@ def first_line(body: bytes) -> str:
     return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
 
 
-async def _beginning(response: httpx.Response) -> bytes:
+async def _beginning(response: httpx.Response, *, is_empty: bool) -> bytes:
     """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
     body = b""
     try:
+        if is_empty and "body" in response.extensions:  # this package's transport knows that without reading
+            return body
         chunks = Chunks(response)
         with anyio.move_on_after(DETAIL_S):
             while len(body) <= DETAIL_BYTES and (chunk := await chunks.receive()):

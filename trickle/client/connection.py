@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection whose two directions are independent of each other.
 
-h11 knows the grammar; this module moves the bytes. The request's body is written while the response comes in. The
-response's body is handed on in the chunks that the server sent, and the trailers behind it are kept.
+h11 knows the grammar of requests and of heads, ``decoder`` that of a response's body; this module moves the bytes. The
+request's body is written while the response comes in. The response's body is handed on in the chunks that the server
+sent, and the trailers behind it are kept.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ import h11
 import httpx
 from anyio.abc import ByteStream
 
+from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
 from tricklecast.trickle.client.sockets import SocketStream
 
 MAX_HEADER_BYTES: Final = 65536
 """Longest head of a response (nginx's limit is 32 KiB, uvicorn's 64 KiB)."""
 
-MAX_CHUNK: Final = 64 * 1024
-"""Chunks of up to this many bytes are handed on in one piece; of longer ones, pieces of at least this size."""
-
-MAX_EVENTS: Final = 256
-"""After this many events in a row without a pause, other tasks get their turn."""
+MAX_CHUNKS: Final = 256
+"""After this many chunks in a row without a pause, other tasks get their turn."""
 
 _HTTP: Final = b"HTTP/"
 """How each answer of an HTTP server begins."""
@@ -46,26 +45,28 @@ class Connection:
 
     Attributes:
         reused: the connection has carried an exchange before this one.
-        trailers: what followed the response's body.
     """
 
     def __init__(self, origin: Origin, stream: ByteStream, tcp: SocketStream) -> None:
         self.origin = origin
         self.reused = False
-        self.trailers: list[tuple[bytes, bytes]] = []
         self._stream = stream
         self._tcp = tcp
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEADER_BYTES)
+        self._http = _grammar()
         self._unsent: bytes | memoryview = b""
         self._flushing = False
         self._cut_short = False
         self._answered = False
-        self._chunked = False
-        self._over = False
-        self._partial = bytearray()
+        self._method = b""
+        self._body: BodyDecoder | None = None
         self._failure: httpx.TransportError | None = None
-        self._events = 0
+        self._chunks = 0
         self._expires_at = 0.0
+
+    @property
+    def trailers(self) -> list[tuple[bytes, bytes]]:
+        """What followed the response's body."""
+        return self._body.trailers if self._body is not None else []
 
     @property
     def unacknowledged(self) -> int:
@@ -78,11 +79,13 @@ class Connection:
 
     def start_next(self, keepalive_s: float) -> bool:
         """Prepare for another request; ``False`` where the last exchange does not allow one."""
-        over = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
-        if not over or self._unsent or self._flushing or self._cut_short or self._http.trailing_data[0]:
+        body = self._body
+        over = self._http.our_state is h11.DONE and body is not None and body.over and not body.has_rest
+        if not over or self._unsent or self._flushing or self._cut_short:
             return False
-        self._http.start_next_cycle()
-        self.reused, self._answered, self._over, self.trailers = True, False, False, []
+        self._http = _grammar()
+        self._body = None
+        self.reused, self._answered = True, False
         self._expires_at = anyio.current_time() + keepalive_s
         return True
 
@@ -101,6 +104,8 @@ class Connection:
         Raises:
             h11.LocalProtocolError: an event does not fit the request's head.
         """
+        if isinstance(events[0], h11.Request):
+            self._method = events[0].method
         parts = [part for event in events for part in self._http.send_with_data_passthrough(event) or []]
         if self._unsent or self._flushing or self._stream is not self._tcp:
             self._unsent = b"".join([self._unsent, *parts])
@@ -134,10 +139,11 @@ class Connection:
             httpx.ReadError: the connection ended within the head.
             InvalidAnswer: what came is not HTTP.
         """
-        while not isinstance(event := await self._next_event(), h11.Response):
-            assert isinstance(event, h11.InformationalResponse), "an end before the answer is raised"
-        self._chunked = b"transfer-encoding" in dict(event.headers)
-        return event
+        while not isinstance(head := self._next_head(), h11.Response):
+            if head is h11.NEED_DATA:
+                self._http.receive_data(await self._receive_some())
+        self._body = BodyDecoder(head, self._http.trailing_data[0], is_empty=self._method == b"HEAD")
+        return head
 
     async def receive_chunk(self) -> bytes:
         """The next chunk of the body as the server sent it; ``b""`` at the end.
@@ -149,16 +155,23 @@ class Connection:
             httpx.ReadError: the connection ended before the body did, or was closed here.
             InvalidAnswer: what came is not HTTP.
         """
-        while not self._over:
-            try:
-                event = await self._next_event()
-            except httpx.TransportError:
-                if self._partial:
-                    return self._take_partial()
-                raise
-            if chunk := self._chunk_of(event):
-                return chunk
-        return b""
+        body = self._body
+        assert body is not None, "the head was read"
+        self._chunks += 1
+        if self._chunks >= MAX_CHUNKS:
+            self._chunks = 0
+            await anyio.lowlevel.checkpoint()
+        try:
+            while (chunk := self._poll(body)) is None and not body.over:
+                if data := await self._receive_some():
+                    body.feed(data)
+                elif not body.end():
+                    raise self._failed(httpx.ReadError("the connection was closed in the middle of an answer"))
+        except httpx.TransportError:
+            if partial := body.take_partial():
+                return partial
+            raise
+        return chunk or b""
 
     async def receive(self) -> bytes:
         """The bytes of the body that are here, of one chunk or several, about :data:`MAX_CHUNK`; ``b""`` at the end.
@@ -166,77 +179,63 @@ class Connection:
         Like :meth:`receive_chunk`, but chunks that came together are joined.
         """
         first = await self.receive_chunk()
-        if not first or len(first) >= MAX_CHUNK:
+        if not first or len(first) >= MAX_CHUNK or self._body is None or not self._body.has_rest:
             return first
         parts, size = [first], len(first)
-        while size < MAX_CHUNK and len(parts) < MAX_EVENTS and not self._over:
+        while size < MAX_CHUNK and len(parts) < MAX_CHUNKS:
             try:
-                event = self._poll()
+                chunk = self._poll(self._body)
             except httpx.TransportError:
                 break  # raised by the next call
-            if event is h11.NEED_DATA:
+            if chunk is None:
                 break
-            if chunk := self._chunk_of(event):
-                parts.append(chunk)
-                size += len(chunk)
-        self._events += len(parts)
+            parts.append(chunk)
+            size += len(chunk)
+        self._chunks += len(parts)
         return b"".join(parts)
 
-    def _chunk_of(self, event: h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]) -> bytes:
-        """The chunk that an event completes, if it does."""
-        if isinstance(event, h11.Data):
-            whole = event.chunk_end or not self._chunked
-            if whole and not self._partial:
-                return bytes(event.data)
-            self._partial += event.data
-            return self._take_partial() if whole or len(self._partial) >= MAX_CHUNK else b""
-        assert isinstance(event, h11.EndOfMessage)
-        self.trailers, self._over = event.headers.raw_items(), True
-        return b""
-
-    def _take_partial(self) -> bytes:
-        data = bytes(self._partial)
-        self._partial.clear()
+    async def _receive_some(self) -> bytes:
+        """Bytes from the peer; ``b""`` once it has closed its side."""
+        try:
+            data = await self._stream.receive()
+        except anyio.EndOfStream:
+            if self._ends_early:
+                raise self._lost("the server closed the connection without an answer") from None
+            return b""
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
+            raise self._lost("the connection broke") from error
+        self._chunks = 0
+        self._answered = True
         return data
 
-    async def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        self._events += 1
-        if self._events >= MAX_EVENTS:
-            self._events = 0
-            await anyio.lowlevel.checkpoint()
-        while (event := self._poll()) is h11.NEED_DATA:
-            try:
-                data = await self._stream.receive()
-            except anyio.EndOfStream:
-                if self._ends_early:
-                    raise self._lost("the server closed the connection without an answer") from None
-                data = b""
-            except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
-                raise self._lost("the connection broke") from error
-            self._events = 0
-            self._answered = True
-            self._http.receive_data(data)
-        return event
-
-    def _poll(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """What has come already."""
+    def _poll(self, body: BodyDecoder) -> bytes | None:
+        """A chunk that has come already."""
         if self._failure is not None:
             raise self._failure
-        within_body = self._http.their_state is not h11.SEND_RESPONSE
+        try:
+            return body.next_chunk()
+        except InvalidBody as error:
+            raise self._failed(InvalidAnswer(str(error))) from error
+
+    def _next_head(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
             return self._http.next_event()
         except h11.RemoteProtocolError as error:
-            if self._http.trailing_data[1] and within_body:
-                self._failure = httpx.ReadError("the connection was closed in the middle of an answer")
-            else:
-                self._failure = InvalidAnswer(str(error))
-            raise self._failure from error
+            raise InvalidAnswer(str(error)) from error
+
+    def _failed(self, error: httpx.TransportError) -> httpx.TransportError:
+        self._failure = error
+        return error
 
     @property
     def _ends_early(self) -> bool:
         """Whether a stream that ends now ends before its answer has begun, or in the middle of an HTTP head."""
         head = self._http.trailing_data[0]
-        return self._http.their_state is h11.SEND_RESPONSE and _HTTP.startswith(head[: len(_HTTP)])
+        return self._body is None and _HTTP.startswith(head[: len(_HTTP)])
 
     def _lost(self, why: str) -> httpx.ReadError:
         return httpx.ReadError(why) if self._answered else NoAnswer(why)
+
+
+def _grammar() -> h11.Connection:
+    return h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEADER_BYTES)

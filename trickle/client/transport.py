@@ -27,7 +27,7 @@ import ssl
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.abc
@@ -39,7 +39,7 @@ from anyio.streams.tls import TLSStream
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
 
-__all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleTransport"]
+__all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
 KEEPALIVE_S: Final = 30.0
 """An idle connection is not reused after this long: below the server's 75 s and the usual 60 s of load balancers."""
@@ -174,6 +174,27 @@ class TrickleTransport(httpx.AsyncBaseTransport):
             context.set_alpn_protocols(["http/1.1"])
             self._verify = context
         return self._verify
+
+
+class TrickleClient(httpx.AsyncClient):
+    """An httpx client that hands a plain request to its :class:`TrickleTransport` at once.
+
+    httpx's own way, with its generators for redirects and authentication, costs as much as the rest of a small
+    segment. It is taken where there is something for it to do: authentication, or another transport.
+    """
+
+    async def send(self, request: httpx.Request, *, stream: bool = False, **options: Any) -> httpx.Response:
+        """Send a request; see ``httpx.AsyncClient.send``."""
+        auth = self.auth or request.url.userinfo or options.get("auth", httpx.USE_CLIENT_DEFAULT)
+        transport = self._transport
+        plain = stream and auth is httpx.USE_CLIENT_DEFAULT and not self.is_closed
+        if not plain or not isinstance(transport, TrickleTransport):
+            return await super().send(request, stream=stream, **options)
+        response = await transport.handle_async_request(request)
+        response.request = request
+        if "set-cookie" in response.headers:  # a load balancer's, so that all requests get to one server
+            self.cookies.extract_cookies(response)
+        return response
 
 
 class ResponseBody(httpx.AsyncByteStream):

@@ -195,3 +195,23 @@ def test_losses_are_told_apart(fault: str) -> None:
         assert lost.waited_s == (0.1 if fault == "silent" else 0.0)
 
     run(main())
+
+
+def test_an_answer_without_a_body_leaves_its_connection_usable() -> None:
+    """Most answers to a publisher have none: there is nothing to wait for."""
+
+    async def script(peer: Peer) -> None:
+        for seq in (4, 5):
+            await peer.head()
+            await peer.answer(200, {"Content-Length": "0", wire.SEQ: str(seq)})
+
+    async def main() -> None:
+        async with fake_server(script) as server, client() as http:
+            for seq in (4, 5):
+                opened = await get(http, server.base)
+                assert isinstance(opened, Opened)
+                assert opened.answer.empty
+                assert opened.answer.natural(wire.SEQ) == seq
+            assert len(server.peers) == 1
+
+    run(main())

@@ -17,7 +17,8 @@ import pytest
 from tests.subscriber.fake import Exchange, FakeServer, fake, run
 from tests.support.certificates import make_certificate
 from tricklecast.trickle import wire
-from tricklecast.trickle.client.connection import MAX_CHUNK, MAX_EVENTS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.connection import MAX_CHUNKS, Connection, InvalidAnswer, NoAnswer
+from tricklecast.trickle.client.decoder import MAX_CHUNK
 from tricklecast.trickle.client.sockets import connect_tcp
 from tricklecast.trickle.client.transport import MAX_IDLE, TrickleTransport
 
@@ -105,6 +106,19 @@ class TestBodies:
 
         run(main)
 
+    def test_an_error_s_body_may_end_with_the_connection(self) -> None:
+        """As HTTP/1.0 has it. Only a segment has to say where it ends."""
+
+        async def handler(exchange: Exchange) -> None:
+            await exchange.raw(b"HTTP/1.0 404 Not Found\r\n\r\ngone")
+            exchange.writer.close()
+
+        async def main() -> None:
+            async with fake(handler) as server, client(server) as http:
+                assert (await http.get("/")).content == b"gone"
+
+        run(main)
+
     def test_interim_answers_are_passed_over(self) -> None:
         """100 and 103 are not the answer."""
 
@@ -164,7 +178,7 @@ class TestJoined:
                 whole = b"".join(got)
                 assert whole == b"x" * tiny + b"y" * 4096 * large + b"z" * (3 * MAX_CHUNK)
                 assert max(map(len, got)) <= 5 * MAX_CHUNK
-                assert max(part.count(b"x") for part in got) <= MAX_EVENTS
+                assert max(part.count(b"x") for part in got) <= MAX_CHUNKS
 
         run(main)
 
@@ -195,7 +209,7 @@ class TestJoined:
                         size += len(part)
                     tasks.cancel_scope.cancel()
                 assert size == count
-                assert turns > count / MAX_EVENTS / 2
+                assert turns > count / MAX_CHUNKS / 2
 
         run(main)
 

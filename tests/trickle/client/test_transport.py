@@ -16,7 +16,7 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle.client.connection import Connection
 from tricklecast.trickle.client.sockets import SocketStream
-from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleTransport
+from tricklecast.trickle.client.transport import BodyWriter, InvalidAnswer, LiveBody, TrickleClient, TrickleTransport
 
 EMPTY_200 = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
@@ -837,5 +837,32 @@ def test_a_connection_that_is_not_made_in_time(monkeypatch: pytest.MonkeyPatch) 
         async with client(connect=0.01) as http:
             with pytest.raises(httpx.ConnectTimeout, match="host did not answer in time"):
                 await http.get("http://host/")
+
+    run(main())
+
+
+def test_a_plain_request_takes_the_short_way() -> None:
+    """Cookies are kept as httpx keeps them; with authentication, or once it is closed, httpx's own way is taken."""
+
+    async def main() -> None:
+        heads: list[dict[str, str]] = []
+
+        async def script(peer: Peer) -> None:
+            for number in range(4):
+                heads.append((await peer.head()).headers)
+                headers: dict[str, object] = {"Set-Cookie": "node=b"} if number == 0 else {}
+                await peer.answer(200, {"Content-Length": "0", **headers})
+
+        async with fake_server(script) as server:
+            async with TrickleClient(transport=TrickleTransport()) as http:
+                for auth in (httpx.USE_CLIENT_DEFAULT, httpx.USE_CLIENT_DEFAULT, ("user", "secret")):
+                    response = await http.send(http.build_request("GET", server.base), stream=True, auth=auth)
+                    assert response.request.url == server.base
+                    assert await response.aread() == b""
+                await http.get(server.base)
+            with pytest.raises(RuntimeError):
+                await http.send(http.build_request("GET", server.base), stream=True)
+        assert [head.get("cookie") for head in heads] == [None, "node=b", "node=b", "node=b"]
+        assert [head.get("authorization", "")[:5] for head in heads] == ["", "", "Basic", ""]
 
     run(main())

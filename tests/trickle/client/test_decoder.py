@@ -1,0 +1,103 @@
+"""The decoder of bodies: the same chunks wherever the bytes are cut, and limits on all that a server may send."""
+
+from __future__ import annotations
+
+import h11
+import pytest
+
+from tricklecast.trickle.client.decoder import MAX_CHUNK, MAX_SIZE_LINE, MAX_TRAILERS, BodyDecoder, InvalidBody
+
+
+def decoder(data: bytes = b"", status: int = 200, **headers: str) -> BodyDecoder:
+    """A decoder of a body with these headers; without any, of one in chunks."""
+    named = [(name.replace("_", "-"), value) for name, value in headers.items()] or [("transfer-encoding", "chunked")]
+    return BodyDecoder(h11.Response(status_code=status, headers=named), data)
+
+
+def chunks(body: BodyDecoder, *pieces: bytes) -> list[bytes]:
+    """The chunks of a body that comes in these pieces."""
+    found = []
+    for piece in pieces:
+        body.feed(piece)
+        while (chunk := body.next_chunk()) is not None:
+            found.append(chunk)
+    return found
+
+
+BODY = b'1\r\na\r\n3 ;name="value"\r\nbcd\r\n00A\r\n0123456789\r\n0\r\nX-One: 1\r\nX-Two:\t two \r\n\r\n'
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, len(BODY)])
+def test_chunks_do_not_depend_on_how_they_arrive(step: int) -> None:
+    """Each chunk comes in one piece, and the trailers after the last one."""
+    body = decoder()
+    assert chunks(body, *(BODY[at : at + step] for at in range(0, len(BODY), step))) == [b"a", b"bcd", b"0123456789"]
+    assert body.over
+    assert not body.has_rest
+    assert body.trailers == [(b"X-One", b"1"), (b"X-Two", b"two")]
+
+
+def test_a_body_without_trailers() -> None:
+    """What follows the body is not a part of it, and is not lost."""
+    body = decoder(b"0\r\n\r\nHTTP/1.1 408")
+    assert body.next_chunk() is None
+    assert body.over
+    assert body.has_rest
+    assert body.next_chunk() is None
+
+
+def test_a_long_chunk_comes_in_pieces() -> None:
+    """No more than 64 KiB is collected; a part of a chunk can be had when the rest does not come."""
+    body = decoder(b"%x\r\n" % (2 * MAX_CHUNK + 5))
+    pieces = chunks(body, b"x" * 100, b"x" * (2 * MAX_CHUNK - 99), b"x")
+    assert [len(piece) for piece in pieces] == [MAX_CHUNK, MAX_CHUNK]
+    assert body.take_partial() == b"xx"
+    assert body.take_partial() == b""
+    assert not body.end()
+
+
+def test_a_length_or_the_connection_ends_a_body() -> None:
+    """A body with a length ends after it; one with neither length nor chunks, with the connection."""
+    told = decoder(content_length="5")
+    assert chunks(told, b"ab", b"cde!") == [b"ab", b"cde"]
+    assert told.over
+    assert told.has_rest
+    cut = decoder(content_length="5")
+    assert chunks(cut, b"ab") == [b"ab"]
+    assert not cut.end()
+    endless = decoder(server="old")
+    assert chunks(endless, b"ab", b"c" * (MAX_CHUNK + 1)) == [b"ab", b"c" * MAX_CHUNK, b"c"]
+    assert not endless.over
+    assert endless.end()
+
+
+def test_some_answers_have_no_body() -> None:
+    """Whatever their heads say: 204, 304, and the answer to a HEAD."""
+    assert decoder(status=304, content_length="5").over
+    assert decoder(content_length="0").over
+    assert BodyDecoder(h11.Response(status_code=200, headers=[("content-length", "5")]), is_empty=True).over
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"zz\r\n",
+        b"\r\n",
+        b"-1\r\n",
+        b"0x1\r\n",
+        b"1" * 16 + b"\r\n",
+        b"1;\x00\r\n",
+        b"1\r\nab\r\n",
+        b"1\r\na\rb",
+        b"1" * MAX_SIZE_LINE,
+        b"0\r\n" + b"x" * MAX_TRAILERS,
+        b"0\r\nno colon\r\n\r\n",
+        b"0\r\na: \x00\r\n\r\n",
+        b"0\r\na: 1\r\n folded\r\n\r\n",
+    ],
+)
+def test_broken_bodies_are_refused(data: bytes) -> None:
+    """Sizes that are none, chunks of another size, lines and trailers without an end."""
+    body = decoder()
+    with pytest.raises(InvalidBody):
+        chunks(body, data)
