@@ -50,4 +50,4 @@ def test_without_one_an_index_of_before_is_refused() -> None:
         publish(server, "a", *[b"one"] * 9)
         where = f"?after={before['index']}"
         assert ask(server, where)["changes"]
-        assert "another life" in ask(server, f"{where}&instance={before['instance']}", 410)["detail"]
+        assert "another start" in ask(server, f"{where}&instance={before['instance']}", 410)["detail"]

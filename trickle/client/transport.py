@@ -310,11 +310,15 @@ class _Exchange:
         return head
 
     async def _exchange(self) -> h11.Response:
-        """Send the head and wait for the answer; once more, if a pooled connection turns out to be dead."""
+        """Send the head and wait for the answer; once more, if a pooled connection turns out to be dead.
+
+        Not for a GET: its answer may be long in coming, so a connection that ends meanwhile is a lost server, which the
+        client has to know.
+        """
         try:
             return await self._attempt(fresh=False)
         except NoAnswer:
-            if not self.connection.reused or self._body_begun:
+            if self._request.method == "GET" or not self.connection.reused or self._body_begun:
                 raise
             self._head_sent = anyio.Event()
             self.connection.close()

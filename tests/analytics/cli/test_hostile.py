@@ -23,6 +23,8 @@ EVIL = "<script>alert(1)</script>\x1b[31m\"'&\u202e{{7*7}}%s\\"
 
 BIG = 10_000_000
 
+_OPTIONS = {"json": "--json-file", "html": "--html", "prom": "--prom"}
+
 Record = dict[str, Any]
 
 
@@ -47,7 +49,7 @@ def run(tmp_path: Path) -> Run:
 
     def run_on(*logs: Path) -> Done:
         files = {name: tmp_path / f"report.{name}" for name in ("json", "html", "prom")}
-        outputs = [text for name, file in files.items() for text in (f"--{name}", str(file))]
+        outputs = [text for name, file in files.items() for text in (_OPTIONS[name], str(file))]
         result = CliRunner().invoke(cli, ["storms", *map(str, logs), *outputs])
         assert isinstance(result.exception, SystemExit | None), result.exc_info
         assert "Traceback" not in result.stderr

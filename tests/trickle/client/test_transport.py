@@ -330,7 +330,7 @@ def test_a_pooled_connection_that_was_closed_is_not_used() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("method", ["DELETE", "POST"])
 def test_a_stale_connection_is_replaced_once(method: str) -> None:
     """A pooled connection that dies under the request's head costs nothing, if no body byte was sent."""
 
@@ -350,6 +350,25 @@ def test_a_stale_connection_is_replaced_once(method: str) -> None:
             content = Silent() if method == "POST" else None
             response = await http.request(method, server.base, content=content)
         assert response.text == "fresh"
+
+    run(main())
+
+
+def test_a_get_whose_pooled_connection_ends_fails() -> None:
+    """Its answer may be long in coming: the end of the connection is the loss of the server, not a stale connection."""
+
+    async def main() -> None:
+        async def script(peer: Peer) -> None:
+            await peer.head()
+            await peer.answer(200)
+            await peer.head()
+            peer.reset()
+
+        async with fake_server(script) as server, client() as http:
+            await http.get(server.base)
+            with pytest.raises(httpx.ReadError):
+                await http.get(server.base)
+            assert len(server.peers) == 1
 
     run(main())
 
