@@ -209,9 +209,9 @@ def test_a_new_life_of_the_channel_is_another_subscription(url: str) -> None:
             async with Subscriber(url, start=0) as subscriber:
                 assert (await anext(subscriber)).epoch == 1
                 await http.delete(url)
-                await publish(http, url, 0, b"second")
                 with pytest.raises(StopAsyncIteration):
                     await anext(subscriber)
+            await publish(http, url, 0, b"second")
             async with Subscriber(url, start=0) as subscriber:
                 segment = await anext(subscriber)
                 assert segment.epoch == 2
