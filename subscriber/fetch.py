@@ -108,14 +108,14 @@ class Source:
     """A response from which a segment is read.
 
     Attributes:
-        response: the response.
+        answer: its head.
         chunks: its body.
         requested_at, answered_at: when the GET was made and when its head came, in seconds on a monotonic clock.
         attempt: how many GETs the segment has taken so far.
         first: bytes of the body that were received already and belong to the user.
     """
 
-    response: httpx.Response
+    answer: Answer
     chunks: Chunks
     requested_at: float
     answered_at: float
@@ -169,7 +169,7 @@ class Preconnect:
             await self._task.stop()
         finally:
             if self.source is not None:
-                await self.source.response.aclose()
+                await self.source.chunks.aclose()
 
 
 def _headers() -> dict[str, str]:
@@ -215,14 +215,21 @@ class Fetcher:
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
         # No timeout for reading: waiting is the normal state, and ``wait_s`` bounds it.
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
-        request = self.http.build_request("GET", url, headers=headers, timeout=timeout)
+        limits = httpx.Timeout(None, connect=CONNECT_S)
         self.monitor.counts["requests"] += 1
         place = f"{wire.redacted(self.url.root)}: "
         found: Opened | Lost | None = None
         with anyio.move_on_after(wait_s):
             found = await exchange(
-                self.http, request, seq=ask.seq, place=place, auth=self.auth, stays_open=_has_body(ask)
+                self.http,
+                "GET",
+                url,
+                headers,
+                limits=limits,
+                seq=ask.seq,
+                place=place,
+                auth=self.auth,
+                stays_open=_has_body(ask),
             )
         return found
 
@@ -237,19 +244,18 @@ class Fetcher:
         requested_at = self.runtime.now()
         ask = self.cursor.ask()
         found = await self._get(ask, self.cursor.refresh_after(self.runtime.rng))
-        response = found.response if isinstance(found, Opened) else None
         outcome: Outcome | None = None
         try:
             # No await between the answer and its result: a subscriber that is closed now finds the response.
             outcome = None if pending.abandoned else self._decide(ask, found)
             if isinstance(outcome, Advance):
-                assert response is not None
-                pending.settle(outcome, Source(response, Chunks(response), requested_at, self.runtime.now()))
+                assert isinstance(found, Opened)
+                pending.settle(outcome, Source(found.answer, found.body, requested_at, self.runtime.now()))
                 return None
         finally:
-            if response is not None and pending.source is None:
+            if isinstance(found, Opened) and pending.source is None:
                 with anyio.CancelScope(shield=True):
-                    await response.aclose()
+                    await found.body.aclose()
         if isinstance(outcome, End | Stop):
             pending.settle(outcome)
             return None
@@ -314,16 +320,16 @@ class Fetcher:
                     if not (connected and isinstance(lost, ConnectionLost)):
                         return error  # the server process, and all that it held, is gone
                     cause = lost
-                case Opened(answer, response) if is_same(answer, begun, received.size):
-                    source = await self._skip(begun, received, response, requested_at, attempt)
+                case Opened(answer) if is_same(answer, begun, received.size):
+                    source = await self._skip(begun, received, found, requested_at, attempt)
                     if isinstance(source, Source):
                         self.cursor.resumed()
                         return source
                     if source is None:
                         return error
                     cause = source
-                case Opened(answer, response):
-                    await response.aclose()
+                case Opened(answer, chunks):
+                    await chunks.aclose()
                     if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
                         return error
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
@@ -334,11 +340,11 @@ class Fetcher:
             no_fault = False
 
     async def _skip(
-        self, begun: Advance, received: Received, response: httpx.Response, requested_at: float, attempt: int
+        self, begun: Advance, received: Received, found: Opened, requested_at: float, attempt: int
     ) -> Source | ConnectionLost | None:
         """Drop what the user has; ``None`` if the segment does not begin with it."""
         source: Source | ConnectionLost | None = None
-        chunks, again, chunk = Chunks(response), Received(), b""
+        chunks, again, chunk = found.body, Received(), b""
         answered_at = self.runtime.now()
         try:
             while again.size < received.size:
@@ -350,7 +356,7 @@ class Fetcher:
                 again.add(old)
                 chunk = chunk[len(old) :]
             if again.is_like(received):
-                source = Source(response, chunks, requested_at, answered_at, attempt, chunk)
+                source = Source(found.answer, chunks, requested_at, answered_at, attempt, chunk)
         except TimeoutError:
             return None
         except httpx.TransportError as error:
@@ -358,7 +364,7 @@ class Fetcher:
         finally:
             if not isinstance(source, Source):
                 with anyio.CancelScope(shield=True):
-                    await response.aclose()
+                    await chunks.aclose()
         return source
 
 

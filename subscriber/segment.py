@@ -253,7 +253,7 @@ class Segment:
                 self._scope = None
         if rest is None or self._is_left():
             if isinstance(rest, Source):
-                await rest.response.aclose()
+                await rest.chunks.aclose()
             return b""
         if isinstance(rest, ConnectionLost):
             rest.resume = self.position
@@ -263,7 +263,7 @@ class Segment:
         if not self._no_fault:
             self._monitor.emit(SegmentResumed(self.seq, self._received.size))
         self._source, self._cut, self._no_fault, self._resumed_at = rest, None, False, self._received.size
-        self.truncated = self.truncated or rest.response.headers.get(wire.TRUNCATED)
+        self.truncated = self.truncated or rest.answer.headers.get(wire.TRUNCATED)
         return rest.first
 
     def _lost(self, detail: str) -> ConnectionLost:
@@ -279,7 +279,7 @@ class Segment:
         if self.reading is not Reading.OPEN:
             return
         self.reading = reading
-        trailers = self._source.response.extensions.get("trailers", {})
+        trailers = self._source.chunks.trailers
         self.truncated = self.truncated or trailers.get(wire.TRUNCATED)
         try:
             if self.truncated is not None:
@@ -292,4 +292,4 @@ class Segment:
 
     async def _close_response(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._source.response.aclose()
+            await self._source.chunks.aclose()
