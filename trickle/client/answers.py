@@ -273,11 +273,12 @@ class Chunks:
         return await (self._body.receive() if self._body is not None else self.receive_chunk())
 
     async def aclose(self) -> None:
-        """Leave the body. Twice is fine."""
-        if self._response is not None:
-            await self._response.aclose()
-        elif self._body is not None:
+        """Leave the body, in a cancelled scope, too. Twice is fine."""
+        if self._body is not None:
             self._body.close()
+        elif self._response is not None:
+            with anyio.CancelScope(shield=True):
+                await self._response.aclose()
 
 
 def first_line(body: bytes) -> str:
@@ -298,6 +299,5 @@ async def _beginning(chunks: Chunks, *, is_empty: bool) -> bytes:
     except httpx.TransportError:
         pass  # the status counts even if the body breaks off
     finally:
-        with anyio.CancelScope(shield=True):
-            await chunks.aclose()
+        await chunks.aclose()
     return body[:DETAIL_BYTES]

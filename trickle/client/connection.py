@@ -8,6 +8,7 @@ the trailers behind it are kept.
 from __future__ import annotations
 
 import ssl
+from time import monotonic
 from typing import Final
 
 import anyio
@@ -72,7 +73,7 @@ class Connection:
 
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
-        return anyio.current_time() < self._expires_at and self._tcp.is_silent()
+        return monotonic() < self._expires_at and self._tcp.is_silent()
 
     def start_next(self, keepalive_s: float) -> bool:
         """Prepare for another request; ``False`` where the last exchange does not allow one."""
@@ -82,7 +83,7 @@ class Connection:
             return False
         self._head = self._body = None
         self.reused, self._answered, self._request_over = True, False, False
-        self._expires_at = anyio.current_time() + keepalive_s
+        self._expires_at = monotonic() + keepalive_s
         return True
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ from anyio.streams.tls import TLSStream
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
 from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, request_head
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
+from tricklecast.trickle.client.tasks import Changes
 
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
@@ -396,7 +397,8 @@ class _Exchange:
         self._transport = transport
         self._call = call
         self._connection: Connection | None = None
-        self._head_sent = anyio.Event()
+        self._head_sent = False
+        self._head_changes = Changes()
         self._body_begun = False
         self._body_over = call.body is None
         self._pauses = False  # nothing is to be written before the second task has called resume()
@@ -431,7 +433,7 @@ class _Exchange:
         except NoAnswer:
             if self._call.method == "GET" or not self.connection.reused or self._body_begun:
                 raise
-        self._head_sent, self._pauses, self._paused = anyio.Event(), False, None
+        self._head_sent, self._pauses, self._paused = False, False, None
         self.connection.close()
         return await self._attempt(fresh=True)
 
@@ -444,7 +446,8 @@ class _Exchange:
             has_left = connection.end_body()  # of a body that is empty
         if not has_left:
             await self._flush()
-        self._head_sent.set()
+        self._head_sent = True
+        self._head_changes.notify()
         if not isinstance(body, LiveBody):
             return await self._answer()
         self._body_over = False
@@ -550,8 +553,8 @@ class _Exchange:
 
     async def _wait_for_head(self) -> None:
         """Wait until the head has left on the connection that there is when this returns: it may be replaced."""
-        while not self._head_sent.is_set():
-            await self._head_sent.wait()
+        while not self._head_sent:
+            await self._head_changes.wait()
 
     async def _flush(self) -> bool:
         try:
