@@ -7,7 +7,7 @@ that are integers, and one printable line of an error's body.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -132,10 +132,10 @@ Outcome = Answer | Lost
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An answer with its response, which is open only if that was asked for."""
+    """An answer with its body, which is open only if that was asked for."""
 
     answer: Answer
-    response: httpx.Response
+    body: ResponseBody | OtherBody
 
 
 async def exchange(
@@ -156,7 +156,7 @@ async def exchange(
         place: put before the reason of a loss, such as the server's address.
         auth: authentication instead of that of ``http``.
         stays_open: whether the response's body is wanted. Otherwise its first line is read, for at most
-            :data:`DETAIL_S` seconds, and the response is closed.
+            :data:`DETAIL_S` seconds, and the body is closed.
     """
     try:
         response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
@@ -171,45 +171,62 @@ async def exchange(
         limits = request.extensions.get("timeout", {})
         return Lost(lost, waited_s=limits.get("read" if isinstance(error, httpx.ReadTimeout) else "write") or 0.0)
     answer = Answer.read(response.status_code, response.headers)
+    body: ResponseBody | OtherBody = response.extensions.get("body") or OtherBody(response)
     if stays_open(answer):
-        return Opened(answer, response)
-    body = await _beginning(response, is_empty=answer.empty)
-    return Opened(replace(answer, detail=first_line(body)) if body else answer, response)
+        return Opened(answer, body)
+    begin = await _beginning(body, is_empty=answer.empty)
+    return Opened(replace(answer, detail=first_line(begin)) if begin else answer, body)
 
 
-class Chunks:
-    """The chunks of a response's body, also of one that another transport brought or a mock has filled already.
+class OtherBody:
+    """The body of a response that another transport brought, or that a mock has filled already.
 
-    Args:
-        response: with this package's own transport, a read that is cancelled loses nothing.
+    It has the methods of :class:`ResponseBody`. A chunk is what the transport makes of it, and after a read that was
+    cancelled the body is of no use.
     """
 
+    keeps_cancelled: Final = False
+
     def __init__(self, response: httpx.Response) -> None:
-        body = response.extensions.get("body")
-        self._body = body if isinstance(body, ResponseBody) else None
-        self._others: AsyncIterator[bytes] | None = None
-        if self._body is None:
-            self._others = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+        self._response = response
+        self._parts = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+        self._read_s: float | None = None
+        self._scope: anyio.CancelScope | None = None
 
     @property
-    def is_cancel_safe(self) -> bool:
-        """Whether a read that is cancelled loses nothing; after it, another transport's response is of no use."""
-        return self._body is not None
+    def trailers(self) -> Mapping[str, str]:
+        """What followed the body, if the transport tells."""
+        return self._response.extensions.get("trailers") or {}
+
+    def limit_silence(self, read_s: float | None) -> None:
+        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        self._read_s = read_s
 
     async def receive_chunk(self) -> bytes:
-        """The next chunk as the server sent it; ``b""`` at the end.
+        """The next part; ``b""`` at the end.
 
         Raises:
-            httpx.TransportError: the body broke off.
+            httpx.TransportError: the body broke off, was silent for too long, or was closed by another task.
         """
-        if self._body is not None:
-            return await self._body.receive_chunk()
-        assert self._others is not None
-        return await anext(self._others, b"")
+        part: bytes | None = None
+        try:
+            with anyio.move_on_after(self._read_s) as self._scope:
+                part = await anext(self._parts, b"")
+        finally:
+            self._scope = None
+        if part is None:
+            raise httpx.ReadTimeout("the body was silent for too long, or was closed")
+        return part
 
     async def receive(self) -> bytes:
-        """The same, with chunks that came together joined, up to about 64 KiB."""
-        return await (self._body.receive() if self._body is not None else self.receive_chunk())
+        """The same."""
+        return await self.receive_chunk()
+
+    async def aclose(self) -> None:
+        """Leave the body; a task that waits for it gets an error."""
+        if self._scope is not None:
+            self._scope.cancel()
+        await self._response.aclose()
 
 
 def first_line(body: bytes) -> str:
@@ -218,19 +235,18 @@ def first_line(body: bytes) -> str:
     return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
 
 
-async def _beginning(response: httpx.Response, *, is_empty: bool) -> bytes:
+async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes:
     """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
-    body = b""
+    begin = b""
     try:
-        if is_empty and "body" in response.extensions:  # this package's transport knows that without reading
-            return body
-        chunks = Chunks(response)
+        if is_empty and isinstance(body, ResponseBody):  # this package's transport knows that without reading
+            return begin
         with anyio.move_on_after(DETAIL_S):
-            while len(body) <= DETAIL_BYTES and (chunk := await chunks.receive()):
-                body += chunk
+            while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):
+                begin += chunk
     except httpx.TransportError:
         pass  # the status counts even if the body breaks off
     finally:
         with anyio.CancelScope(shield=True):
-            await response.aclose()
-    return body[:DETAIL_BYTES]
+            await body.aclose()
+    return begin[:DETAIL_BYTES]
