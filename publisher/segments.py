@@ -30,6 +30,7 @@ from tricklecast.publisher.events import (
 )
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.answers import Lost, Outcome, exchange
+from tricklecast.trickle.client.tasks import Changes
 from tricklecast.trickle.errors import (
     ClosedHere,
     ConnectionLost,
@@ -84,7 +85,6 @@ class Requests:
         """Publish a segment. Returns early if the server answers early."""
         headers = {
             "Content-Type": self._content_type,
-            "Transfer-Encoding": "chunked",
             wire.IDEMPOTENCY_KEY: ticket.key,
             **self._polite,
         }
@@ -116,10 +116,7 @@ class Requests:
         body: Sending | None = None,
     ) -> Outcome:
         attempts = {wire.ATTEMPT: str(attempt)} if attempt > 1 else {}
-        request = self._http.build_request(method, url, headers=headers | attempts)
-        if body is not None:
-            request.stream = body
-        outcome = await exchange(self._http, request, seq=seq)
+        outcome = await exchange(self._http, method, url, headers | attempts, body=body, seq=seq)
         return outcome if isinstance(outcome, Lost) else outcome.answer
 
 
@@ -311,7 +308,7 @@ class Segments:
         self._idle_since = 0.0
         self._locating = False
         self._deleting = 0
-        self._changed = anyio.Event()
+        self._changed = Changes()
         self._counts: Counter[str] = Counter()
         self._last_error: Exception | None = None
 
@@ -688,5 +685,4 @@ class Segments:
 
     def _notify(self) -> None:
         """Something has changed: wake each task that waits for it."""
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+        self._changed.notify()

@@ -218,14 +218,21 @@ class Fetcher:
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
         # No timeout for reading: waiting is the normal state, and ``wait_s`` bounds it.
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
-        request = self.http.build_request("GET", url, headers=headers, timeout=timeout)
+        limits = httpx.Timeout(None, connect=CONNECT_S)
         self.monitor.counts["requests"] += 1
         place = f"{wire.redacted(self.url.root)}: "
         found: Opened | Lost | None = None
         with anyio.move_on_after(wait_s):
             found = await exchange(
-                self.http, request, seq=ask.seq, place=place, auth=self.auth, stays_open=_has_body(ask)
+                self.http,
+                "GET",
+                url,
+                headers,
+                limits=limits,
+                seq=ask.seq,
+                place=place,
+                auth=self.auth,
+                stays_open=_has_body(ask),
             )
         return found
 

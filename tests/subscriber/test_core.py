@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Literal, TypeAlias
 
+import httpx
 import pytest
 
 from tricklecast.subscriber.core import (
@@ -67,7 +68,7 @@ class Driver:
         for plain in ("Retry-After", "Content-Length", "Content-Type"):
             if (value := names.pop("Lp-Trickle-" + plain.replace("-", "_").capitalize(), None)) is not None:
                 names[plain] = value
-        return self.cursor.answered(Answer.read(status, names, body), self.now, self.rng)
+        return self.cursor.answered(Answer.read(status, httpx.Headers(names).raw, body), self.now, self.rng)
 
     def lost(self, error: ConnectionLost | RemoteProtocolError = LOST, *, connected: bool = True) -> Outcome:
         return self.cursor.lost(error, self.now, self.rng, connected=connected)

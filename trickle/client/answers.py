@@ -7,7 +7,7 @@ that are integers, and one printable line of an error's body.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -16,7 +16,7 @@ import httpx
 
 from tricklecast.trickle import wire
 from tricklecast.trickle.client.connection import InvalidAnswer
-from tricklecast.trickle.client.transport import ResponseBody
+from tricklecast.trickle.client.transport import LiveBody, ResponseBody, TrickleClient
 from tricklecast.trickle.errors import (
     ConnectionLost,
     RemoteProtocolError,
@@ -40,10 +40,14 @@ _INTEGERS: Final = (
     *(wire.PUBLISHING_FOR, wire.RETRY_AFTER),
 )
 _TEXTS: Final = (wire.CLOSED, wire.TRUNCATED, wire.LIFE, wire.PUBLISHER)
-_KNOWN: Final = {name.lower(): (name, re.compile(r"-?[0-9]{1,15}", re.ASCII)) for name in _INTEGERS} | {
-    name.lower(): (name, re.compile(".*", re.DOTALL)) for name in _TEXTS
+_KNOWN: Final = {name.lower().encode(): (name, True) for name in _INTEGERS} | {
+    name.lower().encode(): (name, False) for name in _TEXTS
 }
-"""The protocol's headers under their names in lower case, with what their values may be."""
+"""The protocol's headers under their names in lower case, and whether they are integers."""
+
+_NONE: Final[Mapping[str, str]] = {}
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +70,33 @@ class Answer:
     detail: str = ""
 
     @classmethod
-    def read(cls, status: int, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    def read(cls, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> Answer:
         """Take a response's head in.
 
         Args:
             status: the HTTP status.
-            headers: all headers, with names in any case.
+            headers: all headers, with names in any case. A protocol's header that comes twice is left out.
             body: the beginning of an error's body.
         """
-        # A dict is looked up faster than httpx's headers, of which each look-up compares all names.
-        given = {name.lower(): value for name, value in headers.items()}
-        known = {}
-        for lower, (name, pattern) in _KNOWN.items():
-            if (value := given.get(lower, "").strip()) and pattern.fullmatch(value):
-                known[name] = value
-        empty = given.get("content-length", "").strip() == "0"
-        return cls(status, known, given.get("content-type", ""), empty, first_line(body))
+        known: dict[str, str] = {}
+        twice: set[str] = set()
+        content_type, empty = "", False
+        for raw, value in headers:
+            lower = raw.lower()
+            if found := _KNOWN.get(lower):
+                name, is_integer = found
+                text = value.decode("utf-8", "replace").strip()
+                if name in known:
+                    twice.add(name)
+                elif text and (not is_integer or _INTEGER.fullmatch(text)):
+                    known[name] = text
+            elif lower == b"content-type":
+                content_type = value.decode("utf-8", "replace")
+            elif lower == b"content-length":
+                empty = value.strip() == b"0"
+        for name in twice:
+            del known[name]
+        return cls(status, known, content_type, empty, first_line(body) if body else "")
 
     def natural(self, name: str) -> int | None:
         """The value of an integer header; ``None`` where it is missing or negative, which no seq is."""
@@ -140,8 +155,12 @@ class Opened:
 
 async def exchange(
     http: httpx.AsyncClient,
-    request: httpx.Request,
+    method: str,
+    url: str,
+    headers: Mapping[str, str] = _NONE,
     *,
+    body: LiveBody | None = None,
+    limits: httpx.Timeout | None = None,
     seq: int | None = None,
     place: str = "",
     auth: Auth | None = None,
@@ -151,7 +170,9 @@ async def exchange(
 
     Args:
         http: sends it.
-        request: what to send.
+        method, url, headers: as in httpx.
+        body: sent in chunks.
+        limits: timeouts instead of those of ``http``.
         seq: the segment that it is about, for errors.
         place: put before the reason of a loss, such as the server's address.
         auth: authentication instead of that of ``http``.
@@ -159,23 +180,46 @@ async def exchange(
             :data:`DETAIL_S` seconds, and the body is closed.
     """
     try:
-        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+        status, fields, received = await _send(http, method, url, headers, body, limits, auth)
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
         lost = ConnectionLost(seq=seq, detail=f"{place}{str(error) or type(error).__name__}")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return Lost(lost, connected=False)
-        if not isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
-            return Lost(lost)
-        limits = request.extensions.get("timeout", {})
-        return Lost(lost, waited_s=limits.get("read" if isinstance(error, httpx.ReadTimeout) else "write") or 0.0)
-    answer = Answer.read(response.status_code, response.headers)
-    body: ResponseBody | OtherBody = response.extensions.get("body") or OtherBody(response)
+        limits = limits or http.timeout
+        if isinstance(error, httpx.ReadTimeout):
+            return Lost(lost, waited_s=limits.read or 0.0)
+        return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and limits.write) or 0.0)
+    answer = Answer.read(status, fields)
     if stays_open(answer):
-        return Opened(answer, body)
-    begin = await _beginning(body, is_empty=answer.empty)
-    return Opened(replace(answer, detail=first_line(begin)) if begin else answer, body)
+        return Opened(answer, received)
+    line = first_line(await _beginning(received, is_empty=answer.empty))
+    return Opened(replace(answer, detail=line) if line else answer, received)
+
+
+async def _send(
+    http: httpx.AsyncClient,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: LiveBody | None,
+    limits: httpx.Timeout | None,
+    auth: Auth | None,
+) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
+    if auth is None and isinstance(http, TrickleClient):
+        reply = await http.send_plain(method, url, headers, body, limits)
+        if reply is not None:
+            return reply.head.status_code, reply.head.headers, reply.body
+    if body is not None:
+        headers = {**headers, "Transfer-Encoding": "chunked"}
+    request = http.build_request(
+        method, url, headers=headers, timeout=httpx.USE_CLIENT_DEFAULT if limits is None else limits
+    )
+    if body is not None:
+        request.stream = body
+    response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    return response.status_code, response.headers.raw, response.extensions.get("body") or OtherBody(response)
 
 
 class OtherBody:
