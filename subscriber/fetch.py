@@ -33,8 +33,9 @@ from tricklecast.subscriber.core import (
 )
 from tricklecast.subscriber.events import Monitor, Retrying, SkippedAhead
 from tricklecast.trickle import __version__, wire
-from tricklecast.trickle.client.answers import Answer, Auth, Chunks, Lost, Opened, exchange
+from tricklecast.trickle.client.answers import Answer, Auth, Lost, Opened, OtherBody, exchange
 from tricklecast.trickle.client.tasks import BackgroundTask
+from tricklecast.trickle.client.transport import ResponseBody
 from tricklecast.trickle.errors import ConnectionLost, TrickleError
 from tricklecast.trickle.paths import ChannelURL
 
@@ -88,12 +89,14 @@ class Received:
         if self._head_size < COMPARED_BYTES:
             self._head.append(chunk)
             self._head_size += len(chunk)
+        if len(chunk) >= COMPARED_BYTES:
+            self._tail, self._tail_size = [chunk[-COMPARED_BYTES:]], COMPARED_BYTES
+            return
         self._tail.append(chunk)
         self._tail_size += len(chunk)
         if self._tail_size >= 2 * COMPARED_BYTES or len(self._tail) >= COMPARED_BYTES:
             # Chunks of a few bytes are joined, so that this costs little for each of them.
-            last = b"".join(self._tail)[-COMPARED_BYTES:] if len(self._tail) > 1 else chunk
-            self._tail, self._tail_size = [last], min(len(last), COMPARED_BYTES)
+            self._tail, self._tail_size = [b"".join(self._tail)[-COMPARED_BYTES:]], COMPARED_BYTES
 
     def is_like(self, other: Received) -> bool:
         """Whether two readings have the same size, beginning and end."""
@@ -108,15 +111,15 @@ class Source:
     """A response from which a segment is read.
 
     Attributes:
-        answer: its head.
-        chunks: its body.
+        answer: the response's head.
+        body: its body.
         requested_at, answered_at: when the GET was made and when its head came, in seconds on a monotonic clock.
         attempt: how many GETs the segment has taken so far.
         first: bytes of the body that were received already and belong to the user.
     """
 
     answer: Answer
-    chunks: Chunks
+    body: ResponseBody | OtherBody
     requested_at: float
     answered_at: float
     attempt: int = 1
@@ -169,7 +172,7 @@ class Preconnect:
             await self._task.stop()
         finally:
             if self.source is not None:
-                await self.source.chunks.aclose()
+                await self.source.body.aclose()
 
 
 def _headers() -> dict[str, str]:
@@ -320,16 +323,16 @@ class Fetcher:
                     if not (connected and isinstance(lost, ConnectionLost)):
                         return error  # the server process, and all that it held, is gone
                     cause = lost
-                case Opened(answer) if is_same(answer, begun, received.size):
-                    source = await self._skip(begun, received, found, requested_at, attempt)
+                case Opened(answer) as opened if is_same(answer, begun, received.size):
+                    source = await self._skip(begun, received, opened, requested_at, attempt)
                     if isinstance(source, Source):
                         self.cursor.resumed()
                         return source
                     if source is None:
                         return error
                     cause = source
-                case Opened(answer, chunks):
-                    await chunks.aclose()
+                case Opened(answer, body):
+                    await body.aclose()
                     if answer.status != wire.Status.TOO_MANY_REQUESTS and answer.status < wire.Status.SERVER_ERROR:
                         return error
                     cause, floor_s = answer.error(begun.seq), answer.retry_after_s
@@ -340,31 +343,31 @@ class Fetcher:
             no_fault = False
 
     async def _skip(
-        self, begun: Advance, received: Received, found: Opened, requested_at: float, attempt: int
+        self, begun: Advance, received: Received, opened: Opened, requested_at: float, attempt: int
     ) -> Source | ConnectionLost | None:
         """Drop what the user has; ``None`` if the segment does not begin with it."""
         source: Source | ConnectionLost | None = None
-        chunks, again, chunk = found.body, Received(), b""
+        body, again, chunk = opened.body, Received(), b""
         answered_at = self.runtime.now()
+        body.limit_silence(ANSWER_S)
         try:
             while again.size < received.size:
-                with anyio.fail_after(ANSWER_S):
-                    chunk = await chunks.receive_chunk()
+                chunk = await body.receive_chunk()
                 if not chunk:
                     return None
                 old = chunk[: received.size - again.size]
                 again.add(old)
                 chunk = chunk[len(old) :]
             if again.is_like(received):
-                source = Source(found.answer, chunks, requested_at, answered_at, attempt, chunk)
-        except TimeoutError:
+                source = Source(opened.answer, body, requested_at, answered_at, attempt, chunk)
+        except httpx.ReadTimeout:
             return None
         except httpx.TransportError as error:
             source = ConnectionLost(seq=begun.seq, detail=str(error))
         finally:
             if not isinstance(source, Source):
                 with anyio.CancelScope(shield=True):
-                    await chunks.aclose()
+                    await body.aclose()
         return source
 
 

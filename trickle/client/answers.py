@@ -7,7 +7,7 @@ that are integers, and one printable line of an error's body.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -150,7 +150,7 @@ class Opened:
     """An answer with its body, which is open only if that was asked for."""
 
     answer: Answer
-    body: Chunks
+    body: ResponseBody | OtherBody
 
 
 async def exchange(
@@ -180,7 +180,7 @@ async def exchange(
             :data:`DETAIL_S` seconds, and the body is closed.
     """
     try:
-        status, fields, chunks = await _send(http, method, url, headers, body, limits, auth)
+        status, fields, received = await _send(http, method, url, headers, body, limits, auth)
     except InvalidAnswer as error:
         return Lost(RemoteProtocolError(seq=seq, detail=f"{place}{error}"))
     except httpx.TransportError as error:
@@ -193,9 +193,9 @@ async def exchange(
         return Lost(lost, waited_s=(isinstance(error, httpx.WriteTimeout) and limits.write) or 0.0)
     answer = Answer.read(status, fields)
     if stays_open(answer):
-        return Opened(answer, chunks)
-    line = first_line(await _beginning(chunks, is_empty=answer.empty))
-    return Opened(replace(answer, detail=line) if line else answer, chunks)
+        return Opened(answer, received)
+    line = first_line(await _beginning(received, is_empty=answer.empty))
+    return Opened(replace(answer, detail=line) if line else answer, received)
 
 
 async def _send(
@@ -206,11 +206,11 @@ async def _send(
     body: LiveBody | None,
     limits: httpx.Timeout | None,
     auth: Auth | None,
-) -> tuple[int, Iterable[tuple[bytes, bytes]], Chunks]:
+) -> tuple[int, Iterable[tuple[bytes, bytes]], ResponseBody | OtherBody]:
     if auth is None and isinstance(http, TrickleClient):
         reply = await http.send_plain(method, url, headers, body, limits)
         if reply is not None:
-            return reply.head.status_code, reply.head.headers, Chunks(reply.body)
+            return reply.head.status_code, reply.head.headers, reply.body
     if body is not None:
         headers = {**headers, "Transfer-Encoding": "chunked"}
     request = http.build_request(
@@ -219,66 +219,59 @@ async def _send(
     if body is not None:
         request.stream = body
     response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
-    return response.status_code, response.headers.raw, Chunks(response)
+    return response.status_code, response.headers.raw, response.extensions.get("body") or OtherBody(response)
 
 
-class Chunks:
-    """The chunks of a response's body, also of one that another transport brought or a mock has filled already.
+class OtherBody:
+    """The body of a response that another transport brought, or that a mock has filled already.
 
-    Args:
-        source: with this package's own transport, a read that is cancelled loses nothing.
+    It has the methods of :class:`ResponseBody`. A chunk is what the transport makes of it, and after a read that was
+    cancelled the body is of no use.
     """
 
-    def __init__(self, source: ResponseBody | httpx.Response) -> None:
-        self._response: httpx.Response | None = None
-        self._others: AsyncIterator[bytes] | None = None
-        self._body: ResponseBody | None = None
-        if isinstance(source, httpx.Response):
-            self._response = source
-            body = source.extensions.get("body")
-            if isinstance(body, ResponseBody):
-                self._body = body
-            else:
-                self._others = source.aiter_bytes() if source.is_stream_consumed else source.aiter_raw()
-        else:
-            self._body = source
+    keeps_cancelled: Final = False
 
-    @property
-    def is_cancel_safe(self) -> bool:
-        """Whether a read that is cancelled loses nothing; after it, another transport's response is of no use."""
-        return self._body is not None
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self._parts = response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+        self._read_s: float | None = None
+        self._scope: anyio.CancelScope | None = None
 
     @property
     def trailers(self) -> Mapping[str, str]:
-        """What followed the body, found in any case; empty where another transport hides it."""
-        if self._body is not None:
-            return self._body.trailers
-        assert self._response is not None
-        trailers: Mapping[str, str] = self._response.extensions.get("trailers", {})
-        return trailers
+        """What followed the body, if the transport tells."""
+        return self._response.extensions.get("trailers") or {}
+
+    def limit_silence(self, read_s: float | None) -> None:
+        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        self._read_s = read_s
 
     async def receive_chunk(self) -> bytes:
-        """The next chunk as the server sent it; ``b""`` at the end.
+        """The next part; ``b""`` at the end.
 
         Raises:
-            httpx.TransportError: the body broke off.
+            httpx.TransportError: the body broke off, was silent for too long, or was closed by another task.
         """
-        if self._body is not None:
-            return await self._body.receive_chunk()
-        assert self._others is not None
-        return await anext(self._others, b"")
+        part: bytes | None = None
+        try:
+            with anyio.move_on_after(self._read_s) as self._scope:
+                part = await anext(self._parts, b"")
+        finally:
+            self._scope = None
+        if part is None:
+            raise httpx.ReadTimeout("the body was silent for too long, or was closed")
+        return part
 
     async def receive(self) -> bytes:
-        """The same, with chunks that came together joined, up to about 64 KiB."""
-        return await (self._body.receive() if self._body is not None else self.receive_chunk())
+        """The same."""
+        return await self.receive_chunk()
 
     async def aclose(self) -> None:
-        """Leave the body, in a cancelled scope, too. Twice is fine."""
-        if self._body is not None:
-            self._body.close()
-        elif self._response is not None:
-            with anyio.CancelScope(shield=True):
-                await self._response.aclose()
+        """Leave the body, in a cancelled scope, too; a task that waits for it gets an error."""
+        if self._scope is not None:
+            self._scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await self._response.aclose()
 
 
 def first_line(body: bytes) -> str:
@@ -287,17 +280,17 @@ def first_line(body: bytes) -> str:
     return "".join(char for char in line if char.isprintable())[:DETAIL_CHARS].strip()
 
 
-async def _beginning(chunks: Chunks, *, is_empty: bool) -> bytes:
+async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes:
     """The beginning of a body, for its first line. A body that ends soon leaves its connection usable."""
-    body = b""
+    begin = b""
     try:
-        if is_empty and chunks.is_cancel_safe:  # this package's transport knows that without reading
-            return body
+        if is_empty and isinstance(body, ResponseBody):  # this package's transport knows that without reading
+            return begin
         with anyio.move_on_after(DETAIL_S):
-            while len(body) <= DETAIL_BYTES and (chunk := await chunks.receive()):
-                body += chunk
+            while len(begin) <= DETAIL_BYTES and (chunk := await body.receive()):
+                begin += chunk
     except httpx.TransportError:
         pass  # the status counts even if the body breaks off
     finally:
-        await chunks.aclose()
-    return body[:DETAIL_BYTES]
+        await body.aclose()
+    return begin[:DETAIL_BYTES]

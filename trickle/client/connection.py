@@ -18,7 +18,7 @@ from anyio.abc import ByteStream
 
 from tricklecast.trickle.client.decoder import MAX_CHUNK, BodyDecoder, InvalidBody
 from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, begins_like_http, parse_response
-from tricklecast.trickle.client.sockets import SocketStream
+from tricklecast.trickle.client.sockets import Silence, SocketStream
 
 MAX_CHUNKS: Final = 256
 """After this many chunks in a row without a pause, other tasks get their turn."""
@@ -70,6 +70,15 @@ class Connection:
     def unacknowledged(self) -> int:
         """Bytes written that the peer has not received yet."""
         return self._tcp.unacknowledged
+
+    @property
+    def receive_s(self) -> float | None:
+        """How long to wait for bytes of the response, in seconds; ``None``: for ever."""
+        return self._tcp.receive_s
+
+    @receive_s.setter
+    def receive_s(self, seconds: float | None) -> None:
+        self._tcp.receive_s = seconds
 
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
@@ -200,6 +209,7 @@ class Connection:
 
         Raises:
             httpx.ReadError: the connection ended before the body did, or was closed here.
+            httpx.ReadTimeout: nothing came for ``receive_s`` seconds. The next call goes on.
             InvalidAnswer: what came is not HTTP.
         """
         body = self._body
@@ -214,6 +224,8 @@ class Connection:
                     body.feed(data)
                 elif not body.end():
                     raise self._failed(httpx.ReadError("the connection was closed in the middle of an answer"))
+        except httpx.ReadTimeout:
+            raise
         except httpx.TransportError:
             if partial := body.take_partial():
                 return partial
@@ -251,6 +263,8 @@ class Connection:
             return b""
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
             raise self._lost("the connection broke") from error
+        except Silence:
+            raise httpx.ReadTimeout(f"no byte for {self.receive_s:g} s") from None
         self._chunks = 0
         self._answered = True
         return data

@@ -321,48 +321,53 @@ class TrickleClient(httpx.AsyncClient):
 class ResponseBody(httpx.AsyncByteStream):
     """The body of a response. At its end, or when it is closed, it gives its connection back.
 
-    A read that is cancelled loses nothing: the next one goes on.
+    Args:
+        transport: takes the connection back.
+        connection: carries the body.
+        read_s: the longest silence within the body, in seconds; ``None``: no limit.
 
     Attributes:
         trailers: what followed the body; filled at its end.
+        keeps_cancelled: a read that is cancelled loses nothing.
     """
+
+    keeps_cancelled: Final = True
 
     def __init__(self, transport: TrickleTransport, connection: Connection, read_s: float | None) -> None:
         self.trailers = httpx.Headers()
         self._transport = transport
         self._connection: Connection | None = connection
-        self._read_s = read_s
+        self.limit_silence(read_s)
+
+    def limit_silence(self, read_s: float | None) -> None:
+        """From now on a read raises ``httpx.ReadTimeout`` if nothing comes for ``read_s`` seconds."""
+        if self._connection is not None:
+            self._connection.receive_s = read_s
 
     async def receive_chunk(self) -> bytes:
         """The next chunk as the server sent it (a long one in pieces); ``b""`` at the end or once closed.
 
         Raises:
-            httpx.ReadError: the connection ended before the body did (``ReadTimeout``: nothing came in time).
+            httpx.ReadError: the connection ended before the body did, or was closed by another task.
+            httpx.ReadTimeout: nothing came in time.
             InvalidAnswer: what came is not HTTP.
         """
-        return await self._receive(joined=False)
-
-    async def receive(self) -> bytes:
-        """The bytes that are here, about 64 KiB at most: chunks that came together are joined. Else the same."""
-        return await self._receive(joined=True)
-
-    async def _receive(self, *, joined: bool) -> bytes:
         connection = self._connection
         if connection is None:
             return b""
-        read = connection.receive if joined else connection.receive_chunk
-        if self._read_s is None:
-            data = await read()
-        else:
-            try:
-                with anyio.fail_after(self._read_s):
-                    data = await read()
-            except TimeoutError as error:
-                raise httpx.ReadTimeout("the answer stopped half-way") from error
-        if not data:
-            self.trailers.update(httpx.Headers(connection.trailers))
-            self._finish()
-        return data
+        return await connection.receive_chunk() or self._end(connection)
+
+    async def receive(self) -> bytes:
+        """The bytes that are here, about 64 KiB at most: chunks that came together are joined. Else the same."""
+        connection = self._connection
+        if connection is None:
+            return b""
+        return await connection.receive() or self._end(connection)
+
+    def _end(self, connection: Connection) -> bytes:
+        self.trailers.update(httpx.Headers(connection.trailers))
+        self.close()
+        return b""
 
     def __aiter__(self) -> ResponseBody:
         return self
@@ -374,16 +379,14 @@ class ResponseBody(httpx.AsyncByteStream):
 
     def close(self) -> None:
         """Leave the body; a task that waits for it gets ``httpx.ReadError``. Twice is fine."""
-        self._finish()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.receive_s = None
+            self._transport.release(connection)
 
     async def aclose(self) -> None:
         """The same."""
-        self._finish()
-
-    def _finish(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            self._transport.release(connection)
+        self.close()
 
 
 class _Exchange:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.peers import Peer, fake_server, run
 from tricklecast.trickle import wire
 from tricklecast.trickle.client import answers
-from tricklecast.trickle.client.answers import Answer, Chunks, Lost, Opened, exchange, first_line
+from tricklecast.trickle.client.answers import Answer, Lost, Opened, OtherBody, exchange, first_line
 from tricklecast.trickle.client.transport import TrickleTransport
 from tricklecast.trickle.errors import ChannelEnded, ConnectionLost, Refused, RemoteProtocolError, SegmentMissing
 
@@ -141,14 +141,12 @@ def test_a_body_that_is_wanted_stays_open() -> None:
         async with fake_server(script) as server, client() as http:
             opened = await exchange(http, "GET", server.base, stays_open=lambda answer: answer.status == 200)
             assert isinstance(opened, Opened)
-            chunks = opened.body
-            assert chunks.is_cancel_safe
-            assert await chunks.receive_chunk() == b"a"
-            assert await chunks.receive() in (b"b", b"bc")
-            while await chunks.receive():
+            assert opened.body.keeps_cancelled
+            assert await opened.body.receive_chunk() == b"a"
+            assert await opened.body.receive() in (b"b", b"bc")
+            while await opened.body.receive():
                 pass
-            assert dict(chunks.trailers) == {}
-            await chunks.aclose()
+            await opened.body.aclose()
 
     run(main())
 
@@ -166,13 +164,12 @@ def test_bodies_of_other_transports_are_read_as_well() -> None:
         for response, expected in ((streamed, [b"a", b"b"]), (filled, [b"ab"])):
             if response is filled:
                 await response.aread()
-            chunks, got = Chunks(response), list[bytes]()
-            assert not chunks.is_cancel_safe
-            while chunk := await (chunks.receive() if got else chunks.receive_chunk()):
+            body, got = OtherBody(response), list[bytes]()
+            assert not body.keeps_cancelled
+            while chunk := await (body.receive() if got else body.receive_chunk()):
                 got.append(chunk)
             assert got == expected
-            assert chunks.trailers == {}
-            await chunks.aclose()
+            assert not body.trailers
 
     run(main())
 
