@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tricklecast.publisher.core import Receipt
-from tricklecast.trickle.errors import TrickleError
+from tricklecast.trickle.errors import SegmentDropped, TrickleError
 
 logger: Final = logging.getLogger("tricklecast.publisher")
 logger.addHandler(logging.NullHandler())  # a program that has not set up logging sees nothing of it
@@ -61,6 +61,8 @@ class SegmentLost:
     error: Exception
 
     def __str__(self) -> str:
+        if isinstance(self.error, SegmentDropped):
+            return str(self.error)
         name = "a segment" if self.seq is None else f"segment {self.seq}"
         return f"{name} is lost: {self.error}"
 

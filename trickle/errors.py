@@ -196,7 +196,8 @@ class BrokenByPeer(TrickleError):
     what = "the server failed the request"
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.detail}{self.where}" if self.detail else f"{self.what}{self.where}"
+        adds = self.detail and self.detail.lower() != self.what
+        return f"{self.what}: {self.detail}{self.where}" if adds else f"{self.what}{self.where}"
 
     @property
     def where(self) -> str:

@@ -92,7 +92,7 @@ def test_invalid_input_is_a_value_error(error: InvalidInput) -> None:
         (Superseded(seq=19, detail="Another one"), "another one (HTTP 409, segment 19)"),
         (Superseded(), "another publisher has taken over, or the segment is closed (HTTP 409)"),
         (ChannelNotFound(404, seq=-2), "channel not found (HTTP 404)"),
-        (SegmentTooLarge(413), "segment too large (HTTP 413)"),
+        (SegmentTooLarge(413, detail="Segment too large"), "segment too large (HTTP 413)"),
         (Refused(503), "refused by the server (HTTP 503)"),
         (Refused(401, detail="Token expired"), "the server wants a valid token: Token expired (HTTP 401)"),
         (Refused(403, seq=1), "the server does not allow this (HTTP 403, segment 1)"),
