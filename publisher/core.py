@@ -370,8 +370,10 @@ class Plan:
         if exposed and not self.keeps_keys:
             return self._drop(ticket, ConnectionLost(seq=ticket.seq, detail="this server would double what it has"))
         reset, final = ticket.reset or numbering.leaps(ticket.seq), ticket.final or ticket.exposed != exposed
-        now = replace(ticket, life=numbering.life, confirmed=numbering.confirmed, numbering=self._life)
-        return replace(now, exposed=exposed, reset=reset, final=final)
+        return Ticket(
+            *(ticket.seq, ticket.key, ticket.attempt, reset, exposed, final),
+            *(numbering.life, numbering.confirmed, self._life),
+        )
 
     def on_post(self, ticket: Ticket, outcome: Outcome, progress: Progress) -> Decision:
         """``POST /{channel}/{seq}`` was answered or lost."""

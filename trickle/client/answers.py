@@ -218,7 +218,12 @@ async def _send(
     )
     if body is not None:
         request.stream = body
-    response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    response: httpx.Response | None = None
+    # Other transports may know no limits, such as one that a test has made.
+    with anyio.move_on_after(None if limits is None or body is not None else limits.read):
+        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    if response is None:
+        raise httpx.ReadTimeout("no answer")
     return response.status_code, response.headers.raw, response.extensions.get("body") or OtherBody(response)
 
 
@@ -267,10 +272,11 @@ class OtherBody:
         return await self.receive_chunk()
 
     async def aclose(self) -> None:
-        """Leave the body; a task that waits for it gets an error."""
+        """Leave the body, in a cancelled scope, too; a task that waits for it gets an error."""
         if self._scope is not None:
             self._scope.cancel()
-        await self._response.aclose()
+        with anyio.CancelScope(shield=True):
+            await self._response.aclose()
 
 
 def first_line(body: bytes) -> str:
@@ -291,6 +297,5 @@ async def _beginning(body: ResponseBody | OtherBody, *, is_empty: bool) -> bytes
     except httpx.TransportError:
         pass  # the status counts even if the body breaks off
     finally:
-        with anyio.CancelScope(shield=True):
-            await body.aclose()
+        await body.aclose()
     return begin[:DETAIL_BYTES]

@@ -8,6 +8,7 @@ the trailers behind it are kept.
 from __future__ import annotations
 
 import ssl
+from time import monotonic
 from typing import Final
 
 import anyio
@@ -81,7 +82,7 @@ class Connection:
 
     def is_usable(self) -> bool:
         """Whether this idle connection may carry another request."""
-        return anyio.current_time() < self._expires_at and self._tcp.is_silent()
+        return monotonic() < self._expires_at and self._tcp.is_silent()
 
     def start_next(self, keepalive_s: float) -> bool:
         """Prepare for another request; ``False`` where the last exchange does not allow one."""
@@ -91,7 +92,7 @@ class Connection:
             return False
         self._head = self._body = None
         self.reused, self._answered, self._request_over = True, False, False
-        self._expires_at = anyio.current_time() + keepalive_s
+        self._expires_at = monotonic() + keepalive_s
         return True
 
     def close(self) -> None:
@@ -263,7 +264,8 @@ class Connection:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
             raise self._lost("the connection broke") from error
         except Silence:
-            raise httpx.ReadTimeout(f"no byte for {self.receive_s:g} s") from None
+            what = "no byte for" if self._answered else "no answer within"
+            raise httpx.ReadTimeout(f"{what} {self.receive_s:g} s") from None
         self._chunks = 0
         self._answered = True
         return data

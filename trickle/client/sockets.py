@@ -25,6 +25,10 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream
 
+with suppress(ImportError):  # Windows has neither
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
+
 STAGGER_S: Final = 0.25
 """After this time without an answer, the next address of a host is tried as well (RFC 8305, section 5)."""
 
@@ -114,11 +118,8 @@ class SocketStream(ByteStream):
     def unacknowledged(self) -> int:
         """Bytes written that the peer has not received yet; 0 where the system does not tell."""
         try:
-            from fcntl import ioctl
-            from termios import TIOCOUTQ
-
             return int.from_bytes(ioctl(self._socket, TIOCOUTQ, bytes(4)), sys.byteorder)
-        except (ImportError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
+        except (NameError, OSError, ValueError):  # not on Windows; ValueError: the socket is closed
             return 0
 
     async def _wait_for_room(self) -> None:

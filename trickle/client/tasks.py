@@ -41,6 +41,15 @@ class Changes:
             event.set()
 
 
+def clock() -> Callable[[], float]:
+    """The clock of the event loop that runs: ``anyio.current_time`` looks for the loop each time that it is asked."""
+    if in_trio():
+        import trio
+
+        return trio.current_time
+    return asyncio.get_running_loop().time
+
+
 class BackgroundTask:
     """Work in a task of its own. The task that began the work, or any other one, stops it.
 

@@ -39,6 +39,7 @@ from anyio.streams.tls import TLSStream
 from tricklecast.trickle.client.connection import Connection, InvalidAnswer, NoAnswer, Origin
 from tricklecast.trickle.client.heads import InvalidHead, ResponseHead, request_head
 from tricklecast.trickle.client.sockets import SocketStream, connect_tcp, reason
+from tricklecast.trickle.client.tasks import Changes
 
 __all__ = ["BodyWriter", "InvalidAnswer", "LiveBody", "ResponseBody", "TrickleClient", "TrickleTransport"]
 
@@ -364,7 +365,8 @@ class ResponseBody(httpx.AsyncByteStream):
         return await connection.receive() or self._end(connection)
 
     def _end(self, connection: Connection) -> bytes:
-        self.trailers.update(httpx.Headers(connection.trailers))
+        if connection.trailers:
+            self.trailers.update(httpx.Headers(connection.trailers))
         self.close()
         return b""
 
@@ -399,7 +401,8 @@ class _Exchange:
         self._transport = transport
         self._call = call
         self._connection: Connection | None = None
-        self._head_sent = anyio.Event()
+        self._head_sent = False
+        self._head_changes = Changes()
         self._body_begun = False
         self._body_over = call.body is None
         self._pauses = False  # nothing is to be written before the second task has called resume()
@@ -434,7 +437,7 @@ class _Exchange:
         except NoAnswer:
             if self._call.method == "GET" or not self.connection.reused or self._body_begun:
                 raise
-        self._head_sent, self._pauses, self._paused = anyio.Event(), False, None
+        self._head_sent, self._pauses, self._paused = False, False, None
         self.connection.close()
         return await self._attempt(fresh=True)
 
@@ -447,7 +450,11 @@ class _Exchange:
             has_left = connection.end_body()  # of a body that is empty
         if not has_left:
             await self._flush()
-        self._head_sent.set()
+        self._head_sent = True
+        self._head_changes.notify()
+        if body is None:
+            connection.receive_s = call.read_s
+            return self._checked(await connection.answer())
         if not isinstance(body, LiveBody):
             return await self._answer()
         self._body_over = False
@@ -465,14 +472,16 @@ class _Exchange:
                 return await self._beside(self._resume, self._answer)
             with anyio.CancelScope() as self._waiting:
                 self._limit_wait()
-                head = await self.connection.answer()
-                if self._call.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
-                    raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
-                return head
+                return self._checked(await self.connection.answer())
             if self._pauses and self._paused is None:
                 continue
             if not 0 < self.connection.unacknowledged < self._unacknowledged:
                 raise httpx.ReadTimeout(f"no answer within {self._call.read_s:g} s")
+
+    def _checked(self, head: ResponseHead) -> ResponseHead:
+        if self._call.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
+            raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
+        return head
 
     def _limit_wait(self) -> None:
         """Once the body is over, the answer is due within ``timeout.read``, or while the peer still receives it."""
@@ -553,8 +562,8 @@ class _Exchange:
 
     async def _wait_for_head(self) -> None:
         """Wait until the head has left on the connection that there is when this returns: it may be replaced."""
-        while not self._head_sent.is_set():
-            await self._head_sent.wait()
+        while not self._head_sent:
+            await self._head_changes.wait()
 
     async def _flush(self) -> bool:
         try:
