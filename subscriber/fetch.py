@@ -185,7 +185,7 @@ def _headers() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fetcher:
     """Makes the GETs of one subscriber.
 
@@ -198,6 +198,7 @@ class Fetcher:
         runtime: clock, delays and random numbers.
         on_resolved: called with the seq that ``next`` turned out to be.
         headers: of each request.
+        place: the server's address, for errors.
     """
 
     url: ChannelURL
@@ -208,6 +209,10 @@ class Fetcher:
     runtime: Runtime
     on_resolved: Callable[[int], None]
     headers: dict[str, str] = field(default_factory=_headers)
+    place: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = wire.redacted(self.url.root)
 
     def preconnect(self, delay_s: float) -> Preconnect:
         """Begin the GET for the next segment, after ``delay_s`` seconds."""
@@ -217,24 +222,19 @@ class Fetcher:
         """Make one GET; ``None`` if its head did not come within ``wait_s`` seconds."""
         url = self.url.next() if ask.seq is None else self.url.segment(ask.seq)
         headers = self.headers | {wire.ATTEMPT: str(ask.attempt)}
-        # No timeout for reading: waiting is the normal state, and ``wait_s`` bounds it.
-        limits = httpx.Timeout(None, connect=CONNECT_S)
         self.monitor.counts["requests"] += 1
-        place = f"{wire.redacted(self.url.root)}: "
-        found: Opened | Lost | None = None
-        with anyio.move_on_after(wait_s):
-            found = await exchange(
-                self.http,
-                "GET",
-                url,
-                headers,
-                limits=limits,
-                seq=ask.seq,
-                place=place,
-                auth=self.auth,
-                stays_open=_has_body(ask),
-            )
-        return found
+        found = await exchange(
+            self.http,
+            "GET",
+            url,
+            headers,
+            limits=httpx.Timeout(wait_s, connect=CONNECT_S),
+            seq=ask.seq,
+            place=f"{self.place}: ",
+            auth=self.auth,
+            stays_open=_has_body(ask),
+        )
+        return None if isinstance(found, Lost) and found.waited_s else found
 
     async def _run(self, pending: Preconnect, delay_s: float | None) -> None:
         while delay_s is not None:
@@ -257,8 +257,7 @@ class Fetcher:
                 return None
         finally:
             if isinstance(found, Opened) and pending.source is None:
-                with anyio.CancelScope(shield=True):
-                    await found.body.aclose()
+                await found.body.aclose()
         if isinstance(outcome, End | Stop):
             pending.settle(outcome)
             return None
@@ -366,8 +365,7 @@ class Fetcher:
             source = ConnectionLost(seq=begun.seq, detail=str(error))
         finally:
             if not isinstance(source, Source):
-                with anyio.CancelScope(shield=True):
-                    await body.aclose()
+                await body.aclose()
         return source
 
 

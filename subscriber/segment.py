@@ -240,7 +240,7 @@ class Segment:
             rest = None
             try:
                 with anyio.CancelScope() as self._scope:
-                    await self._close_body()
+                    await self._source.body.aclose()
                     rest = await self._fetcher.rest(
                         self._begun, self._received, error, self._source.attempt, no_fault=self._no_fault
                     )
@@ -283,8 +283,4 @@ class Segment:
                 self._monitor.emit(SegmentBroken(self.seq, self._received.size, self.broken))
             self._on_end(self)
         finally:
-            await self._close_body()
-
-    async def _close_body(self) -> None:
-        with anyio.CancelScope(shield=True):
             await self._source.body.aclose()

@@ -218,7 +218,12 @@ async def _send(
     )
     if body is not None:
         request.stream = body
-    response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    response: httpx.Response | None = None
+    # Other transports may know no limits, such as one that a test has made.
+    with anyio.move_on_after(None if limits is None or body is not None else limits.read):
+        response = await http.send(request, stream=True, auth=httpx.USE_CLIENT_DEFAULT if auth is None else auth)
+    if response is None:
+        raise httpx.ReadTimeout("no answer")
     return response.status_code, response.headers.raw, response.extensions.get("body") or OtherBody(response)
 
 

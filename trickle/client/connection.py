@@ -264,7 +264,8 @@ class Connection:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, ssl.SSLError) as error:
             raise self._lost("the connection broke") from error
         except Silence:
-            raise httpx.ReadTimeout(f"no byte for {self.receive_s:g} s") from None
+            what = "no byte for" if self._answered else "no answer within"
+            raise httpx.ReadTimeout(f"{what} {self.receive_s:g} s") from None
         self._chunks = 0
         self._answered = True
         return data

@@ -365,7 +365,8 @@ class ResponseBody(httpx.AsyncByteStream):
         return await connection.receive() or self._end(connection)
 
     def _end(self, connection: Connection) -> bytes:
-        self.trailers.update(httpx.Headers(connection.trailers))
+        if connection.trailers:
+            self.trailers.update(httpx.Headers(connection.trailers))
         self.close()
         return b""
 
@@ -451,6 +452,9 @@ class _Exchange:
             await self._flush()
         self._head_sent = True
         self._head_changes.notify()
+        if body is None:
+            connection.receive_s = call.read_s
+            return self._checked(await connection.answer())
         if not isinstance(body, LiveBody):
             return await self._answer()
         self._body_over = False
@@ -468,14 +472,16 @@ class _Exchange:
                 return await self._beside(self._resume, self._answer)
             with anyio.CancelScope() as self._waiting:
                 self._limit_wait()
-                head = await self.connection.answer()
-                if self._call.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
-                    raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
-                return head
+                return self._checked(await self.connection.answer())
             if self._pauses and self._paused is None:
                 continue
             if not 0 < self.connection.unacknowledged < self._unacknowledged:
                 raise httpx.ReadTimeout(f"no answer within {self._call.read_s:g} s")
+
+    def _checked(self, head: ResponseHead) -> ResponseHead:
+        if self._call.method == "GET" and head.status_code == 200 and not head.chunked and head.length is None:
+            raise InvalidAnswer("the answer has neither a length nor chunks: a cut would look like its end")
+        return head
 
     def _limit_wait(self) -> None:
         """Once the body is over, the answer is due within ``timeout.read``, or while the peer still receives it."""

@@ -688,7 +688,7 @@ def test_the_answer_is_due_once_the_body_has_ended() -> None:
             with pytest.raises(httpx.ReadTimeout):
                 await http.post(server.base, content=b"over")
             with pytest.raises(httpx.ReadTimeout):
-                await http.get(server.base)
+                await http.post(server.base, content=b"data")
 
     run(main())
 
@@ -713,7 +713,7 @@ def test_the_answer_is_due_once_the_body_has_arrived(
 
         async with fake_server(script) as server, client(read=0.02) as http:
             with pytest.raises(httpx.ReadTimeout, match=r"no answer within 0\.02 s"):
-                await http.get(server.base)
+                await http.post(server.base, content=b"data")
         assert len(asked) == 2 * waits
 
     run(main())
