@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -18,6 +17,7 @@ from tests.publisher.media.clips import decode
 from tests.publisher.media.test_publisher import picture, read_all, sound
 from tests.support.server import RunningServer, serve
 from tricklecast.media import MediaPublisher, RelayStatistics, frames, process_frames, relay
+from tricklecast.trickle.errors import ChannelNotFound
 
 pytestmark = pytest.mark.anyio
 
@@ -66,22 +66,28 @@ async def test_a_relay_changes_pictures_and_keeps_times_and_sound(source: str) -
         assert frame.captured_at == pytest.approx(1e9 + float(frame.pts * frame.time_base) - 4, abs=1e-3)
 
 
-async def test_pictures_that_the_function_is_too_slow_for_are_dropped(source: str) -> None:
-    """The oldest that wait; ``None`` leaves a picture out."""
-    may_go, counts = anyio.Event(), RelayStatistics()
-
-    async def slow(image: np.ndarray[Any, Any]) -> None:
-        if not may_go.is_set():
-            while counts.dropped < 20:
-                await anyio.lowlevel.checkpoint()
-            may_go.set()
-
+async def test_a_relay_leaves_out_what_the_function_leaves_out(source: str) -> None:
+    """``None`` stands for no picture. A target that gets nothing is ended all the same."""
+    counts = RelayStatistics()
     with anyio.fail_after(LIMIT_S):
-        await relay(source, f"{source}-slow", slow, audio=False, start="earliest", statistics=counts)
-    assert counts.dropped >= 20
+        await relay(source, f"{source}-none", lambda image: None, audio=False, start="earliest", statistics=counts)
+        assert await read_all(f"{source}-none") == []
     assert counts.frames + counts.dropped == 75
     assert counts.publisher is not None
     assert counts.publisher.frames == 0
+
+
+async def test_the_target_begins_with_the_source(server: RunningServer) -> None:
+    """A source that is not there, or has nothing, leaves no channel behind."""
+    url = f"{server.base}/empty-{time.monotonic_ns()}"
+    with anyio.fail_after(LIMIT_S):
+        with pytest.raises(ChannelNotFound):
+            await relay(url, f"{url}-out", lambda image: image)
+        async with MediaPublisher(url):
+            pass
+        await relay(url, f"{url}-out", lambda image: image, start="earliest")
+        with pytest.raises(ChannelNotFound):
+            await read_all(f"{url}-out")
 
 
 async def test_a_function_that_fails_ends_the_relay(source: str) -> None:

@@ -2,8 +2,9 @@
 
 A background task reads segments, and a worker thread demuxes and decodes each of them while its bytes arrive: a picture
 that is one packet, as live encoders make it, is decoded when its last byte is there. Decoders go on from segment to
-segment, and begin anew behind a gap. Only :data:`FRAMES_AHEAD` decoded frames wait for the program; if it is slower,
-the connection waits, and the subscriber goes on at the live edge when its segment has left the server's window.
+segment, and begin anew behind a gap. Only :data:`FRAMES_AHEAD` decoded frames wait for the program. If it is slower,
+the connection waits, and the subscriber goes on at the live edge when its segment has left the server's window; or,
+with ``when_full="drop"``, the oldest picture is dropped.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 
 FRAMES_AHEAD: Final = 4
 """So many decoded frames wait for the program."""
+
+PICTURES_AHEAD: Final = 2
+SOUNDS_AHEAD: Final = 256
+"""The same with ``when_full="drop"``: few pictures, for a short delay, and much sound, which is not dropped."""
 
 HEAD_BYTES: Final = 256 * 1024
 """So many first bytes of a segment are kept: they hold the producer's time, and the parameters of sound."""
@@ -92,6 +97,7 @@ class FrameStatistics:
 
     Attributes:
         frames: frames that were decoded.
+        dropped: pictures of them that the program was too slow for.
         segments: segments that were read.
         resets: how often decoders began anew, because something was lost or the channel restarted.
         damaged: packets that could not be decoded.
@@ -99,6 +105,7 @@ class FrameStatistics:
     """
 
     frames: int = 0
+    dropped: int = 0
     segments: int = 0
     resets: int = 0
     damaged: int = 0
@@ -111,6 +118,7 @@ def frames(
     video: bool = True,
     audio: bool | Literal["packets"] = False,
     format: str | None = None,
+    when_full: Literal["wait", "drop"] = "wait",
     start: Any = "current",
     **subscriber: Any,
 ) -> FrameReader:
@@ -125,6 +133,8 @@ def frames(
         audio: whether sound is decoded; ``"packets"``: sound comes as it is, without decoding.
         format: the pixel format of :attr:`Frame.array` (needs numpy), as in ``"rgb24"`` or ``"gray"``; ``None``: there
             are only PyAV's own frames.
+        when_full: what happens when the program is too slow: ``"wait"``: the reader waits for it; ``"drop"``: the
+            oldest picture is dropped, so that the program gets the newest ones.
         start: the first segment, as for :class:`~tricklecast.subscriber.Subscriber`.
         subscriber: further arguments of :class:`~tricklecast.subscriber.Subscriber`.
 
@@ -139,7 +149,7 @@ def frames(
     if not kinds:
         raise InvalidInput("frames() needs video, audio or both")
     decoding = _Decoding(kinds, {"audio"} if audio == "packets" else set(), format)
-    return FrameReader(Subscriber(url, start=start, **subscriber), decoding)
+    return FrameReader(Subscriber(url, start=start, **subscriber), decoding, drops=when_full == "drop")
 
 
 class FrameReader:
@@ -149,8 +159,9 @@ class FrameReader:
     block ends. A cancelled wait loses no frame.
     """
 
-    def __init__(self, subscriber: Subscriber, decoding: _Decoding) -> None:
+    def __init__(self, subscriber: Subscriber, decoding: _Decoding, *, drops: bool = False) -> None:
         self._subscriber = subscriber
+        self._drops = drops
         self._decoding = decoding
         self._counts = decoding.counts
         self._ready: deque[Frame] = deque()
@@ -159,6 +170,11 @@ class FrameReader:
         self._over = False
         self._error: Exception | None = None
         self._reading: _ChunkReader | None = None
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Which of ``"video"`` and ``"audio"`` the newest segment has; empty before the first frame."""
+        return frozenset(self._decoding.found)
 
     def statistics(self) -> FrameStatistics:
         """The counters at this moment."""
@@ -240,10 +256,22 @@ class FrameReader:
             self._decoding.lost(missed=int(segment.truncated == "skipped"))
 
     async def _put(self, frame: Frame) -> None:
-        while len(self._ready) >= FRAMES_AHEAD and not self._over:
+        if self._drops and frame.kind == "video":
+            pictures = [waiting for waiting in self._ready if waiting.kind == "video"]
+            if len(pictures) >= PICTURES_AHEAD:
+                self._drop(pictures[0])
+        while len(self._ready) >= (SOUNDS_AHEAD if self._drops else FRAMES_AHEAD) and not self._over:
             await self._changed.wait()
         self._ready.append(frame)
         self._notify()
+
+    def _drop(self, frame: Frame) -> None:
+        """Leave a frame out; the next one says what was missed before it."""
+        at = self._ready.index(frame)
+        del self._ready[at]
+        self._counts.dropped += 1
+        self._ready[at].gap += frame.gap
+        self._ready[at].restarted |= frame.restarted
 
 
 class _ChunkReader:
@@ -314,6 +342,7 @@ class _Decoding:
     def __init__(self, kinds: set[str], passes: set[str], format: str | None) -> None:
         self._kinds = kinds
         self._passes = passes
+        self.found: set[str] = set()
         self._format = format
         self.counts = FrameStatistics()
         self._decoders: dict[str, CodecContext] = {}
@@ -377,6 +406,7 @@ class _Decoding:
             is_known = stream.codec_context is not None
             if is_known and stream.type in self._kinds and stream.type not in streams:
                 streams[stream.type] = stream
+        self.found = set(streams)
         lead = streams.get("video", streams.get("audio"))
         is_anchored = False
         packets = demuxed(container, list(streams.values()))

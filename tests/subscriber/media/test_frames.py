@@ -25,7 +25,7 @@ from tricklecast.publisher.media.publisher import MediaPublisher
 from tricklecast.publisher.media.reader import Remuxer
 from tricklecast.publisher.media.segmenter import Segmenter
 from tricklecast.publisher.steps import Cut
-from tricklecast.subscriber.media.frames import FRAMES_AHEAD, Frame, _Decoding, frames
+from tricklecast.subscriber.media.frames import FRAMES_AHEAD, PICTURES_AHEAD, Frame, _Decoding, frames
 from tricklecast.subscriber.media.joiner import NotMedia
 from tricklecast.trickle.errors import ChannelNotFound, InvalidInput
 from tricklecast.trickle.media.containers import PACKET_BYTES
@@ -233,6 +233,35 @@ async def test_only_a_few_frames_wait(url: str, tmp_path: Path) -> None:
             for _ in range(100):
                 await anyio.lowlevel.checkpoint()
             assert len(reader._ready) == FRAMES_AHEAD
+
+
+async def test_the_oldest_pictures_are_dropped(url: str, tmp_path: Path) -> None:
+    """With ``when_full="drop"``: the program gets the newest, and all of the sound."""
+    segments = segments_of(make_clip(tmp_path / "clip.mp4"))
+    await publish(url, [*segments, b""])
+    with anyio.fail_after(LIMIT_S):
+        async with frames(url, start="earliest", audio="packets", when_full="drop") as reader:
+            first = await reader.next()
+            assert first is not None
+            assert reader.kinds == {"video", "audio"}
+            while not reader._over:
+                await reader._changed.wait()
+            found = [first, *[frame async for frame in reader]]
+    pictures = [frame.pts for frame in found if frame.kind == "video"]
+    newest = decode(b"".join(segments), "mpegts").times["video"][-PICTURES_AHEAD:]
+    assert [pts * first.time_base for pts in pictures][-PICTURES_AHEAD:] == newest
+    assert len(pictures) + reader.statistics().dropped == 75
+    assert PICTURES_AHEAD <= len(pictures) <= PICTURES_AHEAD + 1
+    assert len(found) - len(pictures) == len(decode(b"".join(segments), "mpegts").times["audio"])
+
+
+async def test_a_dropped_picture_leaves_its_gap_to_the_next_one() -> None:
+    """The program learns of missed segments, and of a restart, whatever it is too slow for."""
+    reader = frames("http://127.0.0.1:1/trickle/cam", when_full="drop")
+    for number in range(PICTURES_AHEAD + 1):
+        data: Any = SimpleNamespace(pts=number)
+        await reader._put(Frame("video", data, None, None, seq=5, gap=0 if number else 2, restarted=not number))
+    assert [(frame.pts, frame.gap, frame.restarted) for frame in reader._ready] == [(1, 2, True), (2, 0, False)]
 
 
 async def test_errors_of_the_subscription_are_raised(server: RunningServer) -> None:
