@@ -31,6 +31,9 @@ RECONNECT_FOR_S: Final = 60.0
 LIVED_S: Final = 5.0
 """A source that lasted less has not come back: it must not be opened again and again without a limit."""
 
+MIN_OPEN_S: Final = 1.0
+"""Each attempt to open it again may take so many seconds, also the last one."""
+
 _BACKOFF: Final = Backoff(base_s=0.5, cap_s=5.0)
 
 
@@ -202,7 +205,7 @@ class _Reader:
             if not Pace(1.0, self._is_stopped).wait(_BACKOFF.delay(self._failures, self._rng)):
                 return None
             try:
-                opened = self._open(within_s=max(1.0, deadline - time.monotonic()))
+                opened = self._open(within_s=max(MIN_OPEN_S, deadline - time.monotonic()))
             except InvalidInput:
                 if time.monotonic() >= deadline:
                     raise
