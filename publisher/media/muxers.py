@@ -18,11 +18,11 @@ from fractions import Fraction
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from tricklecast.publisher.media.timeline import CLOCK_HZ, ticks
 from tricklecast.trickle import wire
 from tricklecast.trickle.media import containers
 from tricklecast.trickle.media.clock import prft_box, temi_packet
 from tricklecast.trickle.media.containers import PAT_PID, TsPacket, box, full_box, ts_packets
+from tricklecast.trickle.media.timeline import CLOCK_HZ, ticks
 
 if TYPE_CHECKING:
     from av import Packet

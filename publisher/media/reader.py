@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 from tricklecast.publisher.media.encode import Encoding, Transcoder
 from tricklecast.publisher.media.inputs import Input, Kind, MediaSource, Opened, reason
 from tricklecast.publisher.media.muxers import ContainerName, codec_name, container_of
+from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.segmenter import MIN_SEGMENT_S, SEGMENT_S, Segmenter
-from tricklecast.publisher.media.timeline import Pace, fill_first_dts
 from tricklecast.publisher.steps import Cut, IsStopped, Report, Step
 from tricklecast.trickle.backoff import Backoff
 from tricklecast.trickle.errors import InvalidInput
+from tricklecast.trickle.media.timeline import fill_first_dts
 
 if TYPE_CHECKING:
     from av import Packet

@@ -14,9 +14,9 @@ import pytest
 from tests.publisher.media.clips import FRAME_RATE, decode, make_clip
 from tricklecast.publisher.media.inputs import open_media
 from tricklecast.publisher.media.muxers import ContainerName
+from tricklecast.publisher.media.pace import Pace
 from tricklecast.publisher.media.reader import Remuxer, SourceBroke
 from tricklecast.publisher.media.segmenter import Segmenter
-from tricklecast.publisher.media.timeline import Pace
 from tricklecast.publisher.steps import Chunk, Cut, Step
 from tricklecast.trickle.errors import InvalidInput
 from tricklecast.trickle.media.clock import read_prft, read_temi
